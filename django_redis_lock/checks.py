@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -43,57 +44,47 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
-def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
     from django_redis_lock.backends.prefixes import HINT, collisions
 
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:
-        return [checks.Error(str(error), hint=HOW_TO_WRITE, id="django_redis_lock.E001")]
-    messages: list[checks.CheckMessage] = []
+        yield checks.Error(str(error), hint=HOW_TO_WRITE, id="django_redis_lock.E001")
+        return
     valid: list[BaseLockBackend] = []
     for alias in aliases:
         try:
             backend = locks.create(alias)
         except InvalidLockBackend as error:
-            messages.append(checks.Error(str(error), id="django_redis_lock.E002"))
-        else:
-            messages += backend.check()
-            if backend.timeout is not None and backend.timeout > DAY:
-                messages.append(
-                    checks.Warning(
-                        f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a "
-                        f"day: seconds, not milliseconds?",
-                        hint="Write the lease in seconds, such as 30; it is renewed while the "
-                        "holder lives.",
-                        id="django_redis_lock.W007",
-                    )
-                )
-            messages += [
-                checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
-                for problem in collisions(backend, valid)
-            ]
-            valid.append(backend)
-    if DEFAULT_ALIAS not in aliases:
-        messages.append(
-            checks.Error(
-                f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default.",
-                hint=f"Name one of the aliases 'default'. {HOW_TO_WRITE}"
-                if aliases
-                else HOW_TO_WRITE,
-                id="django_redis_lock.E003",
+            yield checks.Error(str(error), id="django_redis_lock.E002")
+            continue
+        yield from backend.check()
+        if backend.timeout is not None and backend.timeout > DAY:
+            yield checks.Warning(
+                f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
+                f"seconds, not milliseconds?",
+                hint="Write the lease in seconds, such as 30; it is renewed while the holder "
+                "lives.",
+                id="django_redis_lock.W007",
             )
+        for problem in collisions(backend, valid):
+            yield checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
+        valid.append(backend)
+    if DEFAULT_ALIAS not in aliases:
+        yield checks.Error(
+            f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default.",
+            hint=f"Name one of the aliases 'default'. {HOW_TO_WRITE}" if aliases else HOW_TO_WRITE,
+            id="django_redis_lock.E003",
         )
-    return messages
 
 
-def check_deployed(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
     from django_redis_lock.backends.dummy import DummyLockBackend
     from django_redis_lock.backends.locmem import LocMemLockBackend
 
-    messages: list[checks.CheckMessage] = []
     with suppress(InvalidLockBackend):  # check_locks reports it
         for alias in locks:
             with suppress(InvalidLockBackend):
@@ -101,12 +92,9 @@ def check_deployed(**kwargs: Any) -> list[checks.CheckMessage]:
                 if issubclass(kind, LocMemLockBackend | DummyLockBackend):
                     in_process = issubclass(kind, LocMemLockBackend)
                     excluded = "only callers in the same process" if in_process else "nobody"
-                    messages.append(
-                        checks.Warning(
-                            f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
-                            f"{kind.__name__}.",
-                            hint=HOW_TO_WRITE,
-                            id="django_redis_lock.W008",
-                        )
+                    yield checks.Warning(
+                        f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
+                        f"{kind.__name__}.",
+                        hint=HOW_TO_WRITE,
+                        id="django_redis_lock.W008",
                     )
-    return messages

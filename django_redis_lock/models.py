@@ -35,6 +35,8 @@ class HeldLock(models.Model):
 
     holder: Holder | None = None
     """The holder when its server was asked; ``None`` if it was free or not asked for."""
+    token_id = ""
+    """Whom it was shown with as the holder."""
     attention: Attention | None = None
     """Why it deserves attention, if it does."""
     may_release = False
@@ -53,10 +55,17 @@ class HeldLock(models.Model):
     def __str__(self) -> str:
         return visible(self.name)
 
+    @property
+    def hold(self) -> str:
+        """What a form says of the lock and the holder that it was shown with."""
+        return f"{self.token_id}:{quote(self.pk)}"
+
     @classmethod
-    def of(cls, using: str, name: str) -> HeldLock:
+    def of(cls, using: str, name: str, token_id: str = "") -> HeldLock:
         """Return the object for a lock, held or not; the admin's log refers to its ``pk``."""
-        return cls(key=f"{quote(using, safe='')}:{name}", using=using, name=name)
+        lock = cls(key=f"{quote(using, safe='')}:{name}", using=using, name=name)
+        lock.token_id = token_id
+        return lock
 
     @classmethod
     def from_key(cls, key: str) -> HeldLock | None:

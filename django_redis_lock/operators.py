@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from secrets import token_hex
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import redis
 from django.utils.functional import Promise
@@ -31,30 +31,21 @@ from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
 
+if TYPE_CHECKING:
+    from django_redis_lock.models import HeldLock
+
+    Shown = Holder | HeldLock
+
 logger = logging.getLogger("django_redis_lock")
 Reason = str | Promise
 """A text that is translated when it is shown; ``""`` for none."""
 
 
-class Shown(Protocol):
-    """A hold as shown to an operator: a ``Holder`` or anything else with these attributes."""
-
-    @property
-    def using(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def token_id(self) -> str: ...
-
-
 class Result(StrEnum):
-    """The outcome of a release."""
-
     RELEASED = "released"
     CHANGED = "changed"
     """Another holder has it by now and keeps it."""
     GONE = "gone"
-    """It was free already."""
     REFUSED = "refused"
     """The server refused, for instance because it is read-only: nothing was released."""
     UNAVAILABLE = "unavailable"
@@ -63,8 +54,6 @@ class Result(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome for one lock."""
-
     shown: Shown
     result: Result
     loser: Holder | None = None
@@ -117,9 +106,17 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     return outcomes
 
 
-def requires_reason(aliases: Iterable[str]) -> str | None:
+def aliases() -> list[str]:
+    """Return the aliases of LOCKS, none if LOCKS is invalid."""
+    try:
+        return list(locks)
+    except InvalidLockBackend:
+        return []
+
+
+def requires_reason(usings: Iterable[str]) -> str | None:
     """Return the first alias whose ``OPERATORS`` require a reason, ``None`` without one."""
-    for using in sorted(set(aliases)):
+    for using in sorted(set(usings)):
         with suppress(InvalidLockBackend):  # then its locks can't be released anyway
             if locks[using].operators.reason_required:
                 return using
@@ -147,7 +144,6 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
 
 
 def attention_of(holder: Holder) -> Attention | None:
-    """Return why a hold deserves attention, if it does."""
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
@@ -206,11 +202,8 @@ def unwritable_because(backend: BaseLockBackend) -> Reason:
             client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
     except OutOfMemoryError:
         return _("is full: no new lock can be taken there; a forced release still works")
-    except NoPermissionError:
-        return ""
-    except ResponseError as error:
-        text = _("refuses writes, so nothing can be released there: {error}")
-        return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
-    except (RedisError, OSError):
-        return ""
+    except (RedisError, OSError) as error:
+        if isinstance(error, ResponseError) and not isinstance(error, NoPermissionError):
+            text = _("refuses writes, so nothing can be released there: {error}")
+            return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
     return ""

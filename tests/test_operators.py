@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from django_redis_lock import Holder, lock, locks
 from django_redis_lock.exceptions import LockLost
+from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Result, release_shown
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
-
-
-@dataclass(frozen=True)
-class ShownHold:
-    """All that has to be known of a hold that was shown."""
-
-    using: str
-    name: str
-    token_id: str
 
 
 def shown(name: str, using: str = "default") -> Holder:
@@ -56,7 +47,7 @@ def test_lock_that_changed_hands_is_left_alone(name: str, server: EmbeddedServer
     with lock(name):
         before = shown(name)
     with lock(name) as successor:
-        hold = ShownHold("default", name, before.token_id)
+        hold = HeldLock.of("default", name, before.token_id)
         (outcome,) = release_shown([hold], by="ada")
         successor.ensure_held()
         assert (outcome.shown, outcome.result, outcome.loser) == (hold, Result.CHANGED, None)
@@ -96,12 +87,12 @@ def test_server_that_does_not_answer_is_asked_once(
         "down": {"LOCATION": "redis://ada:secret@127.0.0.1:1/0"},
     }
     lock(name).acquire()
-    down = [ShownHold("down", str(number), "0" * 16) for number in range(3)]
+    down = [HeldLock.of("down", str(number), "0" * 16) for number in range(3)]
     asked = []
     monkeypatch.setattr(
         locks["down"], "call", lambda call, real=locks["down"].call: (asked.append(1), real(call))
     )
-    others = [shown(name), ShownHold("no", "a", "0"), ShownHold("default", "a\nb", "0")]
+    others = [shown(name), HeldLock.of("no", "a", "0"), HeldLock.of("default", "a\nb", "0")]
     outcomes = release_shown([*down, *others], by="ada")
     unknown = Result.UNAVAILABLE
     assert [item.result for item in outcomes] == [unknown] * 3 + [Result.RELEASED] + [unknown] * 2

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ORDER_VAR, ChangeList
+from django.db import connections
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_redis_lock.admin.filters import BackendFilter, LockFilter
-from django_redis_lock.admin.reading import Reading, read_list
 from django_redis_lock.admin.wording import (
     held_for_html,
     lease_left_html,
@@ -22,11 +25,21 @@ from django_redis_lock.admin.wording import (
     origin_html,
     waiters_text,
 )
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators import attention_of, unwritable_because
 from django_redis_lock.protocol.attention import Attention
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import visible, without_passwords
 
+ERRORS = (LockError, InvalidLockBackend)
+"""What a backend can raise."""
+AT_ONCE = 8
+"""Backends that are asked at the same time."""
+
+Answer = TypeVar("Answer")
 DEFAULT_COLUMN = "held_for"
 
 
@@ -81,13 +94,18 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     return display
 
 
+class _Rows(list[HeldLock]):
+    """In place of a queryset."""
+
+    _clone = list.copy
+
+
 class HeldLockChangeList(ChangeList):
     """Filters, searches, sorts and paginates in memory, without a database query."""
 
     reading: Reading
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        """Return the objects of all pages, in order."""
         specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
         if unknown:
             raise IncorrectLookupParameters
@@ -106,8 +124,8 @@ class HeldLockChangeList(ChangeList):
             rows = spec.keep(rows)
         return self._in_order(rows)
 
-    def _in_order(self, rows: list[HeldLock]) -> list[HeldLock]:
-        rows = sorted(rows, key=lambda row: (row.name, row.using))
+    def _in_order(self, rows: list[HeldLock]) -> _Rows:
+        rows = _Rows(sorted(rows, key=lambda row: (row.name, row.using)))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
@@ -124,31 +142,21 @@ class HeldLockChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         """Choose the rows of the page; past the end it is the last page, as locks come and go."""
-        found: Any = self.queryset
-        model_admin: Any = self.model_admin
-        self.paginator = model_admin.get_paginator(request, found, self.list_per_page)
-        self.result_count = len(found)
-        self.show_full_result_count = model_admin.show_full_result_count
+        pages = -(-len(self.queryset) // self.list_per_page)
+        self.page_num = max(1, min(self.page_num, pages))
+        super().get_results(request)
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
-        self.can_show_all = self.result_count <= self.list_max_show_all
-        self.multi_page = self.result_count > self.list_per_page
-        if self.multi_page and not (self.show_all and self.can_show_all):
-            page = self.paginator.get_page(self.page_num)
-            self.page_num = page.number
-            found = page.object_list
-        for row in found:
+        model_admin: Any = self.model_admin
+        for row in self.result_list:
             row.may_release = model_admin.has_release_permission(request, row)
-        self.result_list = found
 
     @property
     def waiting(self) -> int:
-        """How many callers wait for the locks that were read."""
         return sum(row.holder.waiters or 0 for row in self.reading.rows if row.holder)
 
     @property
     def attention(self) -> int:
-        """How many of the locks that were read need attention."""
         return sum(row.attention is not None for row in self.reading.rows)
 
 
@@ -160,3 +168,111 @@ def _matches(row: HeldLock, words: list[str]) -> bool:
     known += [str(holder.pid), *holder.metadata, *holder.metadata.values()]
     text = "\n".join(part for part in known if part).casefold()
     return all(word in text for word in words)
+
+
+# What the backends answer.
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A backend that is not available, or refuses writes, and why; safe to show."""
+
+    using: str
+    reason: str
+
+    @classmethod
+    def of(cls, using: str, error: Exception) -> Problem:
+        text = str(error).removeprefix(f"LOCKS[{using!r}] is not available: ")  # the page says that
+        return cls(visible(using), visible(without_passwords(text)))
+
+
+@dataclass
+class Reading:
+    """What was read for a list of locks."""
+
+    rows: list[HeldLock] = field(default_factory=list)
+    total: int = 0
+    """How many locks are held on the backends that answered."""
+    is_whole: bool = True
+    """Whether all of them were read; otherwise only names were searched."""
+    unread: int = 0
+    """How many locks whose names match were not read."""
+    problems: list[Problem] = field(default_factory=list)
+    unwritable: list[Problem] = field(default_factory=list)
+
+
+def ask_each(
+    usings: Iterable[str], question: Callable[[BaseLockBackend], Answer]
+) -> tuple[dict[str, Answer], list[Problem]]:
+    """Ask backends in parallel, as some may time out; return the answers and the problems."""
+
+    def ask(using: str) -> Answer | Problem:
+        try:
+            return question(locks[using])
+        except ERRORS as error:
+            return Problem.of(using, error)
+        finally:
+            connections.close_all()  # a signal receiver may have opened one in this thread
+
+    with ThreadPoolExecutor(AT_ONCE, "held-locks") as pool:
+        found = dict(zip(usings, pool.map(ask, usings), strict=True))
+    answers = {using: one for using, one in found.items() if not isinstance(one, Problem)}
+    return answers, [one for one in found.values() if isinstance(one, Problem)]
+
+
+def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
+    """Read the held locks of every backend if there are at most ``most``.
+
+    Of more locks, read at most ``most`` whose names contain each word, of one alias if ``using`` is
+    given, those with the latest lease end. A backend that is not available hides no other.
+    """
+    try:
+        asked = list(locks)
+    except InvalidLockBackend as error:
+        return Reading(problems=[Problem.of("LOCKS", error)])
+    indexes, problems = ask_each(asked, lambda one: list(one.read_index().latest()))
+    is_whole = sum(map(len, indexes.values())) <= most
+    found = [
+        (end, alias, name)
+        for alias, index in indexes.items()
+        for name, end in index
+        if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
+    ]
+    rows, silent = read_rows([(alias, name) for _, alias, name in nlargest(most, found)])
+    gone = {problem.using for problem in silent}
+    total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
+    problems += silent
+    return Reading(
+        rows,
+        len(rows) if is_whole else total,
+        is_whole,
+        max(0, len(found) - most),
+        problems,
+        unwritable(asked, problems),
+    )
+
+
+def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Problem]]:
+    """Read the locks with these (alias, name), in order, without those that are free."""
+    names: dict[str, list[str]] = {}
+    for using, name in keys:
+        names.setdefault(using, []).append(name)
+
+    def read(backend: BaseLockBackend) -> Iterator[HeldLock]:
+        for holder in backend.holders_of(names[backend.alias]):
+            row = HeldLock.of(holder.using, holder.name, holder.token_id)
+            row.holder = holder
+            row.attention = attention_of(holder)
+            yield row
+
+    answers, problems = ask_each(names, lambda backend: list(read(backend)))
+    found = {(row.using, row.name): row for answer in answers.values() for row in answer}
+    return [found[key] for key in dict.fromkeys(keys) if key in found], problems
+
+
+def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:
+    """Return the aliases whose server refuses writes; those with problems are not asked."""
+    skipped = {problem.using for problem in silent}
+    asked = [using for using in sorted(set(among)) if visible(using) not in skipped]
+    reasons, _ = ask_each(asked, unwritable_because)
+    return [Problem(visible(using), visible(str(why))) for using, why in reasons.items() if why]

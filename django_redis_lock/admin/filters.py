@@ -9,8 +9,8 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.admin.reading import aliases
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators import aliases
 from django_redis_lock.support.text import visible
 
 Test = Callable[[HeldLock], bool]
@@ -38,8 +38,7 @@ class LockFilter(admin.SimpleListFilter):
 
     def test(self, value: str) -> Test:
         """Return the test of a choice; an unknown one keeps nothing."""
-        test: Test = self.tests.get(value, ("", lambda row: False))[1]
-        return test
+        return self.tests[value][1] if value in self.tests else lambda row: False
 
 
 class BackendFilter(LockFilter):

@@ -87,10 +87,7 @@ def _address(one: Origin) -> str:
 
 
 def wrappable(text: str) -> SafeString:
-    """Return a text with visible characters only, and ``<wbr>`` where it may be wrapped.
-
-    Browsers find such places in prose, but not in names, paths and addresses.
-    """
+    """Return a text with visible characters only, and ``<wbr>`` where names may be wrapped."""
     text = visible(text)
     if len(text) > LONG:
         text = f"{text[:LONG]}…"

@@ -31,9 +31,7 @@ class Operators:
     warn_after: Mapping[str, float] = field(default_factory=dict)
     """After how many seconds a held lock is marked, by shell patterns of names."""
     audit_entries: int = AUDIT_ENTRIES
-    """How many entries the audit keeps."""
     reason_required: bool = False
-    """Whether a forced release needs a reason."""
     release_permission: str | None = None
     """The permission to release locks of this alias, such as ``shop.release_locks``; ``None`` for
     the general one."""
@@ -43,21 +41,12 @@ class Operators:
     """Groups of locks for metrics, by shell patterns of names."""
 
     def threshold(self, name: str) -> float | None:
-        """Return after how many seconds a lock is marked, ``None`` for never.
-
-        The first pattern that matches the name counts.
-        """
-        for pattern, seconds in self.warn_after.items():
-            if fnmatchcase(name, pattern):
-                return seconds
-        return None
+        """Return after how many seconds a lock is marked, by the first pattern that matches."""
+        after = self.warn_after.items()
+        return next((seconds for pattern, seconds in after if fnmatchcase(name, pattern)), None)
 
     def group(self, name: str) -> str:
-        """Return the group that a lock is counted in.
-
-        The first pattern that matches the name counts. Locks that match none are in ``OTHER``, so
-        that there are never more groups than the settings name, and one.
-        """
+        """Return the group that a lock is counted in, by the first pattern that matches."""
         found = self._group_patterns.match(name)
         return OTHER if found is None else self._group_names[(found.lastindex or 0) - 1]
 

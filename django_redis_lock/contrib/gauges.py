@@ -39,8 +39,6 @@ PATIENCE = 3.0
 
 @dataclass
 class Figures:
-    """Of the locks of one group."""
-
     held: int = 0
     waiting: int = 0
     oldest_wait: float = 0.0
@@ -60,8 +58,6 @@ MEANINGS = {
 
 @dataclass
 class Held:
-    """Of all locks of a backend."""
-
     groups: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
     holders_unread: int = 0
     queues_unread: int = 0
@@ -125,8 +121,6 @@ reads: ContextVar[bool] = ContextVar("django_redis_lock_reads", default=False)
 
 
 class _Reading(threading.Thread):
-    """One reading of a backend."""
-
     def __init__(self, backend: BaseLockBackend) -> None:
         super().__init__(name=f"django-redis-lock-gauges-{backend.alias}", daemon=True)
         self._backend = backend
@@ -146,7 +140,6 @@ class _Reading(threading.Thread):
         return None if self._late else self._read
 
     def run(self) -> None:
-        """Read the figures, once."""
         reads.set(True)
         try:
             self._read = read_held(self._backend)
@@ -160,8 +153,6 @@ class _Reading(threading.Thread):
 
 
 class _Readings:
-    """The latest reading of each alias."""
-
     def __init__(self) -> None:
         self.after_fork()
         forget_after_fork(self)

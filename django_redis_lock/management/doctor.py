@@ -1,11 +1,12 @@
 """``locks doctor``: checks whether the servers are fit for locks.
 
-``servers`` has the checks of each server. Here are those of several, and the self-test.
+First the checks of several servers and the self-test, then those of each server.
 """
 
 from __future__ import annotations
 
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,41 +15,35 @@ from functools import partial
 from itertools import groupby, tee
 from operator import itemgetter
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import redis
 from django.conf import settings
 from django.core.management.base import CommandError
-from redis.exceptions import RedisError
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.clusters.servers import Cluster
+from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.output import Terminal
-from django_redis_lock.management.selection import aliases_of
-from django_redis_lock.management.servers import (
-    START_IT,
-    Finding,
-    Server,
-    check_servers,
-    client_of,
-    fail,
-    in_parallel,
-    ok,
-    warn,
-)
+from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
-from django_redis_lock.transport.connections import pool_from_url
+from django_redis_lock.transport.connections import listening_connection, master_of, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
 
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend".'
 _MakePool = Callable[[], redis.ConnectionPool | None]
 FATAL = ("settings", "server", "cluster", "replicas", "quorum")
@@ -59,10 +54,54 @@ PATIENCE = 10.0
 """Seconds to wait for the lock."""
 PAUSE = 0.01
 _COMMAND = re.compile(r"run the '([\w|]+)' command")
+ANSWER_WITHIN = 5.0
+"""Seconds to wait for an answer at most, whatever the settings say."""
+ROUND_TRIPS = 21
+SLOW = 0.010
+"""Seconds of a round trip that are worth a warning."""
+SKEW = 1.0
+"""Seconds by which clocks may differ."""
+OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
+"""The oldest versions that are supported."""
+START_IT = "Start the server, or fix LOCATION, its password or the network."
+START_SENTINELS = "Start the sentinels, or fix SENTINELS or the name of the master in the URL."
+NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a server of their own."
+
+
+class Finding(NamedTuple):
+    status: str
+    """``ok``, ``warn`` or ``fail``."""
+    check: str
+    found: str
+    remedy: str = ""
+    server: str | None = None
+
+
+ok, warn, fail = (partial(Finding, status) for status in ("ok", "warn", "fail"))
+
+
+class Server(NamedTuple):
+    """A server as an entry of ``LOCKS`` uses it."""
+
+    backend: ServersLockBackend
+    pool: redis.ConnectionPool
+    """The backend's pool; only its settings are used."""
+    rejoin_delay: float | None = None
+    """Seconds for which a member of a quorum does not vote after a restart; of others ``None``."""
+
+    @property
+    def address(self) -> str:
+        kwargs = self.pool.connection_kwargs
+        if master_of(self.pool):
+            where = f"the master {getattr(self.pool, 'service_name', '')!r}"
+        elif "path" in kwargs:
+            where = f"unix:{kwargs['path']}"
+        else:
+            where = f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        return without_passwords(f"{where} database {int(kwargs.get('db') or 0)}")
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    """Check the servers of the aliases, and report the findings."""
     shown, counted = tee(
         (using, finding)
         for using in aliases_of(options["using"])
@@ -149,9 +188,8 @@ def _check_sharing(servers: list[Server]) -> Finding:
     """
     ours = in_parallel(lambda server: _location(lambda: server.pool), servers)
     run_ids = [location[0] for location in ours if isinstance(location, tuple)]
-    unknown = [f"the locks' server: {location}" for location in ours if isinstance(location, str)][
-        :1
-    ]
+    why = next((location for location in ours if isinstance(location, str)), "")
+    unknown = [f"the locks' server: {why}"] if why else []
     same_database, same_server = [], []
     others = _others()
     locations = in_parallel(lambda other: _location(other[1]), others)
@@ -175,7 +213,6 @@ def _check_sharing(servers: list[Server]) -> Finding:
 
 
 def _others() -> list[tuple[str, _MakePool]]:
-    """Return the other users of Redis, by name."""
     found: list[tuple[str, _MakePool]] = [
         (f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry))
         for alias, entry in settings.CACHES.items()
@@ -288,3 +325,226 @@ def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
             terminal.say(f"  {status} {finding.check:<12} {visible(finding.found)}")
             if finding.remedy:
                 terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")
+
+
+# The checks of one server.
+
+
+def client_of(pool: redis.ConnectionPool) -> Any:
+    """Return a client that connects as a pool does, without retries; close it."""
+    return redis.Redis.from_pool(_OwnPool(pool))
+
+
+class _OwnPool(redis.ConnectionPool):
+    def __init__(self, like: redis.ConnectionPool) -> None:
+        super().__init__(protocol=2)
+        self._like = like
+
+    def make_connection(self) -> Any:
+        connection = listening_connection(self._like)
+        for timeout in ("socket_timeout", "socket_connect_timeout"):
+            setattr(
+                connection,
+                timeout,
+                min(getattr(connection, timeout) or ANSWER_WITHIN, ANSWER_WITHIN),
+            )
+        connection.retry = Retry(NoBackoff(), 0)
+        return connection
+
+
+def in_parallel(ask: Callable[[Item], Outcome], items: list[Item]) -> list[Outcome]:
+    """Return the result for each item. Several timeouts take as long as one."""
+    with ThreadPoolExecutor(max(1, len(items))) as threads:
+        return list(threads.map(ask, items))
+
+
+def check_servers(servers: list[Server]) -> tuple[list[Finding], list[Server]]:
+    """Check servers in parallel; return the findings, and the servers that can be used."""
+    reports = in_parallel(lambda server: list(_findings(server)), servers)
+    findings, usable = [], []
+    for server, report in zip(servers, reports, strict=True):
+        findings += [finding._replace(server=server.address) for finding in report]
+        if all(one.status == "ok" for one in report if one.check in ("server", "cluster")):
+            usable.append(server)
+    return findings, usable
+
+
+def _findings(server: Server) -> Iterator[Finding]:
+    denied: dict[str, str] = {}
+    try:
+        with client_of(server.pool) as client:
+            with suppress(ResponseError):  # a refusal is an answer
+                client.time()
+            yield ok("server", f"{server.address} answers")
+            for check, examine in _CHECKS.items():
+                try:
+                    yield from examine(client, server)
+                except ResponseError as error:
+                    denied[check] = without_passwords(str(error))
+    except (RedisError, OSError) as error:
+        found = f"{server.address} could not be reached: {reason(error)}"
+        status = fail if server.rejoin_delay is None else warn  # a quorum has a finding of its own
+        yield status("server", found, START_SENTINELS if master_of(server.pool) else START_IT)
+        return
+    if denied:
+        yield warn(
+            "not known",
+            f"{', '.join(denied)}: {next(iter(denied.values()))}",
+            "Ask the server's administrator, or use a user that may run INFO and CONFIG.",
+        )
+
+
+def _check_version(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("server")
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version", ""))
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < OLDEST[name] and isinstance(server.backend, RedisLockBackend):
+        needed = f"{name} {'.'.join(map(str, OLDEST[name]))}"
+        yield fail("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
+    else:
+        yield ok("version", f"{name} {version}")
+
+
+def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
+    took, skews = [], []
+    for _ in range(ROUND_TRIPS):
+        began, wall = time.monotonic(), time.time()
+        seconds, micros = client.time()
+        took.append(time.monotonic() - began)
+        skews.append((took[-1], seconds + micros / 1_000_000 - wall - took[-1] / 2))
+    median, (_, skew) = statistics.median(took), min(skews)
+    found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
+    if median > SLOW:
+        remedy = "Move the server closer: acquire and release take a round trip each."
+        yield warn("round trip", found, remedy)
+    else:
+        yield ok("round trip", found)
+    found = f"the server's is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this host's"
+    if abs(skew) <= SKEW:
+        yield ok("clock", found)
+    else:
+        remedy = "Run NTP on both. Leases do not depend on it, displayed times do."
+        yield warn("clock", found, remedy)
+
+
+def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("memory")
+    policy = str(info.get("maxmemory_policy", "not known"))
+    evicted = int(client.info("stats").get("evicted_keys", 0))
+    if policy == "noeviction" and not evicted:
+        yield ok("eviction", "noeviction: locks are not evicted")
+    elif policy == "noeviction":
+        found = f"noeviction now, but {evicted} keys were evicted since the server started"
+        remedy = "They may include locks. CONFIG RESETSTAT resets the count."
+        yield warn("eviction", found, remedy)
+    else:  # locks expire, so volatile-* policies can evict them too
+        found = f"{policy}: held locks can be evicted when memory runs out"
+        status = fail if int(info.get("maxmemory", 0)) or evicted else warn
+        yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
+
+
+def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("persistence")
+    for key in ("aof_last_write_status", "rdb_last_bgsave_status"):
+        if info.get(key, "ok") != "ok":
+            yield fail(
+                "persistence",
+                f"{key} is {info[key]}: the server refuses writes, or soon will",
+                "Check the server's log: the disk may be full or read-only.",
+            )
+            return
+    if int(info.get("aof_enabled", 0)):
+        found = "append-only file: locks survive a restart; a power loss can lose the newest"
+        yield ok("persistence", f"{found}, unless appendfsync is always")
+    elif server.rejoin_delay is not None:
+        status = warn if server.rejoin_delay else fail
+        yield status(
+            "persistence",
+            "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
+            f"({duration(server.rejoin_delay)}) prevents two holders of a lock",
+            "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
+        )
+    else:
+        yield warn(
+            "persistence",
+            "no append-only file: a restart loses the held locks",
+            "CONFIG SET appendonly yes. Without it, use locks only to save work, or check fences.",
+        )
+
+
+def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
+    info = client.info("replication")
+    if info.get("role") != "master":
+        yield fail(
+            "replicas",
+            f"this is a replica of {info.get('master_host')}:{info.get('master_port')}",
+            "Set LOCATION to the primary: a replica grants no locks.",
+        )
+        return
+    number = int(info.get("connected_slaves", 0))
+    replicas = server.backend.servers.replicas
+    wanted = replicas.number if replicas else 0
+    if number < wanted:
+        yield fail(
+            "replicas",
+            f"{number}, but OPTIONS['REPLICAS'] waits for {wanted}: no lock can be acquired",
+            "Start the missing replicas, or lower REPLICAS.",
+        )
+    elif wanted:
+        yield ok("replicas", f"{number}; a lock counts once {wanted} of them have it")
+    elif number:
+        yield ok("replicas", f"{number}; a failover can lose the newest locks: use fences")
+    else:
+        yield ok("replicas", "none: no failover")
+
+
+def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
+    if not isinstance(server.backend.servers, Cluster):
+        if client.info("cluster").get("cluster_enabled"):
+            yield fail(
+                "cluster",
+                "this is a cluster node, but LOCATION names a single server",
+                "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
+                "the cluster's nodes as LOCATION, as a list.",
+            )
+        return
+    fields = client.execute_command("CLUSTER INFO")
+    state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
+    found = f"state {state}, {served} of {SLOTS} slots served"
+    if state != "ok" or served < SLOTS:
+        yield fail("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
+    else:
+        yield ok("cluster", found)
+
+
+def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
+    backend = server.backend
+    if (
+        server.rejoin_delay is not None
+        or not isinstance(backend, RedisLockBackend)
+        or backend.wait != "queue"
+    ):
+        return
+    shard = backend.servers.packing_at(server.pool).shard
+    command = "SPUBLISH" if shard else "PUBLISH"
+    channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
+    try:
+        client.execute_command(command, channel, "")
+    except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
+        if shard and "unknown command" in str(error):
+            return  # a cluster without sharded channels has PUBLISH
+        found = f"waiters are not notified of their turn: {without_passwords(str(error))}"
+        remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
+        yield fail("channels", found, remedy)
+
+
+_CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
+    "version": _check_version,
+    "round trip": _check_round_trip,
+    "eviction": _check_eviction,
+    "persistence": _check_persistence,
+    "replicas": _check_replicas,
+    "cluster": _check_cluster,
+    "channels": _check_channels,
+}

@@ -13,12 +13,13 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import Column, Terminal
-from django_redis_lock.management.selection import (
+from django_redis_lock.management.output import (
     INTERRUPTED,
     NOT_KNOWN,
     USAGE,
     Backends,
+    Column,
+    Terminal,
     hint_at_pattern,
     nothing,
 )
@@ -117,7 +118,6 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
 def _missing(
     options: dict[str, Any], shown: list[Holder], backends: Backends, terminal: Terminal
 ) -> list[str]:
-    """Return the names that are not known to be held, with a notice for each."""
     held = {one.name for one in shown}
     token = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
@@ -153,7 +153,6 @@ def _ask(
     *,
     asks_reason: bool,
 ) -> None:
-    """Ask for the reason, if there is none, and for confirmation."""
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {output.who(one)}")

@@ -12,15 +12,20 @@ from django.utils.text import get_text_list
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import Column, Terminal
-from django_redis_lock.management.selection import SORTS, Backends, hint_at_pattern, nothing
+from django_redis_lock.management.output import (
+    SORTS,
+    Backends,
+    Column,
+    Terminal,
+    hint_at_pattern,
+    nothing,
+)
 from django_redis_lock.operators import attention_of, judge
 from django_redis_lock.protocol.audit import AuditEntry
 from django_redis_lock.protocol.records import Holder, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10
-"""Newest events shown."""
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -59,7 +64,6 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
 
 
 def _wanted(options: dict[str, Any]) -> list[str]:
-    """Return what the options ask of a lock."""
     wanted = []
     if options["pattern"] != "*":
         wanted.append(f"matches {visible(options['pattern'])!r}")
@@ -81,7 +85,6 @@ class _Known:
 
     @property
     def waiters(self) -> int | None:
-        """The number of waiters."""
         counted = [self.holder.waiters] if self.holder else []
         if self.queue is not None:
             counted.append(len(self.queue))
@@ -91,8 +94,8 @@ class _Known:
 def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal.notice)
-    asked = [_ask(name, backend, backends) for backend in backends.all]
-    found = [one for one in asked if one and (one.holder or one.queue or one.history)]
+    asked = backends.each(lambda backend: [_ask(name, backend, backends)])
+    found = [one for one in asked if one.holder or one.queue or one.history]
     if terminal.as_json:
         terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
     else:
@@ -105,12 +108,8 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
 
 
-def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known | None:
-    """Ask one backend; each question may fail by itself."""
-    answer = backends.attempt(backend, lambda: [backend.holder(name)])
-    if answer is None:  # unavailable; don't wait for it again
-        return None
-    (holder,) = answer
+def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
+    holder = backend.holder(name)
     limit = WAITERS if holder else None  # a holder knows the number of waiters
     return _Known(
         backend.alias,
@@ -199,7 +198,6 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
-"""The columns of a queue."""
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
@@ -231,4 +229,3 @@ EVENT: list[Column[AuditEntry]] = [
     Column("REASON", lambda one: visible(one.reason) or output.UNKNOWN),
     Column("FENCE", lambda one: str(one.fence or output.UNKNOWN), right=True),
 ]
-"""The columns of events."""

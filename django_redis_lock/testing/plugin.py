@@ -1,6 +1,6 @@
 """The pytest plugin. Loading it imports nothing else of the package but what is needed for that.
 
-``django_redis_lock.testing.spaces`` says what the lock spaces are.
+``django_redis_lock.testing.tools`` says what the lock spaces are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ _session: pytest.StashKey[LockSpace] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the command line and of the configuration file."""
     group = parser.getgroup("django-redis-lock")
     group.addoption(
         "--lock-space",
@@ -38,7 +37,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Describe the marker, and check the configuration file."""
     config.addinivalue_line(
         "markers",
         "locks(space=..., fail_on_held=...): keep the locks of a test in another space (memory or "
@@ -50,7 +48,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Begin the lock space of this process, if the options ask for one."""
     space = _option(session.config, "lock_space")
     if space or _option(session.config, "fail_on_held_locks"):
         from django_redis_lock.testing import LockSpace
@@ -60,7 +57,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """End the lock space."""
     space = session.config.stash.get(_session, None)
     if space is not None:
         space.__exit__()
@@ -89,7 +85,6 @@ def _locks_of_test(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _option(config: pytest.Config, name: str) -> Any:
-    """Return what the command line says, or else the configuration file."""
     given = config.getoption(name)
     return config.getini(name) if given is None else given
 

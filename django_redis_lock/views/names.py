@@ -22,10 +22,7 @@ REQUEST = "request"
 
 
 class NameMaker:
-    """Turns a request and its URL's arguments into the name of a lock.
-
-    Raises ``TypeError`` or ``ValueError`` for a source that can't make a name.
-    """
+    """Turns a request and its URL's arguments into the name of a lock."""
 
     def __init__(self, source: Name) -> None:
         self.source = source
@@ -59,12 +56,7 @@ class NameMaker:
     def __call__(
         self, view: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
-        """Return the lock's name for one call of the view; ``args`` follow the request.
-
-        Raises ``BadRequest`` when the client's data make no valid name, ``ValueError`` for a
-        placeholder that the URL has no argument for, and ``TypeError`` for a callable that does
-        not return a str.
-        """
+        """Return the lock's name. Raises ``BadRequest`` if the client's data make none."""
         if callable(self.source):
             made = self.source(request, *args, **kwargs)
             if not isinstance(made, str):
@@ -176,7 +168,6 @@ def _handlers(view: Callable[..., Any]) -> list[Callable[..., Any]]:
 
 
 def _arguments(view: Callable[..., Any]) -> list[inspect.Parameter]:
-    """Return the parameters of a view after the request."""
     target = view.func if isinstance(view, functools.partial) else view
     known = list(inspect.signature(target).parameters.values())
     return known[2 if known and known[0].name == "self" else 1 :]

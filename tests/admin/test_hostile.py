@@ -11,8 +11,8 @@ import redis
 from django.utils import translation
 
 from django_redis_lock import lock
-from django_redis_lock.admin.pages import ShownHold
-from django_redis_lock.admin.reading import ask_each
+from django_redis_lock.admin.changelist import ask_each
+from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
 from tests.tools import Background
@@ -42,7 +42,7 @@ def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
         browser.post(RELEASE, {"_selected_action": box_of(NASTY)}),
-        browser.post(RELEASE, {"_selected_action": str(ShownHold("default", NASTY, "0" * 16))}),
+        browser.post(RELEASE, {"_selected_action": HeldLock.of("default", NASTY, "0" * 16).hold}),
         browser.post(
             RELEASE,
             {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY},
@@ -86,7 +86,6 @@ def partly_down(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("partly_down")
 def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
-    """The page says which alias is unavailable, and lists what the others hold."""
     lock(name, timeout=60).acquire()
     client = root()
     page = client.get(LIST)
@@ -109,7 +108,6 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> 
 def test_what_is_not_known_is_not_said(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without an answer the page claims neither a number of locks nor an empty history."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": own_server.url()}}
     own_server.kill()
@@ -124,7 +122,6 @@ def test_what_is_not_known_is_not_said(
 
 
 def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
-    """They are asked concurrently."""
     silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
     settings.LOCKS = {
         f"silent-{number}": {

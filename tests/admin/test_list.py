@@ -19,7 +19,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 
 
 def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
-    """The columns: name, holder, held for, lease left, waiters, fence, backend."""
     hold_as(
         client,
         "import:7",
@@ -56,7 +55,6 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
 
 
 def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> None:
-    """Unknown values are left empty."""
     client.set("lock:foreign", "xyz", px=60_000)
     client.zadd("lock-index", {"foreign": 2_000_000_000_000})
     hold_as(client, "endless", ttl=None)
@@ -68,7 +66,6 @@ def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> N
 
 
 def test_nothing_is_held() -> None:
-    """An empty list says so, and so does one that a search has emptied."""
     client = root()
     assert "No lock is held." in client.get(LIST).content.decode()
     lock("a", timeout=60).acquire()
@@ -116,14 +113,12 @@ def crowd(client: redis.Redis) -> None:
     ],
 )
 def test_filters_and_search(query: str, expected: set[str]) -> None:
-    """Each filter and each searched word keeps what it says; they work together."""
     page = root().get(f"{LIST}?{query}")
     assert set(names(page)) == expected
 
 
 @pytest.mark.usefixtures("crowd")
 def test_the_filter_offers_the_tasks_that_hold_locks() -> None:
-    """The choices are the current tasks, and the chosen one even if it holds nothing any more."""
     page = root().get(f"{LIST}?task=gone").content.decode()
     for name in ("t.one", "t.two", "gone"):
         assert f'?task={name}">{name}</a>' in page
@@ -190,7 +185,6 @@ def test_durations(seconds: float, text: str) -> None:
 
 
 def test_the_live_part(name: str) -> None:
-    """The script gets the content of the list only, under the address of the page."""
     lock(name, timeout=60).acquire()
     client = root()
     for path in (f"{LIST}?o=1&q={name[:8]}", page_of(name)):
@@ -232,7 +226,6 @@ def many(client: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_more_locks_than_are_read(query: str, shown: str, unread: int, client: redis.Redis) -> None:
-    """The list tells how many are held, reads some of them, and asks to narrow the search."""
     browser = root()
     with counted(client) as commands:
         page = browser.get(f"{LIST}?{query}")

@@ -22,7 +22,6 @@ OURS = "django_redis_lock"
 
 @pytest.mark.django_db
 def test_the_permissions_are_two() -> None:
-    """View and release held locks; nothing can be added, changed or deleted."""
     permissions = Permission.objects.filter(content_type__app_label=OURS)
     assert {item.codename: item.name for item in permissions} == {
         "view_heldlock": "Can view held lock",
@@ -33,14 +32,12 @@ def test_the_permissions_are_two() -> None:
 
 
 def test_the_attributes_of_the_admin_and_their_defaults_are_those_of_the_code() -> None:
-    """The reference lists what can be set."""
     for name, default, _ in table(DOCS / "reference/admin.md", "HeldLockAdmin"):
         assert repr(getattr(HeldLockAdmin, name)) == default
 
 
 @pytest.mark.django_db
 def test_the_migrations_are_complete_and_make_no_table() -> None:
-    """``makemigrations`` finds nothing to do, and the app creates no table."""
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
     assert not [name for name in connection.introspection.table_names() if OURS in name]
 
@@ -61,7 +58,6 @@ def test_queries_find_nothing_and_ask_nobody(django_assert_num_queries: Any) -> 
 @pytest.mark.parametrize("using", ["default", "a:b", "a%3Ab", "ünïcode/ /"])
 @pytest.mark.parametrize("name", ["product:42", ":", "a b/c?d#e", "%", "é\u202e", "x" * 512])
 def test_a_key_is_read_back(using: str, name: str) -> None:
-    """The key in a link or in the admin's log leads to the same lock."""
     lock = HeldLock.from_key(HeldLock.of(using, name).pk)
     assert lock is not None
     assert (lock.using, lock.name) == (using, name)
@@ -82,7 +78,6 @@ def test_what_is_no_key(key: str) -> None:
     ],
 )
 def test_without_the_admin(apps: str, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
-    """A project without the admin starts, checks, migrates, and locks; no admin is imported."""
     monkeypatch.setitem(os.environ, "LOCK_TEST_APPS", apps)
     program = """
         from django.core.management import call_command

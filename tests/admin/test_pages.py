@@ -17,8 +17,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER
-from django_redis_lock.admin.pages import release_command, renewed_at, task_links
+from django_redis_lock.admin.options import HEADER, release_command, renewed_at, task_links
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
@@ -33,7 +32,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
     "name", ["product:42", "it's", "$(touch x)", "-rf", "a\\b'\u202e\u200b", "a\nb"]
 )
 def test_the_command_is_safe_in_a_shell(name: str, client: redis.Redis) -> None:
-    """A shell passes on the name that the lock has, whatever it is."""
     hold_as(client, "a")
     holder = locks["default"].holder("a")
     assert holder is not None
@@ -69,8 +67,6 @@ def test_the_command_releases_the_hold(settings: Any) -> None:
 def test_what_is_not_known_is_said_to_be(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue or audit that can't be read says nothing of waiters or releases."""
-
     def denied(*args: Any, **options: Any) -> None:
         raise LockUnavailable("this user may not run LRANGE", name="a")
 
@@ -87,7 +83,6 @@ def test_what_is_not_known_is_said_to_be(
 
 
 def test_times_are_for_readers_and_for_programs(client: redis.Redis, settings: Any) -> None:
-    """They are in the reader's zone and language, with UTC in the title and the attribute."""
     settings.TIME_ZONE = "Europe/Berlin"
     since = datetime(2025, 11, 30, 23, 30, tzinfo=UTC)
     hold_as(client, "a", ttl=None, held_for=time.time() - since.timestamp())
@@ -100,7 +95,6 @@ def test_times_are_for_readers_and_for_programs(client: redis.Redis, settings: A
 
 
 def test_the_page_of_a_lock(client: redis.Redis) -> None:
-    """It shows all that is known: the holder, the waiters with their times, and the audit."""
     lock("import:7", timeout=60).acquire()
     locks["default"].force_release("import:7", by="grace", reason="stuck since noon")
     hold_as(client, "import:7", metadata={"request": "8b1f"}, thread="Thread-9", task_id="77")
@@ -140,7 +134,6 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
 
 
 def test_the_audit_of_all_locks(client: redis.Redis) -> None:
-    """It has the forced releases of every alias, the latest first, with links to the locks."""
     browser = root()
     audit = f"{LIST}audit/"
     assert "The audit has no forced release." in browser.get(audit).content.decode()
@@ -156,17 +149,12 @@ def test_the_audit_of_all_locks(client: redis.Redis) -> None:
 
 
 def test_no_page_asks_for_the_table(name: str) -> None:
-    """No stock page queries the database for a lock."""
     lock(name, timeout=60).acquire()
     client = root()
     with CaptureQueriesContext(connection) as queries:
-        for path in (
-            LIST,
-            page_of(name),
-            page_of(name, view="history"),
-            page_of(name, view="delete"),
-        ):
-            client.get(path)
+        for view in ("change", "history", "delete"):
+            client.get(page_of(name, view=view))
+        client.get(LIST)
         client.get(
             "/admin/autocomplete/?app_label=django_redis_lock&model_name=heldlock&field_name=key"
         )
@@ -183,7 +171,6 @@ def test_an_open_page_of_what_is_no_lock_any_more() -> None:
 
 
 def test_the_page_of_a_lock_with_very_many_waiters(client: redis.Redis) -> None:
-    """The first hundred are shown, and the number of the others."""
     hold_as(client, "busy")
     record = '{"host":"far","pid":1,"since":1700000000000}'
     client.rpush("lock-queue:busy", *[f"channel {n:032x} 10000 {record}" for n in range(1000)])
@@ -216,13 +203,11 @@ def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
     ],
 )
 def test_when_a_lease_was_renewed_last(holder: Any, seconds_ago: float | None) -> None:
-    """It is computed from the lease's end and length, if these are known."""
     at = renewed_at(holder)
     assert (at and NOW_MS / 1000 - at.timestamp()) == seconds_ago
 
 
 def test_links_from_a_task(settings: Any) -> None:
-    """A task id is quoted, whatever it contains; a lock without a task has no links."""
     settings.LOCKS = {
         "default": {
             **settings.LOCKS["default"],
@@ -237,7 +222,6 @@ def test_links_from_a_task(settings: Any) -> None:
 
 
 def test_stopped_process_is_not_alive(name: str) -> None:
-    """The page says whether the holder is alive, stopped or gone, and nothing after a release."""
     program = f"lock({name!r}, 60).acquire(); say('held'); hear(); os._exit(1)"
     browser = root()
     with Child(program) as child:

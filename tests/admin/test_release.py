@@ -38,7 +38,6 @@ def holding(name: str, **options: Any) -> Lock:
 def test_server_that_can_not_be_written_is_told_of_before(
     own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """The list, the lock's page and the confirmation warn."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     holding("a")
     browser, shown = staff(VIEW, MAY_RELEASE), box_of("a")
@@ -58,7 +57,6 @@ def test_server_that_can_not_be_written_is_told_of_before(
 
 
 def test_it_is_written_down(name: str) -> None:
-    """The audit, the lock's page and the admin's log say who released the lock, and why."""
     name += "/a_b:c?d#é%2F"
     holding(name)
     client = staff(VIEW, MAY_RELEASE)
@@ -90,7 +88,6 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
 
 
 def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
-    """The new holder keeps the lock, at the confirmation and after it."""
     held = holding(name)
     old = box_of(name)
     client = root()
@@ -112,7 +109,6 @@ def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
 
 
 def test_each_lock_has_its_message(client: redis.Redis) -> None:
-    """Released, changed hands, already free, or unavailable: each has a message."""
     for name in ("released", "changed", "gone"):
         holding(name)
     client.set("lock:foreign", "xyz", px=60_000)
@@ -134,7 +130,6 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
 def test_a_server_that_goes_away_before_the_confirmation(
     own_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message says so for each of its locks; those of other servers are released."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
@@ -170,7 +165,6 @@ def test_an_action_without_a_ticked_box(name: str) -> None:
 
 
 def test_the_way_back_leads_nowhere_else() -> None:
-    """Whatever a form sends as filters is used as a query string only."""
     holding("a/b?#")
     browser, shown = root(), {"_selected_action": box_of("a/b?#")}
     for filters in ("//evil.example/?x=1", "\r\nLocation: //evil.example/"):

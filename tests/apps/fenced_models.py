@@ -8,8 +8,6 @@ from django_redis_lock.fencing import Fenced
 
 
 class Branch(models.Model):
-    """Who sells."""
-
     name = models.CharField(max_length=50)
 
     class Meta:
@@ -20,8 +18,6 @@ class Branch(models.Model):
 
 
 class Product(Fenced):
-    """What is sold."""
-
     shop = models.ForeignKey(Branch, on_delete=models.CASCADE, related_name="products")
     stock = models.IntegerField()
     label = models.CharField(max_length=50, default="")

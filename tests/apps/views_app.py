@@ -25,6 +25,7 @@ from django_redis_lock import locks
 from django_redis_lock.views import locked
 
 PRODUCT = "product:{product_id}"
+on_product = locked(PRODUCT, blocking=False)
 
 
 def told(request: Any, **more: Any) -> dict[str, Any]:
@@ -33,9 +34,35 @@ def told(request: Any, **more: Any) -> dict[str, Any]:
     return {"name": request.lock.name, "held": holder is not None, **more}
 
 
-async def atold(request: Any, **more: Any) -> dict[str, Any]:
-    holder = await locks["default"].aholder(request.lock.name)
-    return {"name": request.lock.name, "held": holder is not None, **more}
+def tell(request: Any) -> HttpResponse:
+    return JsonResponse(told(request))
+
+
+async def atell(request: Any) -> HttpResponse:
+    return await sync_to_async(tell)(request)
+
+
+def plain(request: HttpRequest, product_id: int) -> HttpResponse:
+    return tell(request)
+
+
+async def aplain(request: HttpRequest, product_id: int) -> HttpResponse:
+    return await atell(request)
+
+
+class Plain(View):
+    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return tell(request)
+
+
+class AsyncPlain(View):
+    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return await atell(request)
+
+
+class AsyncObject:
+    async def __call__(self, request: HttpRequest, product_id: int) -> HttpResponse:
+        return await atell(request)
 
 
 @csrf_exempt
@@ -45,92 +72,49 @@ def buy(request: HttpRequest, product_id: int) -> HttpResponse:
     return JsonResponse(told(request, fence=request.lock.fence))
 
 
-@locked(PRODUCT, blocking=False)
-async def abuy(request: HttpRequest, product_id: int) -> HttpResponse:
-    return JsonResponse(await atold(request))
-
-
-@locked(PRODUCT, blocking=False)
-class OnClass(View):
-    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(told(request))
+@on_product
+class OnClass(Plain):
+    pass
 
 
 class OnMethod(View):
-    @locked(PRODUCT, blocking=False)
+    @on_product
     def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(told(request))
+        return tell(request)
 
 
 class OnAsyncMethod(View):
-    @locked(PRODUCT, blocking=False)
+    @on_product
     async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
+        return await atell(request)
 
 
-@method_decorator(locked(PRODUCT, blocking=False), name="dispatch")
-class OnDispatch(View):
-    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(told(request))
+@method_decorator(on_product, name="dispatch")
+class OnDispatch(Plain):
+    pass
 
 
-@method_decorator(locked(PRODUCT, blocking=False), name="dispatch")
-class OnAsyncDispatch(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
+@method_decorator(on_product, name="dispatch")
+class OnAsyncDispatch(AsyncPlain):
+    pass
 
 
 # Between other decorators.
 
 
-@never_cache
-@locked(PRODUCT, blocking=False)
-@csrf_exempt
-@require_POST
-async def between(request: HttpRequest, product_id: int) -> HttpResponse:
-    return JsonResponse(await atold(request))
-
-
-class AsyncObject:
-    async def __call__(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
-
-
 @method_decorator(csrf_exempt, name="dispatch")
-@locked(PRODUCT, blocking=False)
+@on_product
 @method_decorator(vary_on_headers("X-Shop"), name="post")
-class BetweenAsyncClass(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
+class BetweenAsyncClass(AsyncPlain):
+    pass
 
 
-@method_decorator([never_cache, locked(PRODUCT, blocking=False), require_POST], name="post")
-class BetweenAsyncMethod(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
-
-
-class Plain(View):
-    def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(told(request))
-
-
-def plain(request: HttpRequest, product_id: int) -> HttpResponse:
-    return JsonResponse(told(request))
-
-
-class AsyncPlain(View):
-    async def post(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return JsonResponse(await atold(request))
+@method_decorator([never_cache, on_product, require_POST], name="post")
+class BetweenAsyncMethod(AsyncPlain):
+    pass
 
 
 # Views of Django REST framework.
-
-
-@locked(PRODUCT, blocking=False)
-class OnAPIView(APIView):
-    def post(self, request: Any, product_id: int) -> Response:
-        return Response(told(request))
 
 
 class APIPlain(APIView):
@@ -138,43 +122,40 @@ class APIPlain(APIView):
         return Response(told(request))
 
 
+@on_product
+class OnAPIView(APIPlain):
+    pass
+
+
 class OnAPIMethod(APIView):
-    @locked(PRODUCT, blocking=False)
+    @on_product
     def post(self, request: Any, product_id: int) -> Response:
         return Response(told(request))
 
 
-@api_view(["POST"])
-@locked(PRODUCT, blocking=False)
-def below_api_view(request: Any, product_id: int) -> Response:
-    return Response(told(request))
-
-
-@locked(PRODUCT, blocking=False)
-@api_view(["POST"])
-def above_api_view(request: Any, product_id: int) -> Response:
+def api(request: Any, product_id: int) -> Response:
     return Response(told(request))
 
 
 class Products(ViewSet):
     lookup_url_kwarg = "product_id"
 
-    @locked(PRODUCT, blocking=False)
+    @on_product
     def retrieve(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
     @action(detail=True, methods=["post"])
-    @locked(PRODUCT, blocking=False)
+    @on_product
     def inner(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
-    @locked(PRODUCT, blocking=False)
+    @on_product
     @action(detail=True, methods=["post"])
     def outer(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
 
-@locked(PRODUCT, blocking=False)
+@on_product
 class OnViewSet(ViewSet):
     lookup_url_kwarg = "product_id"
 
@@ -191,64 +172,29 @@ class BySku(APIView):
 # What names are made of.
 
 
-@locked("cart:{request.user.pk}")
-def cart(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request))
-
-
-@locked("cart:{request.user.pk}", blocking=False)
-async def acart(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(await atold(request))
-
-
-@locked(lambda request: f"cart:{request.user.pk}", blocking=False)
-async def acart_by_callable(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(await atold(request))
-
-
-@locked("sku:{request.POST[sku]}")
-def by_form(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request))
-
-
 @locked("page:{page:03d}:{request.method}")
 def with_default(request: HttpRequest, page: int = 1) -> HttpResponse:
-    return JsonResponse(told(request))
+    return tell(request)
 
 
 @locked("{first}-{second}")
 def unnamed(request: HttpRequest, first: str, second: str) -> HttpResponse:
-    return JsonResponse(told(request))
-
-
-@locked(lambda request, product_id: f"{request.method}:{product_id}")
-def by_callable(request: HttpRequest, product_id: int) -> HttpResponse:
-    return JsonResponse(told(request))
-
-
-@locked(lambda request, product_id: product_id)
-def by_bad_callable(request: HttpRequest, product_id: int) -> HttpResponse:
-    raise AssertionError
-
-
-@locked("{{the}} report")
-def the_report(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request))
+    return tell(request)
 
 
 @locked("text:{text}")
 def by_text(request: HttpRequest, text: str) -> HttpResponse:
-    return JsonResponse(told(request))
+    return tell(request)
 
 
 @locked("text:{text}")
 async def aby_text(request: HttpRequest, text: str) -> HttpResponse:
-    return JsonResponse(await atold(request))
+    return await atell(request)
 
 
 @locked("product:{slug}")
 def with_any(request: HttpRequest, **kwargs: Any) -> HttpResponse:
-    return JsonResponse(told(request))
+    return tell(request)
 
 
 # How a view can end.
@@ -295,60 +241,41 @@ def again(request: HttpRequest) -> HttpResponse:
 
 @locked("again", blocking=False, reentrant=True)
 def inner(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request))
+    return tell(request)
 
 
 # Transactions.
 
 
-def in_transaction() -> dict[str, Any]:
-    return {"atomic": connection.in_atomic_block}
-
-
-@locked("atomic")
-def atomic(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request, **in_transaction()))
-
-
-@locked("atomic")
-@transaction.non_atomic_requests
-def declined_below(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request, **in_transaction()))
-
-
-@transaction.non_atomic_requests
-@locked("atomic")
-def declined_above(request: HttpRequest) -> HttpResponse:
-    return JsonResponse(told(request, **in_transaction()))
-
-
-@locked("atomic")
-class AtomicView(View):
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return JsonResponse(told(request, **in_transaction()))
+def in_transaction(request: HttpRequest) -> HttpResponse:
+    return JsonResponse(told(request, atomic=connection.in_atomic_block))
 
 
 class AtomicPlain(View):
     def post(self, request: HttpRequest) -> HttpResponse:
-        return JsonResponse(told(request, **in_transaction()))
+        return in_transaction(request)
 
 
 class AtomicMethod(View):
     @locked("atomic")
     def post(self, request: HttpRequest) -> HttpResponse:
-        return JsonResponse(told(request, **in_transaction()))
+        return in_transaction(request)
+
+
+@locked("atomic")
+class AtomicView(AtomicPlain):
+    pass
 
 
 @method_decorator(locked("atomic"), name="dispatch")
-class AtomicDispatch(View):
-    def post(self, request: HttpRequest) -> HttpResponse:
-        return JsonResponse(told(request, **in_transaction()))
+class AtomicDispatch(AtomicPlain):
+    pass
 
 
 @locked("atomic")
 class AtomicAPIView(APIView):
     def post(self, request: Any) -> Response:
-        return Response(told(request, **in_transaction()))
+        return Response(told(request, atomic=connection.in_atomic_block))
 
 
 @locked("atomic")
@@ -364,27 +291,25 @@ KINDS = {
     "on-class": OnClass.as_view(),
     "on-method": OnMethod.as_view(),
     "on-dispatch": OnDispatch.as_view(),
-    "on-as-view": locked(PRODUCT, blocking=False)(Plain.as_view()),
+    "on-as-view": on_product(Plain.as_view()),
     "on-api-view": OnAPIView.as_view(),
     "on-api-method": OnAPIMethod.as_view(),
-    "on-api-as-view": locked(PRODUCT, blocking=False)(APIPlain.as_view()),
-    "below-api-view": below_api_view,
-    "above-api-view": above_api_view,
-    "async": abuy,
+    "on-api-as-view": on_product(APIPlain.as_view()),
+    "below-api-view": api_view(["POST"])(on_product(api)),
+    "above-api-view": on_product(api_view(["POST"])(api)),
+    "async": on_product(aplain),
     "on-async-method": OnAsyncMethod.as_view(),
     "on-async-dispatch": OnAsyncDispatch.as_view(),
-    "on-async-as-view": locked(PRODUCT, blocking=False)(AsyncPlain.as_view()),
-    "on-async-object": locked(PRODUCT, blocking=False)(AsyncObject()),
-    "on-sync-to-async": locked(PRODUCT, blocking=False)(sync_to_async(plain)),
-    "between-async": between,
+    "on-async-as-view": on_product(AsyncPlain.as_view()),
+    "on-async-object": on_product(AsyncObject()),
+    "on-sync-to-async": on_product(sync_to_async(plain)),
+    "between-async": never_cache(on_product(csrf_exempt(require_POST(aplain)))),
     "between-async-class": BetweenAsyncClass.as_view(),
     "between-async-method": BetweenAsyncMethod.as_view(),
-    "between-async-as-view": never_cache(
-        locked(PRODUCT, blocking=False)(csrf_exempt(AsyncPlain.as_view()))
-    ),
+    "between-async-as-view": never_cache(on_product(csrf_exempt(AsyncPlain.as_view()))),
 }
 ATOMIC = {
-    "atomic": atomic,
+    "atomic": locked("atomic")(in_transaction),
     "atomic-view": AtomicView.as_view(),
     "atomic-dispatch": AtomicDispatch.as_view(),
     "atomic-as-view": locked("atomic")(AtomicPlain.as_view()),
@@ -398,16 +323,24 @@ urlpatterns = [
     path("api/on-view-set/<str:product_id>/", OnViewSet.as_view({"post": "retrieve"})),
     path("api/", include(router.urls)),
     path("by-sku/", BySku.as_view()),
-    path("cart/", cart),
-    path("acart/", acart),
-    path("acart-by-callable/", acart_by_callable),
-    path("by-form/", by_form),
+    path("cart/", locked("cart:{request.user.pk}")(tell)),
+    path("acart/", locked("cart:{request.user.pk}", blocking=False)(atell)),
+    path(
+        "acart-by-callable/",
+        locked(lambda request: f"cart:{request.user.pk}", blocking=False)(atell),
+    ),
+    path("by-form/", locked("sku:{request.POST[sku]}")(tell)),
     path("with-default/", with_default),
     path("with-default/<int:page>/", with_default),
     re_path(r"^unnamed/(\w+)/(\w+)/$", unnamed),
-    path("by-callable/<int:product_id>/", by_callable),
-    path("by-bad-callable/<int:product_id>/", by_bad_callable),
-    path("the-report/", the_report),
+    path(
+        "by-callable/<int:product_id>/",
+        locked(lambda request, product_id: f"{request.method}:{product_id}")(plain),
+    ),
+    path(
+        "by-bad-callable/<int:product_id>/", locked(lambda request, product_id: product_id)(plain)
+    ),
+    path("the-report/", locked("{{the}} report")(tell)),
     path("by-text/<path:text>/", by_text),
     path("aby-text/<path:text>/", aby_text),
     path("with-any/<slug:slug>/", with_any),
@@ -421,7 +354,7 @@ urlpatterns = [
     path("again/", again),
     *[path(f"{kind}/", view) for kind, view in ATOMIC.items()],
     path("atomic-method/", AtomicMethod.as_view()),
-    path("declined-below/", declined_below),
-    path("declined-above/", declined_above),
+    path("declined-below/", locked("atomic")(transaction.non_atomic_requests(in_transaction))),
+    path("declined-above/", transaction.non_atomic_requests(locked("atomic")(in_transaction))),
     path("writing/", writing),
 ]

@@ -62,14 +62,12 @@ CUT = """
 
 
 def spilling(page: Page) -> int:
-    """Return how many pixels a page is wider than its window."""
     return int(
         page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     )
 
 
 def faults(page: Page) -> dict[str, Any]:
-    """Return the faults in the layout of a page, by kind."""
     found = {
         "spills": max(0, spilling(page)),
         "cut": page.evaluate(CUT),

@@ -69,7 +69,6 @@ def take(page: Page, name: str, **options: Any) -> None:
 
 
 def take_admin(browser: Browser, services: Services) -> None:
-    """Take pictures of the list, the page of a lock and the confirmation."""
     from django.contrib.auth import get_user_model
 
     get_user_model().objects.create_superuser(ADMIN, password=ADMIN)
@@ -179,7 +178,6 @@ def rush(page: Page, label: str) -> Locator:
 
 
 def result_of(page: Page, guard: str) -> str:
-    """Return a picture of a sale from its verdict to its chart, in base 64."""
     page.get_by_role("checkbox").uncheck()
     rush(page, guard).wait_for()
     top, bottom = (page.locator(part).bounding_box() for part in ("#verdict", "#chart"))

@@ -32,7 +32,6 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def test_the_list_follows(visit: Visit, hold: Hold) -> None:
-    """Locks and waiters appear and vanish without a reload of the page."""
     page = visit().open()
     expect(page.locator(".lock-none")).to_have_text("No lock is held.")
     page.evaluate("window.loadedOnce = true")
@@ -50,7 +49,6 @@ def test_the_list_follows(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_page_of_a_lock_follows(visit: Visit, hold: Hold) -> None:
-    """Waiters and holders change, what is unfolded stays so, and nobody is called alive."""
     held = hold("busy", timeout=600)
     page = visit().open()
     row(page, "busy").locator("a").click()
@@ -73,7 +71,6 @@ def test_the_page_of_a_lock_follows(visit: Visit, hold: Hold) -> None:
 
 
 def test_updates_rest_while_something_is_ticked(visit: Visit, hold: Hold) -> None:
-    """The counter, a range with Shift and all at once work in a table that was replaced."""
     hold("lock-0", timeout=600)
     page = visit().open(f"{LIST}?o=1")
     for number in range(1, 5):
@@ -94,7 +91,6 @@ def test_updates_rest_while_something_is_ticked(visit: Visit, hold: Hold) -> Non
 
 
 def test_the_focus_is_kept(visit: Visit, hold: Hold) -> None:
-    """Rows come and go above and below it."""
     gone, _ = hold("a", timeout=600), hold("b", timeout=600)
     page = visit().open(f"{LIST}?o=1")
     row(page, "b").locator("a").focus()
@@ -111,7 +107,6 @@ def slow(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("slow")
 def test_a_hidden_tab_and_a_paused_page_rest(visit: Visit, hold: Hold) -> None:
-    """They send no request; a page that is shown or resumed refreshes at once."""
     visitor = visit()
     visitor.page.clock.install()
     page = visitor.open()
@@ -137,7 +132,6 @@ def test_a_hidden_tab_and_a_paused_page_rest(visit: Visit, hold: Hold) -> None:
 
 
 def test_the_site_is_down(visit: Visit, hold: Hold) -> None:
-    """What was known stays, greyed, and the page says so; then all is as before."""
     hold("a", timeout=600)
     visitor = visit()
     page = visitor.open()
@@ -152,7 +146,6 @@ def test_the_site_is_down(visit: Visit, hold: Hold) -> None:
 
 
 def test_a_login_that_has_ended(visit: Visit, hold: Hold) -> None:
-    """The page gives way to the login, which leads back to it."""
     hold("a", timeout=600)
     visitor = visit()
     page = visitor.open(f"{LIST}?o=1")
@@ -168,7 +161,6 @@ def test_a_backend_goes_silent(
     own_server: EmbeddedServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A note names it, and its locks are gone from the page until it answers again."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
         "default": {"BACKEND": REDIS, "LOCATION": server_url()},
@@ -190,7 +182,6 @@ def test_a_backend_goes_silent(
 
 
 def test_the_policy_is_strict(visit: Visit) -> None:
-    """All tests here run under it: no inline script, no inline style, nothing from elsewhere."""
     visitor = visit()
     response = visitor.page.goto(visitor.base + LIST)
     assert response is not None

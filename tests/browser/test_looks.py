@@ -61,7 +61,6 @@ def holders(client: redis.Redis) -> None:
     [(320, "light", "en"), (320, "dark", "he"), (768, "light", "he"), (1280, "dark", "en")],
 )
 def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> None:
-    """Nothing is cut off, no word is broken, nothing scrolls sideways, and axe finds no fault."""
     waiting = Background(lambda: lock(NAMES[0], timeout=60, blocking_timeout=60).acquire())
     eventually(lambda: waiters(NAMES[0]) == 1)
     visitor = visit(
@@ -99,7 +98,6 @@ def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> Non
 
 @pytest.mark.usefixtures("holders")
 def test_from_right_to_left_names_stay_as_they_are(visit: Visit) -> None:
-    """Hosts, ids and durations run from left to right."""
     visitor = visit(locale="he", extra_http_headers={"Accept-Language": "he"})
     for path in (LIST, page_of(NAMES[0])):
         page = visitor.open(path)
@@ -112,7 +110,6 @@ def test_from_right_to_left_names_stay_as_they_are(visit: Visit) -> None:
 
 @pytest.mark.usefixtures("holders")
 def test_a_long_name_takes_one_line(visit: Visit) -> None:
-    """The list cuts it, and has the whole name in a title; the page of the lock shows it all."""
     page = visit().open()
     name = row(page, LONG).locator(".field-lock bdi")
     heights = [
@@ -125,7 +122,6 @@ def test_a_long_name_takes_one_line(visit: Visit) -> None:
 
 @pytest.mark.usefixtures("holders")
 def test_on_a_telephone_filters_come_first_and_targets_are_large(visit: Visit) -> None:
-    """The filters are above the list, the name has a line to itself, and boxes can be hit."""
     page = visit(viewport={"width": 375, "height": 700}, has_touch=True, is_mobile=True).open()
 
     def place(selector: str) -> Any:
@@ -138,7 +134,6 @@ def test_on_a_telephone_filters_come_first_and_targets_are_large(visit: Visit) -
 
 
 def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: Any) -> None:
-    """A renewed lock is not marked however long it is held; each mark says what is wrong."""
     settings.LOCKS = {
         "default": {**settings.LOCKS["default"], "OPERATORS": {"WARN_AFTER": {"slow*": 60}}}
     }

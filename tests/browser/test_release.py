@@ -16,7 +16,6 @@ from tests.tools.admin import LIST
 
 
 def test_a_release(visit: Visit, hold: Hold) -> None:
-    """The holder loses the lock, the waiter gets it, and the audit says why."""
     held = hold("stuck", timeout=600, metadata={"order": "8b1f"})
     hold("other", timeout=600)
     waiting = Background(lambda: lock("stuck", timeout=600, blocking_timeout=60).acquire())
@@ -47,7 +46,6 @@ def test_a_release(visit: Visit, hold: Hold) -> None:
 
 
 def test_a_change_of_mind_and_the_way_back(visit: Visit, hold: Hold) -> None:
-    """The link and the release lead back to where one came from: the list, or the lock's page."""
     held = [hold(name, timeout=600) for name in ("a", "b", "c")]
     page = visit().open(f"{LIST}?o=-1")
     for press in ("No, take me back", "Release 2 locks"):
@@ -68,21 +66,7 @@ def test_a_change_of_mind_and_the_way_back(visit: Visit, hold: Hold) -> None:
     expect(page.get_by_text("This lock is free.")).to_be_visible()
 
 
-def test_the_holder_changes_before_the_click(visit: Visit, hold: Hold) -> None:
-    """A page that was not refreshed releases only the holders that it shows."""
-    first = hold("a", timeout=600)
-    page = visit().open()
-    page.get_by_role("button", name="Pause").click()
-    first.release()
-    second = hold("a", timeout=600)
-    choose_release(page, "a")
-    expect(page.locator(".errornote")).to_contain_text("left alone: a")
-    expect(page.get_by_text("There is nothing to release.")).to_be_visible()
-    assert second.owned()
-
-
 def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
-    """Every step can be reached with Tab, in a sensible order."""
     held = hold("a", timeout=600)
     hold("b", timeout=600)
     page = visit().open(f"{LIST}?o=1")
@@ -114,7 +98,6 @@ def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
 
 
 def test_without_scripts(visit: Visit, hold: Hold) -> None:
-    """Everything but the updates works, and nothing mentions them."""
     held = hold("apple", timeout=650)
     other = hold("berry", timeout=600)
     page = visit(java_script_enabled=False).open(f"{LIST}?o=1")

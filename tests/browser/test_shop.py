@@ -44,8 +44,6 @@ WATCH = """
 
 @dataclass(frozen=True)
 class Shop:
-    """Where a sale is, and where the locks of the shop are."""
-
     base: str
     sale: str
     locks: str
@@ -53,7 +51,6 @@ class Shop:
 
 @contextmanager
 def running_shop() -> Iterator[Shop]:
-    """Start a shop as ``make demo`` does, with something on sale."""
     process = subprocess.Popen(
         [sys.executable, "-u", "-m", "example_project.demo", "--sale"],
         cwd=ROOT,
@@ -126,7 +123,6 @@ def result(page: Page, label: str) -> Locator:
 
 @pytest.mark.parametrize("guard", GUARDED)
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
-    """Orders rise to the stock and no further; the page shows holder, waiters and a chart."""
     page = look()
     page.evaluate(WATCH, 40)
     verdict = rush(page, guard, buyers=90, units=40)
@@ -153,7 +149,6 @@ def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guar
 
 
 def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> None:
-    """The page shows the oversale in words, in red and in the chart, in each window."""
     page = look()
     other = look()
     verdict = rush(page, "No guard", buyers=90, units=10)
@@ -171,7 +166,6 @@ def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> Non
 
 
 def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -> None:
-    """A buyer that stalls beyond its lease writes stale data; fencing refuses it."""
     page = look()
     verdict = rush(page, "Lock", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text("Lock, one stalls: ", timeout=LONG)
@@ -187,7 +181,6 @@ def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -
 
 
 def test_without_the_lock_server(look: Callable[..., Page]) -> None:
-    """The page still works, says what is wrong, and says that no rush can start."""
     with running_shop() as shop:
         page = look(shop, ignore=["503"])
         expect(shown(page, "holder")).to_have_text("nobody")
@@ -203,7 +196,6 @@ def test_without_the_lock_server(look: Callable[..., Page]) -> None:
 
 @pytest.mark.parametrize(("width", "scheme"), [(320, "dark"), (1280, "light")])
 def test_it_can_be_read_on_any_screen(look: Callable[..., Page], width: int, scheme: str) -> None:
-    """Texts stand out from what is behind them, and nothing is wider than the window."""
     page = look(
         viewport={"width": width, "height": 800}, color_scheme=scheme, ignore=["inline style"]
     )

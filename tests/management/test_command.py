@@ -17,11 +17,10 @@ from django.core.management import call_command
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
-from django_redis_lock.management import doctor, servers
+from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command, parse_duration
-from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
 from django_redis_lock.management.releasing import system_user
-from django_redis_lock.management.selection import NOTHING, SORTS, USAGE
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, held, read
@@ -30,13 +29,11 @@ from tests.tools.docs import DOCS, table
 
 @pytest.fixture
 def one(server: EmbeddedServer, settings: Any) -> EmbeddedServer:
-    """One alias, on the session's server."""
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
     return server
 
 
 def listed(done: Done) -> list[str]:
-    """Return the names in a table."""
     return [line.split("  ")[0] for line in done.lines[1:]]
 
 
@@ -44,7 +41,6 @@ def listed(done: Done) -> list[str]:
 
 
 def test_list_tells_who_holds_what(one: EmbeddedServer) -> None:
-    """A line for each lock: its name, holder, times, waiters and fence."""
     first, second = held("product:1"), held("product:2", 90)
     waiting = Background(lambda: lock("product:1").acquire(blocking_timeout=20))
     eventually(lambda: waiters("product:1"))
@@ -65,7 +61,6 @@ def test_list_tells_who_holds_what(one: EmbeddedServer) -> None:
 
 
 def test_list_of_nothing(one: EmbeddedServer) -> None:
-    """No lock at all is no error; a selection that matches none is, and says so."""
     assert command() == Done(0, "", "No locks are held.\n")
     held("product:1")
     done = command("list", "--older-than", "1h30m", "--format", "json")
@@ -79,7 +74,6 @@ def test_list_of_nothing(one: EmbeddedServer) -> None:
 
 
 def test_list_is_sorted_limited_and_selected_by_age(one: EmbeddedServer) -> None:
-    """``--sort``, ``--reverse``, ``--limit`` and ``--older-than`` do what they say."""
     for name, timeout in (("b", 30), ("a", 20), ("c", 10)):
         held(name, timeout)
     waiting = Background(lambda: lock("a").acquire(blocking_timeout=20))
@@ -106,7 +100,6 @@ def test_list_is_sorted_limited_and_selected_by_age(one: EmbeddedServer) -> None
 
 
 def test_list_as_json(one: EmbeddedServer) -> None:
-    """JSON tells everything, alone on standard output, a lock a line."""
     handle = held("endless", None, metadata={"shop": "7\x1b"})
     held("product:1", 60)
     done = command("list", "--format", "json")
@@ -123,7 +116,6 @@ def test_list_as_json(one: EmbeddedServer) -> None:
 
 
 def test_several_backends_are_told_apart(server: EmbeddedServer) -> None:
-    """With more than one alias each lock's is named; ``--using`` chooses one."""
     for using in ("default", "url", "locmem", "dummy"):
         lock("a", 60, using=using).acquire()
     done = command()
@@ -135,7 +127,6 @@ def test_several_backends_are_told_apart(server: EmbeddedServer) -> None:
 
 
 def test_control_characters_are_escaped(one: EmbeddedServer, client: redis.Redis) -> None:
-    """Control characters in names, records and reasons are escaped."""
     record = json.dumps(
         {"host": "h\x1b[2J\n", "pid": 1, "thread": "\x9b1m", "metadata": {"\r": "\x07"}}
     )
@@ -156,7 +147,6 @@ def test_control_characters_are_escaped(one: EmbeddedServer, client: redis.Redis
 def test_list_is_written_as_it_is_read(
     one: EmbeddedServer, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first locks are written before the last are read."""
     held("a")
     holder = locks["default"].holder("a")
     out, written = StringIO(), []
@@ -177,7 +167,6 @@ def test_list_is_written_as_it_is_read(
 
 
 def test_show_tells_everything(one: EmbeddedServer) -> None:
-    """The holder with all its fields, the queue in order, and the history."""
     held("product:1")
     locks["default"].force_release("product:1", by="ada", reason="stuck")
     first = held("product:1", 60, metadata={"shop": "7"})
@@ -205,7 +194,6 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
 
 
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
-    """The exit code is 3; its history is shown all the same."""
     done = command("show", "product:1")
     assert (done.code, done.out, done.err) == (3, "", "Lock 'product:1' is not held.")
     held("product:1")
@@ -221,7 +209,6 @@ def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
 def test_release_shows_asks_and_releases(
     one: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a yes, exactly the shown locks are released; the audit has operator and reason."""
     first, second, other = held("product:1"), held("product:2"), held("import:1")
     asked: list[str] = []
     monkeypatch.setattr(Terminal, "confirm", lambda self, question: asked.append(question) or True)
@@ -238,7 +225,6 @@ def test_release_shows_asks_and_releases(
 
 
 def test_release_keeps_new_holders(one: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A holder that was not shown keeps its lock and is named; the exit code is 3."""
     handles = {name: held(name) for name in ("a", "b", "c")}
     successors = []
 
@@ -269,7 +255,6 @@ def test_release_keeps_new_holders(one: EmbeddedServer, monkeypatch: pytest.Monk
 
 
 def test_release_of_what_is_not_held(one: EmbeddedServer) -> None:
-    """The exit code is 3; held locks are released all the same."""
     done = command("release", "--all", "--noinput", "--format", "json")
     assert (done.code, read(done, "outcomes")) == (3, [])
     handle = held("a")
@@ -280,7 +265,6 @@ def test_release_of_what_is_not_held(one: EmbeddedServer) -> None:
 
 
 def test_dry_run_releases_nothing(one: EmbeddedServer) -> None:
-    """``--dry-run`` shows and stops, without a question."""
     handle = held("a")
     done = command("release", "--all", "--dry-run")
     assert (done.code, listed(done)) == (0, ["a"])
@@ -303,7 +287,6 @@ def test_dry_run_releases_nothing(one: EmbeddedServer) -> None:
     ],
 )
 def test_senseless_releases_are_refused(one: EmbeddedServer, words: list[str], told: str) -> None:
-    """Wrong usage is exit code 2, explains the usage, and releases nothing."""
     handle = held("a")
     done = command("release", *words, "--noinput")
     assert (done.code, told in done.err) == (2, True)
@@ -314,7 +297,6 @@ def test_senseless_releases_are_refused(one: EmbeddedServer, words: list[str], t
 
 
 def test_history_tells_of_releases(one: EmbeddedServer) -> None:
-    """Newest first, by name, as JSON; a notice if there are no events."""
     assert command("history") == Done(0, "", "The audit has no forced releases or freed locks.\n")
     for name, by in (("a", "ada"), ("b", "bob")):
         held(name)
@@ -335,7 +317,6 @@ PAGE = DOCS / "reference" / "command.md"
 
 
 def test_the_options_are_those_of_the_reference() -> None:
-    """Each option and its default is in the table, and the other way round."""
     parser = Command().create_parser("manage.py", "locks")
     (commands,) = [item for item in parser._actions if isinstance(item.choices, dict)]
     assert isinstance(commands.choices, dict)
@@ -362,15 +343,13 @@ def _documented(word: str) -> str:
 
 
 def test_the_checks_are_those_of_the_reference() -> None:
-    """Each line of the doctor is in the table, and the other way round."""
-    source = "".join(Path(module.__file__).read_text() for module in (doctor, servers))
+    source = Path(doctor.__file__).read_text()
     found = set(re.findall(r'\b(?:ok|warn|fail|unavailable|status)\)?\(\s*"([a-z -]+)"', source))
     documented = {row[0] for row in table(PAGE, "The checks of doctor")}
     assert documented == found
 
 
 def test_the_exit_codes_are_those_of_the_reference() -> None:
-    """The table has the codes that the command ends with."""
     assert [row[0] for row in table(PAGE, "Exit codes")] == ["0", "1", "2", "3", "130", "141"]
     assert (USAGE, NOTHING) == (2, 3)
 
@@ -379,7 +358,6 @@ def test_the_exit_codes_are_those_of_the_reference() -> None:
 
 
 def test_durations_are_read() -> None:
-    """Seconds, or numbers with units; what is not a duration is named."""
     assert [parse_duration(text) for text in ("0.5", "90s", "1h30m")] == [0.5, 90, 5400]
     for text in ("", "10 m", "-1", "nan", "inf", "1h30", "1y", "1e999"):
         with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):

@@ -14,7 +14,7 @@ from celery import Celery
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management import servers
+from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
@@ -79,7 +79,6 @@ def failed(found: Findings) -> list[dict[str, Any]]:
 
 
 def test_healthy_server(target: redis.Redis) -> None:
-    """Every check is reported as ok; the exit code is 0."""
     target.config_set("appendonly", "yes")
     code, found = examine()
     assert code == 0
@@ -111,7 +110,6 @@ def test_the_output_on_the_page_is_that_of_such_a_server(
 
 
 def test_doctor_leaves_an_audit_entry_and_nothing_else(target: redis.Redis) -> None:
-    """Held locks stay as they were; the connections that it opened are closed."""
     connected = len(target.client_list())
     with lock("a", 60) as held:
         before = {key: target.dump(key) for key in target.keys("*:a")}
@@ -146,11 +144,9 @@ def test_eviction_is_found(target: redis.Redis) -> None:
     assert only(examine()[1], "eviction")[0] == "fail"
     target.config_set("maxmemory-policy", "noeviction")
     status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "keys were evicted since" in told, "RESETSTAT" in remedy) == (
-        "warn",
-        True,
-        True,
-    )
+    assert status == "warn"
+    assert "keys were evicted since" in told
+    assert "RESETSTAT" in remedy
 
 
 def test_missing_persistence_is_found(target: redis.Redis) -> None:
@@ -166,7 +162,6 @@ def test_missing_persistence_is_found(target: redis.Redis) -> None:
 
 
 def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> None:
-    """A LOCATION that leads to a replica fails; a primary counts its replicas."""
     with EmbeddedServer("--replicaof", f"127.0.0.1 {own_server.port}") as replica:
         eventually(lambda: target.info("replication")["connected_slaves"] == 1)
         assert "1; a failover can lose" in only(examine()[1], "replicas")[1]
@@ -182,9 +177,8 @@ def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> No
 def test_clock_and_distance_are_judged(
     target: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slow round trip and a skewed clock are warnings with a remedy."""
-    monkeypatch.setattr(servers, "SLOW", 0.0)
-    monkeypatch.setattr(servers, "SKEW", -1.0)
+    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    monkeypatch.setattr(doctor, "SKEW", -1.0)
     code, found = examine()
     assert code == 0
     assert only(found, "round trip")[0] == only(found, "clock")[0] == "warn"
@@ -202,7 +196,6 @@ def test_clock_and_distance_are_judged(
 def test_versions_are_judged(
     target: redis.Redis, monkeypatch: pytest.MonkeyPatch, info: dict[str, str], status: str
 ) -> None:
-    """A server that is too old fails; the remedy names the version to upgrade to."""
     asked = redis.Redis.info
     monkeypatch.setattr(
         redis.Redis, "info", lambda self, part: info if part == "server" else asked(self, part)
@@ -212,7 +205,6 @@ def test_versions_are_judged(
 
 
 def test_backends_without_a_server(settings: Any) -> None:
-    """They are a warning, with the backend for production."""
     kinds = {"locmem": "LocMemLockBackend", "dummy": "DummyLockBackend"}
     settings.LOCKS = {
         alias: {"BACKEND": f"django_redis_lock.backends.{alias}.{kind}"}
@@ -226,7 +218,6 @@ def test_backends_without_a_server(settings: Any) -> None:
 
 
 def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> None:
-    """An invalid entry is one finding, and the others are checked."""
     unknown = {"LOCATION": "redis://:secret@127.0.0.1:1/0?never=heard"}
     wrong = {"wrong": {"TIMEOUT": 0}, "missing": {"LOCATION": "nowhere"}, "unknown": unknown}
     settings.LOCKS = {**wrong, **settings.LOCKS}
@@ -242,7 +233,6 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
 def test_server_that_hangs_costs_one_timeout(
     own_server: EmbeddedServer, server: EmbeddedServer, settings: Any
 ) -> None:
-    """It is one failure; nothing asks it again."""
     settings.LOCKS = {"default": {"LOCATION": f"{own_server.url(1)}?socket_timeout=0.5"}}
     before = taken_connections(own_server.url())
     own_server.pause()
@@ -281,7 +271,6 @@ def test_selftest_works_with_every_way_to_wait(
 def test_what_a_service_lacks_is_one_finding(
     target: redis.Redis, words: list[str], told: str, instead: dict[str, Any]
 ) -> None:
-    """What the finding advises works there."""
     renamed = [part for word in words for part in ("--rename-command", word, "")]
     with EmbeddedServer(*renamed) as bare:
         with override_settings(LOCKS={"default": {"LOCATION": bare.url()}}):
@@ -296,7 +285,6 @@ def test_what_a_service_lacks_is_one_finding(
 
 @pytest.fixture
 def user(target: redis.Redis, own_server: EmbeddedServer, settings: Any) -> Callable[..., None]:
-    """Give the locks a user with a rule."""
     url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
     settings.LOCKS = {"default": {"LOCATION": url}}
 
@@ -336,7 +324,6 @@ def test_documented_user_of_getset_has_all_permissions(
 def test_missing_permission_is_found_and_named(
     word: str, target: redis.Redis, user: Callable[..., None]
 ) -> None:
-    """The remedy is the command that adds a missing command; no lock is left."""
     user([item for item in acl_rule() if item != word])
     code, found = examine()
     status, told, remedy = only(found, "self-test")
@@ -355,7 +342,6 @@ def test_missing_permission_is_found_and_named(
 
 @pytest.fixture
 def shop() -> Iterator[Celery]:
-    """A Celery application of the test's own."""
     app = Celery("doctors", broker="memory://", set_as_current=True)
     yield app
     tests_app.set_current()
@@ -364,7 +350,6 @@ def shop() -> Iterator[Celery]:
 def test_what_shares_the_database_is_found_by_run_id(
     target: redis.Redis, own_server: EmbeddedServer, settings: Any, shop: Celery
 ) -> None:
-    """Under any name of the host, for each cache backend and for Celery's broker."""
     renamed = own_server.url(1).replace("127.0.0.1", "127.1")
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
@@ -386,7 +371,6 @@ def test_what_shares_the_database_is_found_by_run_id(
 def test_what_can_not_be_reached_is_not_known(
     target: redis.Redis, settings: Any, shop: Celery, url: str
 ) -> None:
-    """The other findings are complete."""
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": url},
         "nope": {"BACKEND": "nope.Cache"},

@@ -54,7 +54,6 @@ def _raise(error: Exception) -> Any:
     ],
 )
 def test_silence_is_not_taken_for_a_free_lock(settings: Any, words: list[str], told: str) -> None:
-    """One line, exit code 2, no traceback, no password; JSON stays valid."""
     settings.LOCKS = {"down": {"LOCATION": DOWN}, **settings.LOCKS}
     done = command(*words)
     assert done.code == 2
@@ -117,7 +116,6 @@ def test_refusal_is_told_from_silence(
 def test_waiters_and_history_that_are_not_known_are_not_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A question mark in a table, words in ``show``, null in JSON; and the holder is shown."""
     held("a")
     backend = locks["default"]
     holder = dataclasses.replace(backend.holder("a"), waiters=None)
@@ -144,7 +142,6 @@ FULL = "is full: no new lock can be taken there; a forced release still works"
 def test_server_that_can_not_be_written_is_told_of_before(
     own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """A replica, and a server that is full: a notice, for one call more."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     held("a")
     client = redis.Redis.from_url(own_server.url())
@@ -176,7 +173,6 @@ def test_server_that_can_not_be_written_is_told_of_before(
 
 
 def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one it is wrong use, which names the setting, before any server is asked."""
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": True}}}
     handle = held("a")
     with monkeypatch.context() as patch:
@@ -195,7 +191,6 @@ def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -
     [([], system_user()), (["--by", " ada "], "ada"), (["--by", " "], system_user())],
 )
 def test_who_does_it(words: list[str], by: str) -> None:
-    """The user of the process, or whom ``--by`` names."""
     held("a")
     assert command("release", "a", "--noinput", *words).code == 0
     (entry,) = locks["default"].history("a")
@@ -203,7 +198,6 @@ def test_who_does_it(words: list[str], by: str) -> None:
 
 
 def test_pattern_in_the_place_of_a_name_is_hinted_at() -> None:
-    """The error has a hint how to use the pattern."""
     for words, hint in (
         (["release", "pro*", "--noinput"], "For a pattern, use: locks release --pattern 'pro*'"),
         (["show", "pro[a]"], "For a pattern, use: locks list 'pro[a]'"),
@@ -217,7 +211,6 @@ def test_pattern_in_the_place_of_a_name_is_hinted_at() -> None:
 
 
 def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table, ``show`` and JSON use the same text."""
     held("a")
     held("b")
     late = Attention.RENEWAL_LATE

@@ -26,7 +26,6 @@ USING = ("--using", "default")
 
 @pytest.fixture
 def many(server: EmbeddedServer) -> list[str]:
-    """Locks with short and long names."""
     names = ["short", "a name that goes on and on " * 8, "ключ " * 40]
     for name in names:
         held(name, 600)
@@ -35,7 +34,6 @@ def many(server: EmbeddedServer) -> list[str]:
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_table_fits_the_terminal(many: list[str], columns: int) -> None:
-    """No line is longer than the terminal is wide, long names are cut, and short ones are whole."""
     with Screen("list", *USING, columns=columns) as screen:
         assert screen.end() == 0
         rows = screen.plain.splitlines()
@@ -62,7 +60,6 @@ def test_table_fits_the_terminal(many: list[str], columns: int) -> None:
 def test_colours_are_for_terminals_that_want_them(
     server: EmbeddedServer, words: list[str], variables: dict[str, str], coloured: bool
 ) -> None:
-    """A terminal has colours unless it, or its user, wants none."""
     held("a")
     with Screen(*words, *USING, **variables) as screen:
         assert screen.end() == 0
@@ -70,7 +67,6 @@ def test_colours_are_for_terminals_that_want_them(
 
 
 def test_question_on_a_terminal(server: EmbeddedServer) -> None:
-    """Ctrl-D at the question declines, Ctrl-C interrupts; a yes releases."""
     handle = held("a")
     for key, ends in (("\x04", 1), ("\x03", 130), ("yess\n", 1), ("y\n", 0)):
         with Screen("release", "a", "--reason", "stuck", *USING) as screen:
@@ -116,7 +112,6 @@ def test_reason_is_asked_for_on_a_terminal(server: EmbeddedServer, tmp_path: Pat
 
 
 def test_pipe_is_not_cut_and_not_coloured(many: list[str]) -> None:
-    """In a pipe every name is whole, whatever COLUMNS says, and there is no escape sequence."""
     done = program("list", *USING, COLUMNS="80")
     assert done.code == 0
     for name in many:
@@ -129,7 +124,6 @@ def test_pipe_is_not_cut_and_not_coloured(many: list[str]) -> None:
 def test_question_is_answered_by_another_program(
     server: EmbeddedServer, answer: str, code: int
 ) -> None:
-    """What is asked about stands on standard error; only a yes releases."""
     handle = held("a")
     done = program("release", "a", *USING, "--format", "json", answer=answer)
     assert done.code == code
@@ -141,7 +135,6 @@ def test_question_is_answered_by_another_program(
 
 
 def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
-    """``locks | head -1`` ends without a traceback."""
     for number in range(2000):
         held(f"product:{number:0200}")
     with subprocess.Popen(
@@ -175,7 +168,6 @@ def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
     ],
 )
 def test_common_options_stand_before_or_after_the_command(words: list[str]) -> None:
-    """``locks --no-color list`` and ``locks list --no-color`` are the same."""
     parsed = Command().create_parser("manage.py", "locks").parse_args(words)
     assert (parsed.command, parsed.pattern, parsed.no_color) == ("list", "*", True)
 
@@ -189,7 +181,6 @@ def test_common_options_stand_before_or_after_the_command(words: list[str]) -> N
     ],
 )
 def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], told: str) -> None:
-    """The error is one line that explains the usage."""
     done = program(*words)
     assert (done.code, done.out) == (2, "")
     assert told in done.err
@@ -197,7 +188,6 @@ def test_wrong_use_is_exit_code_two(server: EmbeddedServer, words: list[str], to
 
 
 def test_closing_commands_of_the_demo_run_as_printed(server: EmbeddedServer) -> None:
-    """Pasted into a shell in the repository's root."""
     for _, line in closing_commands(server):
         done = subprocess.run(
             ["bash", "-c", line],
@@ -212,7 +202,6 @@ def test_closing_commands_of_the_demo_run_as_printed(server: EmbeddedServer) -> 
 
 
 def test_without_admin_auth_and_celery(server: EmbeddedServer) -> None:
-    """All commands work without them."""
     program_text = """
         import sys
         sys.modules["celery"] = None  # as if it were not installed

@@ -48,7 +48,6 @@ def test_rules_and_dashboard_name_only_metrics_that_exist() -> None:
 
 
 def test_dashboard_can_be_imported() -> None:
-    """Grafana asks for the data source, and each panel has an id of its own."""
     whole = json.loads(DASHBOARD.read_text())
     assert whole["id"] is None
     assert whole["templating"]["list"][0]["name"] == "datasource"

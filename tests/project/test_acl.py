@@ -48,7 +48,6 @@ def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
     wait: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
-    """A user with the documented rule can do everything, and uses each command that it names."""
     admin = locker(acl_rule(wait))
     with counted(admin) as counts:
         _do_everything(admin)
@@ -126,7 +125,6 @@ async def _do_it_under_asyncio() -> None:
 def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without one, a lock can't be taken, force-released or audited; the error says why."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     locker([word for word in acl_rule() if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
@@ -138,7 +136,6 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
 def test_without_its_channels_a_user_can_lock_but_not_wait(
     locker: Callable[[list[str]], redis.Redis],
 ) -> None:
-    """A wait without its channel fails at once, and says that channels are refused."""
     locker([word for word in acl_rule() if not word.startswith("&")])
     with (
         lock("a", timeout=20),

@@ -106,7 +106,6 @@ def _documented_default(default: Any) -> str:
 
 
 def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
-    """The table of backends says what each one supports."""
     page = DOCS / "reference/backends.md"
     for name, *documented, _ in table(page, "Backends"):
         lacked = LACKS.get(name, frozenset())
@@ -114,7 +113,6 @@ def test_the_capabilities_of_the_backends_are_those_of_the_code() -> None:
 
 
 def test_the_tree_of_exceptions_is_that_of_the_code() -> None:
-    """The page shows all exceptions, each below its base."""
     text = (DOCS / "reference/exceptions.md").read_text()
     (tree,) = re.findall(r"^```text\n(LockError\n.*?)```", text, re.MULTILINE | re.DOTALL)
     ancestors: list[type] = []
@@ -135,7 +133,6 @@ def _is_lock_error(kind: Any) -> bool:
 def test_the_arguments_of_the_signals_are_those_that_are_sent(
     server: EmbeddedServer, name: str
 ) -> None:
-    """The table lists all signals, and the arguments of each."""
     sent: dict[Any, list[str]] = {}
 
     def note(signal: Any, sender: Any, **arguments: Any) -> None:
@@ -182,7 +179,6 @@ def test_the_system_checks_are_those_of_the_code() -> None:
 
 
 def test_a_skipped_task_tells_what_its_page_says(server: EmbeddedServer, name: str) -> None:
-    """The table lists the keys of TaskSkipped."""
     with lock(name):
         task, holder = SimpleNamespace(name="task"), locks["default"].holder(name)
         result = Conflict("run", task, None, name, holder, (), {}).skip()
@@ -200,7 +196,6 @@ def test_the_signals_of_tasks_are_those_of_the_code() -> None:
 
 
 def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> None:
-    """The tables of Conflict and of the message header list each field."""
     page = DOCS / "reference/celery.md"
     told = [name for row in table(page, "Conflict") for name in row[0].split(", ")]
     assert told == [field.name for field in fields(Conflict)]
@@ -210,7 +205,6 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    """The table lists each with its type and its labels."""
     told = {row[0]: row[1:3] for row in table(DOCS / "how-to/metrics.md", "Metrics")}
     counted = [each for each in vars(metrics).values() if isinstance(each, Counter)]
     counted += metrics.OF_GROUPS.values()
@@ -238,7 +232,6 @@ def test_the_alerts_are_those_of_the_rules() -> None:
 
 
 def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
-    """Each word that the operator looks for is one that the package writes."""
     page = RUNBOOK.read_text()
     tables = [
         page.split(f"# {heading}\n")[1] for heading in ("Decide by what you see", "LocksLost")
@@ -254,7 +247,6 @@ def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
 
 @pytest.mark.parametrize("line", re.findall(r"`locks ([^`]+)`", RUNBOOK.read_text()))
 def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line: str) -> None:
-    """As it stands, with a name and a token id; what it would release stays held."""
     words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
     done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
     assert done.code in (0, 3), done.err
@@ -264,14 +256,12 @@ def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line:
 
 
 def test_the_policies_are_those_of_the_code() -> None:
-    """The table says at which moments each policy is possible."""
     rows = table(DOCS / "reference/celery.md", "Policies")
     told = {(policy, moment) for policy, moments, _ in rows for moment in moments.split(", ")}
     assert told == {(policy, moment) for moment, known in ON_CONFLICT.items() for policy in known}
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    """Each constant that a page names has the value that it gives."""
     for path, value, _ in table(DOCS / "reference/keys.md", "Numbers"):
         assert _constant(path) == ast.literal_eval(value), path
 

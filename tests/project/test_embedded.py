@@ -13,6 +13,5 @@ from tests.tools import check_it_dies_with_its_parent
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_server_dies_with_its_parent(how: signal.Signals) -> None:
-    """However the process ends that started it, the server and its directory go too."""
     create = "from example_project.embedded import EmbeddedServer; server = EmbeddedServer()"
     check_it_dies_with_its_parent(create, how)

@@ -52,7 +52,6 @@ def test_each_link_has_a_text() -> None:
 
 
 def test_the_index_lists_every_page() -> None:
-    """The map of the documentation has each page once."""
     index = (DOCS / "index.md").read_text()
     names = [str(path.relative_to(DOCS)) for path in PAGES if path.stem != "index"]
     assert [name for name in names if index.count(f"({name})") != 1] == []
@@ -68,14 +67,12 @@ def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
 
 
 def _targets_of(page: str) -> set[str]:
-    """Return the ``make`` targets that a page names."""
     found = re.findall(r"`make ([\w-]+)|\$ make ([\w-]+)", (ROOT / page).read_text())
     return {first or second for first, second in found}
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])
 def test_the_files_that_a_page_names_exist(page: str) -> None:
-    """Each path leads to a file of the project or the package."""
     names = re.findall(r"`([\w/]+(?:/|\.(?:py|js|md|txt)))`", (ROOT / page).read_text())
     assert names
     assert [
@@ -84,7 +81,6 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
 
 
 def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
-    """The text diagram has the layers that import-linter enforces."""
     text = (DOCS / "explanation/architecture.md").read_text()
     picture = text.split("<!-- layers -->", 1)[1].split("```")[1]
     drawn = [line.split("│")[1].split() for line in picture.splitlines() if line.startswith("│")]
@@ -96,7 +92,6 @@ def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
 
 
 def test_the_needed_versions_are_those_of_the_project() -> None:
-    """README names the oldest versions that the package accepts."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     readme = (ROOT / "README.md").read_text()
     sentence = re.search(r"^It needs .*?newer", readme, re.MULTILINE | re.DOTALL)

@@ -34,7 +34,6 @@ _IN_TEMPLATE = re.compile(rf"gettext\({_QUOTED}(?:, {_QUOTED})?")
 
 
 def in_python(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the marked texts of a module."""
     for node in ast.walk(syntax_tree(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             texts = node.args[: CALLS.get(node.func.id, 0)]
@@ -43,13 +42,11 @@ def in_python(path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def in_template(path: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the marked texts of a template."""
     for match in _IN_TEMPLATE.finditer(templatize(path.read_text())):
         yield tuple(ast.literal_eval(text) for text in match.groups() if text)
 
 
 def marked() -> set[tuple[str, ...]]:
-    """Return all texts that are to be translated."""
     found = [texts for path in PACKAGE.rglob("*.py") for texts in in_python(path)]
     found += [texts for path in PACKAGE.rglob("*.html") for texts in in_template(path)]
     return set(found)
@@ -75,14 +72,12 @@ def translations(message: Message) -> tuple[str, ...]:
 
 
 def placeholders(text: str) -> set[Any]:
-    """Return what is filled into a text."""
     if "%(" in text:
         return set(re.findall(r"%\(\w+\)s", text))
     return {field for _, field, _, _ in string.Formatter().parse(text) if field}
 
 
 def test_texts_are_found() -> None:
-    """The search knows Python, templates and plurals."""
     found = marked()
     assert ("Any task",) in found
     assert ("This lock is free.",) in found
@@ -92,7 +87,6 @@ def test_texts_are_found() -> None:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
-    """``makemessages`` would find nothing to add and nothing to remove."""
     catalog = po(language)
     assert {texts_of(message) for message in catalog if message.id} == marked()
     assert not catalog.obsolete
@@ -101,7 +95,6 @@ def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
 
 @pytest.mark.parametrize("language", TRANSLATED)
 def test_each_text_is_translated(language: str) -> None:
-    """No form is missing, and each fills in what the text fills in."""
     catalog = po(language)
     for message in catalog:
         if not message.id:

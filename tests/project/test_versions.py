@@ -19,7 +19,6 @@ PROJECT = PYPROJECT["project"]
 
 
 def recorded() -> list[list[str]]:
-    """Return the rows of the table in the documentation."""
     return table(DOCS / "reference/versions.md", "Which versions are tested together")
 
 
@@ -57,13 +56,11 @@ def wanted() -> Iterator[Requirement]:
 
 
 def pins() -> list[str]:
-    """Return the lines of the file without its comments."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return [line for line in lines if not line.startswith("#")]
 
 
 def test_the_constraints_are_versions_and_nothing_else() -> None:
-    """No address of an index, no path of the machine that wrote them, no hash."""
     assert pins()
     assert [line for line in pins() if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
 

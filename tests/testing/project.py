@@ -51,14 +51,7 @@ class Project:
     def run(self, *args: str, **env: str) -> dict[str, int]:
         """Run pytest; return how many tests passed, failed and so on."""
         self.program(
-            "-m",
-            "pytest",
-            "-p",
-            PLUGIN,
-            "-p",
-            "no:cacheprovider",
-            "-ra",
-            "--timeout=60",
+            *("-m", "pytest", "-p", PLUGIN, "-p", "no:cacheprovider", "-ra", "--timeout=60"),
             *args,
             **env,
         )
@@ -84,7 +77,6 @@ class Project:
         return finished.returncode
 
     def tests(self, text: str, name: str = "test_small.py") -> None:
-        """Write a file of tests, with the usual imports."""
         self.write(name, textwrap.dedent(HEAD) + textwrap.dedent(text))
 
     def follow_the_guide(self) -> int:

@@ -20,7 +20,6 @@ from tests.tools.docs import DOCS, blocks, table
 
 
 def outcome(*cases: type[unittest.TestCase]) -> unittest.TestResult:
-    """Run test cases in the order of their names."""
     loader = unittest.TestLoader()
     suite = unittest.TestSuite(loader.loadTestsFromTestCase(case) for case in cases)
     result = unittest.TestResult()

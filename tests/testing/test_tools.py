@@ -89,7 +89,6 @@ def test_nobody_is_excluded_by_dummy(name: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"timeout": 60}, {"timeout": None}])
 def test_a_lease_that_is_over_is_lost(name: str, arguments: dict[str, Any]) -> None:
-    """The holder knows it at once, and the lock is free."""
     held = lock(name, **arguments)
     held.acquire()
     expire_now(name)
@@ -238,7 +237,6 @@ def test_a_space_as_in_the_settings_releases_nothing(name: str) -> None:
 
 
 def test_a_space_in_memory_needs_no_server_and_leaves_dummy_alone(settings: Any) -> None:
-    """Without ``LOCKS``, too; and a wrong entry is refused as outside."""
     with LockSpace("memory"):
         assert isinstance(locks["dummy"], DummyLockBackend)
         nowhere = {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1"}

@@ -183,12 +183,10 @@ class Child:
         self.process.communicate()
 
     def hear(self) -> str:
-        """Return the next line that the program says."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
     def say(self, line: str = "") -> None:
-        """Send the program a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
@@ -202,7 +200,6 @@ class Child:
         os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> int:
-        """Wait for the program to end; return its exit code."""
         return self.process.wait(PATIENCE)
 
 

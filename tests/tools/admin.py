@@ -14,7 +14,6 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from django_redis_lock import locks
-from django_redis_lock.admin.pages import ShownHold
 from django_redis_lock.models import HeldLock
 
 LIST = "/admin/django_redis_lock/heldlock/"
@@ -23,7 +22,6 @@ VIEW, MAY_RELEASE = "view_heldlock", "release_heldlock"
 
 
 def root(**options: Any) -> Client:
-    """Return a client that a superuser is logged in to."""
     return _logged_in(get_user_model().objects.create_superuser("root"), **options)
 
 
@@ -41,7 +39,6 @@ def _logged_in(user: Any, **options: Any) -> Client:
 
 
 def page_of(name: str, using: str = "default", view: str = "change") -> str:
-    """Return the address of a lock's page."""
     return f"{LIST}{quote(HeldLock.of(using, name).pk)}/{view}/"
 
 
@@ -49,7 +46,7 @@ def box_of(name: str, using: str = "default") -> str:
     """Return what the box of a lock says now."""
     holder = locks[using].holder(name)
     assert holder is not None
-    return str(ShownHold(using, name, holder.token_id))
+    return HeldLock.of(using, name, holder.token_id).hold
 
 
 def names(response: Any) -> list[str]:

@@ -31,8 +31,6 @@ WAIT = 20
 
 
 class Worker:
-    """A running worker: its parent process and its log."""
-
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self.process = process
         self.log = log
@@ -143,12 +141,10 @@ def started(client: redis.Redis, what: str) -> int:
 
 
 def go(client: redis.Redis, what: str, times: int = 1, say: str = "go") -> None:
-    """Let tasks go on, and say something to them."""
     client.rpush(f"go:{what}", *[say] * times)
 
 
 def record(what: str, value: object) -> None:
-    """Leave a note for the test."""
     with events() as client:
         client.rpush(f"ran:{what}", str(value))
 
@@ -178,7 +174,6 @@ def signals_of(client: redis.Redis, task_id: str, kind: str) -> list[dict[str, A
 
 
 def key_of(task: Any, what: str) -> str:
-    """Return the name of the lock of a run."""
     return f"{task.name}:{what}"
 
 

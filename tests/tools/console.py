@@ -29,8 +29,6 @@ ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Done:
-    """What a command wrote, and how it ended."""
-
     code: int
     out: str
     err: str
@@ -41,7 +39,6 @@ class Done:
 
 
 def held(name: str, timeout: float | None = 60, **options: Any) -> Any:
-    """Return a handle that holds a lock."""
     handle = lock(name, timeout, **options)
     assert handle.acquire(blocking=False)
     return handle
@@ -143,7 +140,6 @@ class Screen:
         self.process.send_signal(signal.SIGINT)
 
     def end(self) -> int:
-        """Read to the end; return the exit code."""
         deadline = time.monotonic() + PATIENCE
         while self._read(deadline):
             pass

@@ -25,8 +25,6 @@ _COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of a page, or a hidden one in a comment."""
-
     language: str
     text: str
     line: int

@@ -61,7 +61,6 @@ class Proxy:
 
     @property
     def losing(self) -> int:
-        """How many replies are still to be lost."""
         return self._to_lose
 
     def silence(self, *, listening_only: bool = False) -> None:
@@ -77,7 +76,6 @@ class Proxy:
         )
 
     def hold_back(self) -> None:
-        """Forward nothing for now."""
         self._flowing.clear()
 
     def let_go(self) -> None:
@@ -91,7 +89,6 @@ class Proxy:
         self._flowing.wait()
 
     def cut(self) -> int:
-        """Close every connection; return how many."""
         pairs = self._open_pairs()
         for pair in pairs:
             pair.close()

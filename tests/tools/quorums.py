@@ -17,8 +17,6 @@ REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
 
 
 class Quorum:
-    """The servers, and what is on them."""
-
     def __init__(self, servers: list[EmbeddedServer]) -> None:
         self.servers = servers
         self.clients = [
@@ -39,7 +37,6 @@ class Quorum:
         return [value and value.split(" ", 1)[0] for value in self.values(name)]
 
     def resume(self) -> None:
-        """Let all go on that run."""
         for server in self.servers:
             if server._process is not None:
                 server.resume()
@@ -59,7 +56,6 @@ def started(size: int, *, persist: bool = False) -> Iterator[Quorum]:
 
 @contextmanager
 def in_use(quorum: Quorum, using: str = "redlock", **options: Any) -> Iterator[Quorum]:
-    """Make the servers, emptied, an entry of LOCKS."""
     for client in quorum.clients:
         client.flushall()
     options = {"SERVER_TIMEOUT": 2, **options}  # a slow machine is no failure

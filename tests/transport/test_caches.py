@@ -30,7 +30,7 @@ def entry(server: EmbeddedServer, settings: Any) -> dict[str, Any]:
 @pytest.mark.usefixtures("entry")
 def test_it_locks_waits_and_lists(name: str, server: EmbeddedServer) -> None:
     """Blocking and asyncio callers lock in the database of the alias, and wait in its queue."""
-    assert check_locks() == []
+    assert list(check_locks()) == []
     with lock(name, timeout=5) as held, redis.Redis.from_url(server.url(3)) as client:
         assert client.exists(f"lock:{name}")
         waiting = Background(lock(name, blocking_timeout=5).acquire)

@@ -107,7 +107,7 @@ def test_what_redis_py_understands_is_not_refused(settings: Any, url: str) -> No
     """A URL that connections can be made from is no mistake, with our own pools or an alias."""
     for kind in ("redis", "getset", "redlock", "django-redis", "Django"):
         configure(settings, kind, url)
-        assert check_locks() == []
+        assert list(check_locks()) == []
         locks["default"].open()
 
 
@@ -154,4 +154,4 @@ def test_an_entry_of_caches_of_other_types(settings: Any, entry: Any, words: str
     with pytest.raises(InvalidLockBackend, match=re.escape(words)):
         lock("a").acquire(blocking=False)
     settings.LOCKS = {"default": {"LOCATION": "redis://h/3"}}
-    assert check_locks() == []
+    assert list(check_locks()) == []

@@ -68,7 +68,6 @@ class Running:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, keeper: Keeper) -> None:
-        """Start it, and wait until it is up."""
         with self.log.open("wb") as output:
             process = self.process = keeper.spawn(
                 *("bash", "-c", f"exec {self.command}"),
@@ -89,7 +88,6 @@ class Running:
             keeper.stop(self.process, grace=0)
 
     def told(self) -> str:
-        """Return what it has said so far."""
         return self.log.read_text(errors="replace")
 
 
@@ -138,7 +136,6 @@ class Reader:
         self.seconds += time.monotonic() - began
 
     def logs(self) -> str:
-        """Return what all the programs have said, for a message."""
         return "\n".join(f"== {program.command}\n{program.told()}" for program in self._running)
 
     def _start(self, text: str, ready: str) -> None:

@@ -16,7 +16,6 @@ TEN_MINUTES = 600
 
 
 def typed_instead() -> dict[str, str]:
-    """Return what is typed in place of what is written: free ports, this host."""
     return {
         "laptop": socket.gethostname(),
         "6379": str(free_port()),
@@ -26,7 +25,6 @@ def typed_instead() -> dict[str, str]:
 
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
-    """Every command runs, every output is the one shown, and it takes less than ten minutes."""
     folder = tmp_path / "shop"
     folder.mkdir()
     (tmp_path / "django-redis-lock").symlink_to(ROOT)  # the clone

@@ -13,8 +13,7 @@ from django.utils import translation
 
 from django_redis_lock import lock
 from django_redis_lock.exceptions import LockNotOwned
-from django_redis_lock.views.decorator import locked
-from django_redis_lock.views.requests import RETRY_AFTER, STATUSES
+from django_redis_lock.views.decorator import RETRY_AFTER, STATUSES, locked
 from example_project.embedded import free_port
 from tests.views.conftest import BROWSER, refused
 
@@ -33,8 +32,6 @@ METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", 
     ],
 )
 def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[str]) -> None:
-    """The others run without it, whoever holds it and whatever its name would be."""
-
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(f"locked: {bool(request.lock)}")
 
@@ -55,8 +52,6 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
 
 @pytest.mark.parametrize("use", ["fence", "remaining", "lost", "release", "ensure_held"])
 def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
-    """The error names the method, and what takes the lock."""
-
     @locked("page", methods=["POST"])
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(getattr(request.lock, use))
@@ -70,7 +65,6 @@ def test_a_request_without_a_lock_says_so_where_it_is_used(use: str) -> None:
 
 @pytest.mark.parametrize("status", STATUSES)
 def test_the_status_that_was_chosen(status: int) -> None:
-    """A 503 also says when to try again."""
     answer = refused(status=status)
     assert answer.status_code == status
     assert answer.headers.get("Retry-After") == (str(RETRY_AFTER) if status == 503 else None)
@@ -89,7 +83,6 @@ def test_the_status_that_was_chosen(status: int) -> None:
     ],
 )
 def test_json_or_html(accept: str | None, kind: str) -> None:
-    """As the client prefers."""
     answer = refused({"accept": accept} if accept else {})
     assert answer["Content-Type"].startswith(kind)
     assert "Accept" in answer["Vary"]
@@ -103,7 +96,6 @@ def test_json_or_html(accept: str | None, kind: str) -> None:
 
 
 def test_the_language_of_the_client(web: Client) -> None:
-    """Both forms are translated, and the page declares its language."""
     with lock("product:7", timeout=60), translation.override("en"):  # in force again afterwards
         page = web.post("/buy/7/", headers={**BROWSER, "accept-language": "de"})
         data = web.post("/buy/7/", headers={"accept-language": "de"})
@@ -114,7 +106,6 @@ def test_the_language_of_the_client(web: Client) -> None:
 
 
 def test_a_template_of_the_project(settings: Any, tmp_path: Any) -> None:
-    """It takes precedence over ours, and gets the request."""
     (tmp_path / "django_redis_lock").mkdir()
     page = tmp_path / "django_redis_lock" / "locked.html"
     page.write_text("{{ status }} {{ error }} {{ request.path }}")
@@ -123,7 +114,6 @@ def test_a_template_of_the_project(settings: Any, tmp_path: Any) -> None:
 
 
 def test_a_project_without_templates(settings: Any, caplog: Any) -> None:
-    """It answers in JSON, and says so in the log."""
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "APP_DIRS": False}]
     answer = refused(BROWSER)
     assert answer.status_code == 409
@@ -133,7 +123,6 @@ def test_a_project_without_templates(settings: Any, caplog: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["async", "on-api-method", "on-class"])
 def test_an_unreachable_server(web: Client, settings: Any, kind: str) -> None:
-    """The view does not run, and the answer is 503 with the time to come again."""
     location = f"redis://127.0.0.1:{free_port()}/0"
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": location}}
     answer, page = web.post(f"/{kind}/7/"), web.post(f"/{kind}/7/", headers=BROWSER)

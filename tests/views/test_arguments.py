@@ -35,7 +35,6 @@ pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures(
     ],
 )
 def test_names(web: Client, address: str, expected: str) -> None:
-    """Templates take URL arguments, unnamed and default ones too; callables take all."""
     assert web.post(address).json() == {"name": expected, "held": True}
 
 
@@ -54,7 +53,6 @@ def test_names_of_the_request(web: Client) -> None:
 def test_names_and_pages_of_the_user_in_an_event_loop(
     settings: Any, tmp_path: Any, address: str
 ) -> None:
-    """The user is read from the database, for the name and for the page of a refusal."""
     (tmp_path / "django_redis_lock").mkdir()
     (tmp_path / "django_redis_lock" / "locked.html").write_text("{{ request.user.username }}")
     settings.TEMPLATES = [{**settings.TEMPLATES[0], "DIRS": [tmp_path]}]
@@ -75,20 +73,17 @@ def test_names_and_pages_of_the_user_in_an_event_loop(
 @pytest.mark.parametrize("prefix", ["/by-text/", "/aby-text/"])
 @pytest.mark.parametrize("part", ["a%09b", "%00", "x" * 513, "%C2%85"])
 def test_a_url_that_makes_no_name(web: Client, prefix: str, part: str) -> None:
-    """An invalid name from the URL is the client's mistake: 400, and the view does not run."""
     assert web.post(f"{prefix}{part}/").status_code == 400
 
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("body", ["{}", "[]", '"a"', '{"sku": "\\n"}', '{"sku": "\\ud800"}'])
 def test_a_body_that_makes_no_name(web: Client, body: str) -> None:
-    """The same goes for a missing or invalid value in the body."""
     assert web.post("/by-sku/", body, "application/json").status_code == 400
     assert web.post("/by-form/", {"other": "a"}).status_code == 400
 
 
 def test_a_callable_that_returns_no_name(web: Client) -> None:
-    """That is the developer's mistake."""
     with pytest.raises(TypeError, match="must return a str, not 7"):
         web.post("/by-bad-callable/7/")
 
@@ -119,14 +114,11 @@ def two(request: Any, product_id: int) -> HttpResponse:
     ],
 )
 def test_templates_that_fit_no_request(name: str, expected: str) -> None:
-    """The error names the placeholder and those that exist."""
     with pytest.raises(ValueError, match=expected):
         locked(name)(two)
 
 
 class Two(View):
-    """A view with two methods."""
-
     def get(self, request: Any, product_id: int) -> HttpResponse:
         raise AssertionError
 
@@ -136,7 +128,6 @@ class Two(View):
 
 @pytest.mark.parametrize("view", [type("Copy", (Two,), {}), Two.as_view()])
 def test_templates_that_fit_no_method(view: Any) -> None:
-    """For a class, the methods are checked."""
     with pytest.raises(ValueError, match="'pk', but the view takes request, product_id, size"):
         locked("product:{pk}")(view)
     assert locked("product:{product_id}:{size}")(view)
@@ -162,7 +153,6 @@ def test_templates_that_fit_no_method(view: Any) -> None:
 def test_options_that_make_no_sense(
     options: dict[str, Any], error: type[Exception], expected: str
 ) -> None:
-    """They are refused before there is a view."""
     with pytest.raises(error, match=expected):
         locked("view", **options)
 
@@ -223,7 +213,6 @@ def test_a_decorator_without_a_name_is_refused_where_the_view_is_defined(
 
 
 def test_functions_that_make_names() -> None:
-    """A function that has a name, what wraps one, a lambda and a partial are no views."""
     made = []
     for _ in range(2):
 
@@ -249,7 +238,6 @@ def test_a_view_that_is_found_in_the_place_of_a_name_at_a_request() -> None:
 
 
 def test_what_is_no_view() -> None:
-    """A forgotten name, a class without dispatch() and a generator are refused."""
     with pytest.raises(TypeError, match="template such as"):
         locked(7)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="Pass the name of the lock first"):

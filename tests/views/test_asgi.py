@@ -31,8 +31,6 @@ PATIENCE = 100.0
 
 
 class Site:
-    """The server, and clients of it."""
-
     def __init__(self, port: int, pid: int) -> None:
         self._port = port
         self.client_name = CLIENT_NAME.format(pid=pid)
@@ -50,8 +48,6 @@ class Site:
 
 
 class Client:
-    """One client, whose request is under way."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
@@ -66,13 +62,11 @@ class Client:
         await self._writer.drain()
 
     async def go_away(self) -> None:
-        """Close the connection without having waited for the answer."""
         self._writer.close()
         await self._writer.wait_closed()
 
 
 async def happens(condition: Callable[[], Any]) -> None:
-    """Wait until a condition is true."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -111,7 +105,6 @@ def running(log: Path) -> Iterator[Site]:
 def common_site(
     session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """One server for the tests of this module."""
     with running(tmp_path_factory.mktemp("asgi") / "server.log") as site:
         yield site
 
@@ -123,7 +116,6 @@ def site(common_site: Site, server: EmbeddedServer) -> Site:
 
 @pytest.fixture
 def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
-    """A server that has no connection yet."""
     with running(tmp_path / "server.log") as site:
         yield site
 
@@ -132,7 +124,6 @@ def fresh_site(server: EmbeddedServer, tmp_path: Path) -> Iterator[Site]:
 def test_a_thousand_requests_wait_with_one_connection(
     fresh_site: Site, client: redis.Redis, name: str
 ) -> None:
-    """They share one connection and one for the listener, and are served in queue order."""
     site = fresh_site
 
     def opened() -> list[int]:
@@ -159,8 +150,6 @@ def test_a_thousand_requests_wait_with_one_connection(
 
 
 def test_a_client_that_goes_away_gives_up_its_place(site: Site, name: str) -> None:
-    """Django cancels its view; the others keep waiting in order."""
-
     async def main() -> None:
         held = lock(f"asgi:{name}", timeout=600)
         held.acquire()

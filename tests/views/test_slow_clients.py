@@ -36,7 +36,6 @@ BOUNDARY = "b0undary"
 
 
 def upload(size: int = 20) -> bytes:
-    """Return a form with a field and a file."""
     return (
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="sku"\r\n\r\nlamp\r\n'
         f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="f"\r\n\r\n'
@@ -177,14 +176,12 @@ class Sender:
         os.write(self._writing, more)
 
     def answer(self) -> HttpResponse:
-        """Send nothing more; return the answer."""
         os.close(self._writing)
         return self._request.outcome()
 
 
 @pytest.fixture
 def taken() -> Iterator[list[str]]:
-    """The names of the locks that were taken."""
     with LockRecorder() as recorded:
         yield recorded.acquired
 
@@ -197,7 +194,6 @@ def it_is_free() -> bool:
 def test_who_sends_slowly_holds_no_lock(
     taken: list[str], method: str, view: str, body: Body
 ) -> None:
-    """Others are served meanwhile; later the view finds the whole body."""
     slow = Sender(method, view, body, 5)
     assert it_is_free()
     other = send(method, view, body)
@@ -213,7 +209,6 @@ def test_who_sends_slowly_holds_no_lock(
 
 @pytest.mark.parametrize(("method", "view", "body"), SENDINGS)
 def test_who_goes_away_takes_no_lock(taken: list[str], method: str, view: str, body: Body) -> None:
-    """With a partial body the view does not run, and the answer is 400."""
     for sent in (5, len(body[1]) - 1):
         assert Sender(method, view, body, sent).answer().status_code == 400
     assert taken == []
@@ -237,7 +232,6 @@ def test_a_connection_that_is_reset_before_the_view(taken: list[str], body: Body
 def test_too_much_is_refused_before_it_is_sent(
     taken: list[str], method: str, view: str, body: Body
 ) -> None:
-    """With 400, as by Django where a view asks for it, and without the lock."""
     large = Sender(method, view, body, 5, length=MORE_THAN_MEMORY)
     assert large.answer().status_code == 400
     assert taken == []

@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.db import connection
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
-from django.views import View
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
@@ -49,7 +48,6 @@ def moments() -> Iterator[list[tuple[str, bool]]]:
 def test_the_transaction_is_inside_of_the_lock(
     web: Client, moments: list[tuple[str, bool]], kind: str
 ) -> None:
-    """It begins when the lock is held, and ends before the lock is released."""
     answer = web.post(f"/{kind}/")
     assert answer.json() == {"name": "atomic", "held": True, "atomic": True}
     assert moments == [("acquired", False), ("released", False)]
@@ -67,7 +65,6 @@ def test_a_method_is_inside_of_the_transaction(
 @pytest.mark.usefixtures("atomic_requests")
 @pytest.mark.parametrize("address", ["/declined-below/", "/declined-above/"])
 def test_a_declined_transaction(web: Client, address: str) -> None:
-    """``non_atomic_requests`` works above our decorator and below it."""
     assert web.post(address).json()["atomic"] is False
 
 
@@ -80,7 +77,6 @@ def test_an_error_rolls_back(web: Client) -> None:
 
 @pytest.mark.usefixtures("atomic_requests")
 def test_a_lost_lock_rolls_back(web: Client) -> None:
-    """Nothing is committed that was done without the lock."""
     with pytest.raises(LockLost):
         web.post("/losing/")
     assert not get_user_model().objects.exists()
@@ -120,12 +116,5 @@ def test_the_unavailability_of_another_lock_is_the_views_own(settings: Any) -> N
 @pytest.mark.usefixtures("atomic_requests")
 @pytest.mark.parametrize("kind", ["async", "on-async-dispatch", "on-async-as-view"])
 def test_asynchronous_views_have_no_transaction(web: Client, kind: str) -> None:
-    """They are refused, as Django does."""
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS"):
         web.post(f"/{kind}/7/")
-
-
-def test_a_class_of_views_stays_a_class() -> None:
-    """It can be inherited from, and its base is unchanged."""
-    assert issubclass(views_app.OnClass, View)
-    assert not hasattr(View.dispatch, "_non_atomic_requests")

@@ -28,7 +28,6 @@ DUE = 4
 
 @contextlib.contextmanager
 def worker_of_deaths(directory: Path, *options: str, **more: Any) -> Iterator[Worker]:
-    """Run a worker of the app of these tests."""
     with running_worker(directory, *options, **{"concurrency": 2, **more}) as worker:
         yield worker
 
@@ -54,7 +53,6 @@ def proxy() -> Iterator[Proxy]:
 def worker(
     server_of_deaths: EmbeddedServer, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
-    """A worker with child processes that tests may kill."""
     directory = tmp_path_factory.mktemp("worker")
     environment = {PROXY: str(proxy.port), PATIENCE: "1"}
     environment["SKIP_CHECKS"] = "1"  # which would import the lock backends

@@ -71,7 +71,6 @@ def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Work
 def test_dead_child_leaves_the_locks_of_others_alone(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """A lock that was released by force and acquired anew stays with its new holder."""
     of_test, of_task, witness = f"{name}-test", f"{name}-task", f"{name}-witness"
     for each in (of_test, of_task, witness):
         tasks.work.delay(each)

@@ -104,7 +104,6 @@ def test_a_worker_in_a_thread_guards_as_documented(tmp_path: Path) -> None:
 
 
 def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path) -> None:
-    """``tests/testing`` runs the rest of it."""
     project = Project(tmp_path)
     number = project.follow_the_guide()
     assert project.run("-k", "mails") == {"passed": 1, "deselected": number - 1}, project.output

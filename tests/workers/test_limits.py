@@ -51,7 +51,6 @@ def test_hard_time_limit_lets_nobody_begin_before_the_child_is_dead(
 def test_soft_time_limit_in_the_body_frees_the_lock(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """The exception is the task's, and the lock is free."""
     result = tasks.work.apply_async((name,), soft_time_limit=1)
     started(client, name)
     with pytest.raises(SoftTimeLimitExceeded):
@@ -62,7 +61,6 @@ def test_soft_time_limit_in_the_body_frees_the_lock(
 def test_soft_time_limit_while_acquiring_leaves_no_waiter(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """A task that is stopped while it waits for the lock leaves the queue and fails."""
     with lock(name) as ours:
         result = tasks.successor.apply_async((name,), soft_time_limit=3)
         waiting(name)
@@ -93,7 +91,6 @@ def test_soft_time_limit_while_releasing_keeps_the_result(
 def test_warm_shutdown_lets_tasks_end_and_leaves_no_lock(
     client: redis.Redis, name: str, tmp_path: Path
 ) -> None:
-    """A worker that gets TERM waits for its tasks, which free their locks."""
     queue = f"queue-{name}"
     with worker_of_deaths(tmp_path, queue=queue) as worker:
         results = {}
@@ -134,7 +131,6 @@ def test_cold_shutdown_leaves_no_lock_beyond_its_lease(
 def test_soft_shutdown_leaves_no_lock(
     client: redis.Redis, name: str, tmp_path: Path, timeout: int
 ) -> None:
-    """Tasks that end in time succeed, the rest is cut off, and all locks are free."""
     ending, cut_off = f"{name}-ending", f"{name}-cut-off"
     options = ("--", f"worker_soft_shutdown_timeout={timeout}")
     queue = f"queue-{name}"
@@ -190,7 +186,6 @@ def test_tasks_of_one_process_have_locks_of_their_own(
 def test_solo_pool_shares_keys_with_other_workers(
     client: redis.Redis, worker: Worker, name: str, tmp_path: Path
 ) -> None:
-    """A worker without children has one owner of each execution as well."""
     queue = f"queue-{name}"
     with worker_of_deaths(tmp_path, pool="solo", queue=queue) as solo:
         first, second = [tasks.work.apply_async((name,), queue=queue) for _ in range(2)]

@@ -58,7 +58,6 @@ def project(tmp_path: Path) -> Project:
 
 
 def test_each_test_has_locks_of_its_own(project: Project) -> None:
-    """Those who leave locks are reported, with names."""
     project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.tests(TESTS)
     assert project.run() == {"passed": 8, "error": 1}, project.output
@@ -98,7 +97,6 @@ def test_a_mistake_in_the_configuration_is_told(project: Project) -> None:
 
 
 def test_it_runs_without_pytest_django(project: Project) -> None:
-    """The project sets Django up by itself."""
     project.write("pytest.ini", "[pytest]\nlock_space = memory\nfail_on_held_locks = true")
     project.write("conftest.py", "import django; django.setup()")
     project.tests("""
@@ -115,7 +113,6 @@ def test_it_runs_without_pytest_django(project: Project) -> None:
 
 
 def test_it_costs_nothing_where_there_is_no_django(project: Project) -> None:
-    """Loading it imports neither Django nor the rest of the package."""
     project.write(
         "test_plain.py",
         """

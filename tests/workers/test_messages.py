@@ -37,7 +37,6 @@ both_scopes = pytest.mark.parametrize("task", [tasks.queued, tasks.whole], ids=[
 
 
 def place_of(task: Any, what: str) -> str:
-    """Return the name of the lock that a waiting message holds."""
     return what if task is tasks.whole else f"{what}~~queued:{task.name}"
 
 
@@ -58,7 +57,6 @@ def runs_anew(client: redis.Redis, task: Any, what: str, dropped: Any) -> None:
 def test_message_delivered_twice_is_dropped_when_the_first_succeeds(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """Deliveries of a running task wait for its end, and then do nothing."""
     result = tasks.late.delay(name)
     started(client, name)
     for _ in range(2):
@@ -173,7 +171,6 @@ def test_lock_of_a_run_that_is_revoked_is_freed_after_it_ended(
 def test_place_of_a_run_that_is_revoked_while_it_waits_is_freed(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """It was terminated before it got the lock of the run."""
     with lock(name):
         result = tasks.patient.delay(name)
         eventually(lambda: waiters(name) == 1, "the run in the queue")
@@ -185,7 +182,6 @@ def test_place_of_a_run_that_is_revoked_while_it_waits_is_freed(
 def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    """A message that vanished holds its place for its lease, or until a forced release."""
     lasting, expiring = f"{name}-lasting", f"{name}-expiring"
     tasks.queued.apply_async((lasting,), queue=NOWHERE)
     tasks.queued.apply_async((expiring,), queue=NOWHERE, expires=10)

@@ -54,7 +54,6 @@ def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
-    """A shell in the project's folder, with the programs that the tests run on."""
     (tmp_path / "manage.py").write_text(MANAGE)
     return Terminal(
         tmp_path,
@@ -70,7 +69,6 @@ def terminal(tmp_path: Path) -> Terminal:
 
 @pytest.mark.timeout(300)
 def test_the_runbook_does_what_it_says(worker: Worker, terminal: Terminal, settings: Any) -> None:
-    """The hung task is found, released and ended, its waiter has the lock, and all is proved."""
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     result = operators_app.import_catalogue.apply_async(("7",))
     with operators_app.events() as client:

@@ -31,7 +31,6 @@ HOLDER = """
 
 
 def test_only_dead_releases_what_the_dead_left(server: EmbeddedServer, db: None) -> None:
-    """What a killed process held, and nothing of those that live, or are stopped."""
     mine = lock("mine", 60)
     mine.acquire()
     with (
@@ -89,7 +88,6 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
-    """Whoever is not certainly dead is left alone, and why is told."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     here = {"host": socket.gethostname(), "pid_space": pid_space()}

@@ -68,7 +68,6 @@ def only(spans: list[Span], name: str, parent: Span | None = None) -> Span:
 
 
 def order(site: str, what: str, telemetry: Telemetry) -> int:
-    """Order as a traced client; return the id of the trace."""
     with telemetry.tracer.start_as_current_span("client") as span:
         headers: dict[str, str] = {}
         TraceContextTextMapPropagator().inject(headers)
@@ -95,7 +94,6 @@ def site(server: EmbeddedServer, tmp_path: Path) -> Iterator[str]:
 def test_a_trace_shows_waits_and_holds_from_the_request_to_the_task(
     site: str, name: str, tmp_path: Path
 ) -> None:
-    """Each wait and hold is below the request or the run it belongs to."""
     telemetry = Telemetry()
     with events() as client:
         with lock(f"stock:{name}", timeout=20):

@@ -29,8 +29,6 @@ LEASE = 1.5
 
 
 class Site:
-    """The application, and a client of it."""
-
     def __init__(self, port: int) -> None:
         self._port = port
 

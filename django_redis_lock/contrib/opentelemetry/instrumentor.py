@@ -127,7 +127,6 @@ class LockSpans:
 
     @signals.never_blocks
     def wait(self, lock: Lock, **kwargs: Any) -> None:
-        """A wait begins."""
         if span := self._begin(WAIT, lock):
             self._waits.put(lock, span)
 
@@ -149,7 +148,6 @@ class LockSpans:
 
     @signals.never_blocks
     def ended(self, signal: Signal, lock: Lock | None, **kwargs: Any) -> None:
-        """End the hold."""
         if held := self._holds.take(lock):
             _end(held, ENDS[signal])
 
@@ -238,12 +236,10 @@ class LockMetrics:
 
     @signals.never_blocks
     def waited(self, lock: Lock, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
-        """Record an attempt to acquire a lock."""
         self._wait.record(waited, {**_attributes(lock), OUTCOME: reason})
 
     @signals.never_blocks
     def held(self, signal: Signal, lock: Lock, held_for: float, **kwargs: Any) -> None:
-        """Record the end of a hold."""
         self._hold.record(held_for, {**_attributes(lock), OUTCOME: ENDS[signal]})
 
     def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:

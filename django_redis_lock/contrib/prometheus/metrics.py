@@ -97,11 +97,7 @@ _begun: list[bool] = []
 
 
 def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Count one thing at a time.
-
-    What a signal handler does in the middle of it is not counted: the locks of prometheus_client
-    are not reentrant.
-    """
+    """Count one thing at a time: the locks of prometheus_client are not reentrant."""
 
     @signals.never_blocks
     @wraps(receiver)
@@ -194,7 +190,6 @@ if find_spec("celery"):
 
 
 def connect() -> None:
-    """Connect all receivers, each once."""
     for signal, receiver in RECEIVERS:
         signal.connect(receiver)
     setting_changed.connect(_settings_changed)
@@ -205,14 +200,11 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class HeldLocks(Collector):
-    """Yields the gauges of every backend."""
-
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics without values, so that registering reads nothing."""
         yield from self._families().values()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the gauges of all backends."""
         families = self._families()
         for backend, held in read_gauges():
             labels = (backend.alias, type(backend).__name__)

@@ -19,8 +19,7 @@ from django.core.management.base import (
 
 from django_redis_lock import __version__
 from django_redis_lock.management import doctor, releasing, showing
-from django_redis_lock.management.output import Terminal
-from django_redis_lock.management.selection import INTERRUPTED, SORTS
+from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.text import visible
 
 RUN = {
@@ -33,7 +32,6 @@ RUN = {
 CLOSED_PIPE = 128 + 13
 """The exit code of a program that SIGPIPE ended."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-"""Seconds per unit."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 EXIT_CODES = (
     "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
@@ -63,7 +61,6 @@ EXAMPLES = {
     "doctor": ("locks doctor --using default",),
     "history": ("locks history import:7", "locks history --limit 500 --format json"),
 }
-"""Example command lines, by command."""
 
 
 class Command(BaseCommand):
@@ -99,11 +96,9 @@ class Command(BaseCommand):
         )
 
     def get_version(self) -> str:
-        """Return the package's version, for ``--version``."""
         return f"django-redis-lock {__version__}"
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """Return a parser that takes ``locks`` for ``locks list``."""
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         parse = parser.parse_args
 
@@ -239,10 +234,7 @@ def _count(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``.
-
-    Raises ``argparse.ArgumentTypeError`` naming the text.
-    """
+    """Return the seconds of ``90``, ``1.5h`` or ``1h30m``."""
     try:
         seconds = float(text)
     except ValueError:

@@ -27,7 +27,6 @@ WORKER, SENDER, OLD_SENDER = ROLES = ("worker", "sender", "old sender")
 
 
 def backend(app: Celery, kind: str, serializer: str) -> Any:
-    """Return a result backend of an app."""
     options: dict[str, Any] = {"app": app, "serializer": serializer, "accept": [serializer]}
     if kind == "none":
         return DisabledBackend(**options)
@@ -42,13 +41,11 @@ def backend(app: Celery, kind: str, serializer: str) -> Any:
 
 
 def wait(what: str) -> dict[str, Any]:
-    """Run until the test says go."""
     with counted(what):
         return {"said": tell_and_wait(what), "about": [what, None]}
 
 
 def be_quick(what: str) -> str:
-    """Have nothing to do."""
     with counted(what):
         return f"ran {what}"
 
@@ -92,13 +89,10 @@ DEPLOYS = list(itertools.product(SCOPES, SCOPES, CHANGES))
 
 
 def deployed(old: str, new: str, change: str) -> str:
-    """Return the name of a task whose options change."""
     return f"deployed-{old}-{new}-{change}"
 
 
 class _Maker:
-    """Makes the tasks of an app."""
-
     def __init__(self, app: Celery) -> None:
         self.app = app
 

@@ -69,105 +69,34 @@ def look() -> dict[str, Any]:
 
 @receiver(task_lock_lost)
 def on_lock_lost(sender: Any, task_id: str, key: str, **kwargs: Any) -> None:
-    """Report a lost lock."""
     if sender.name.startswith(__name__):
         with events() as client:
             client.rpush(f"lost:{key}", task_id)
 
 
-@app.task(shared=False)
-@single_instance_task(key="{what}")
-def work(what: str, busy: float = 0.0) -> Any:
-    """Has the lease of the default backend, renewed."""
-    return carry_out(what, busy)
+def define(name: str, *lease: float, task: dict[str, Any] | None = None, **guard: Any) -> Any:
+    options = {"name": f"{__name__}.{name}", "shared": False, **(task or {})}
+    return app.task(**options)(single_instance_task(*lease, key="{what}", **guard)(carry_out))
 
 
-@app.task(shared=False)
-@single_instance_task(key="{what}", on_conflict="wait")
-def successor(what: str) -> Any:
-    """Waits for the lock of any other task here."""
-    return carry_out(what)
+LATE = {"acks_late": True}
+REQUEUED = {**LATE, "reject_on_worker_lost": True}
+RETRIED = {**LATE, "retry_on_worker_lost": True, "default_retry_delay": 0}
+"""Of tasks whose messages are delivered, or sent again, when their children die."""
 
-
-@app.task(shared=False, acks_late=True)
-@single_instance_task(key="{what}", on_conflict="wait")
-def late_successor(what: str) -> Any:
-    """The same, acknowledged at its end."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True)
-@single_instance_task(key="{what}")
-def late(what: str) -> Any:
-    """Is acknowledged at its end."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True, reject_on_worker_lost=True)
-@single_instance_task(key="{what}")
-def requeued(what: str) -> Any:
-    """Is delivered again when its child dies."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True, reject_on_worker_lost=True)
-@single_instance_task(key="{what}", scope="queue_and_run")
-def requeued_whole(what: str) -> Any:
-    """Is delivered again when its child dies; has one lock from its sending to its end."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True, retry_on_worker_lost=True, default_retry_delay=0)
-@single_instance_task(key="{what}")
-def retried(what: str) -> Any:
-    """Is sent again when its child dies."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True, retry_on_worker_lost=True, default_retry_delay=0)
-@single_instance_task(key="{what}", scope="queue_and_run")
-def retried_whole(what: str) -> Any:
-    """Is sent again when its child dies; has one lock from its first sending to its end."""
-    return carry_out(what)
-
-
-@app.task(shared=False, acks_late=True)
-@single_instance_task(key="{what}", using="brief")
-def brief(what: str, busy: float = 0.0) -> Any:
-    """Has a short lease, renewed."""
-    return carry_out(what, busy)
-
-
-@app.task(shared=False)
-@single_instance_task(1, key="{what}")
-def fixed(what: str) -> Any:
-    """Has a short lease that is not renewed."""
-    return carry_out(what)
-
-
-@app.task(shared=False)
-@single_instance_task(key="{what}", using="proxied")
-def proxied(what: str) -> Any:
-    """Reaches its lock through a proxy."""
-    return carry_out(what)
-
-
-@app.task(shared=False)
-@single_instance_task(key="{what}", scope="queue", queue_timeout=60)
-def queued(what: str) -> Any:
-    """Holds a place while it waits, and another lock while it runs."""
-    return carry_out(what)
-
-
-@app.task(shared=False)
-@single_instance_task(key="{what}", scope="queue_and_run", queue_timeout=60)
-def whole(what: str, busy: float = 0.0) -> Any:
-    """Holds one lock from its sending to its end."""
-    return carry_out(what, busy)
-
-
-@app.task(shared=False)
-@single_instance_task(key="{what}", scope="queue", on_conflict={"run": "wait"}, queue_timeout=60)
-def patient(what: str) -> Any:
-    """Holds a place while it waits, for its message to come and for the lock of its run."""
-    return carry_out(what)
+work = define("work")
+successor = define("successor", on_conflict="wait")
+late_successor = define("late_successor", task=LATE, on_conflict="wait")
+late = define("late", task=LATE)
+requeued = define("requeued", task=REQUEUED)
+requeued_whole = define("requeued_whole", task=REQUEUED, scope="queue_and_run")
+retried = define("retried", task=RETRIED)
+retried_whole = define("retried_whole", task=RETRIED, scope="queue_and_run")
+brief = define("brief", task=LATE, using="brief")
+"""Has a short lease, renewed."""
+fixed = define("fixed", 1)
+proxied = define("proxied", using="proxied")
+queued = define("queued", scope="queue", queue_timeout=60)
+whole = define("whole", scope="queue_and_run", queue_timeout=60)
+patient = define("patient", scope="queue", on_conflict={"run": "wait"}, queue_timeout=60)
+"""Waits with a place in the queue for its message to come, and then for the lock of its run."""

@@ -45,7 +45,6 @@ def always(scope: str, policy: str) -> dict[str, Any]:
 
 
 def wait(what: str) -> str:
-    """Run until the test says go."""
     record(what, "ran")
     return tell_and_wait(what)
 
@@ -59,7 +58,6 @@ def retry(self: Task, what: str, failures: int) -> int:
 
 
 def fail(self: Task, what: str, failures: int) -> int:
-    """Fail a number of times."""
     with counted(what):
         if self.request.retries < failures:
             raise KeyError(what)
@@ -67,7 +65,6 @@ def fail(self: Task, what: str, failures: int) -> int:
 
 
 def wait_or_fail(self: Task, what: str) -> str:
-    """Run until the test says go or fail."""
     record(what, self.request.retries)
     said = tell_and_wait(what)
     if said == "fail":
@@ -95,7 +92,6 @@ def leave(self: Task, what: str, how: str) -> Any:
 
 
 def supersede(self: Task, what: str, number: int) -> str:
-    """Run until the test says go or retry."""
     with counted(what):
         said = tell_and_wait(what)
     record(f"order:{what}", number)
@@ -105,7 +101,6 @@ def supersede(self: Task, what: str, number: int) -> str:
 
 
 def come_back(self: Task, what: str) -> int:
-    """Run until the test says go or retry."""
     with counted(what):
         if tell_and_wait(what) == "retry":
             raise self.retry(countdown=0.5)
@@ -113,12 +108,10 @@ def come_back(self: Task, what: str) -> int:
 
 
 def be_quick(what: str) -> str:
-    """Return at once."""
     return what
 
 
 def crowd(what: str) -> str:
-    """Run among others."""
     with counted(what):
         return tell_and_wait(what)
 
@@ -132,7 +125,6 @@ def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
 
 
 def answer(conflict: Conflict) -> dict[str, Any]:
-    """Return the result of a conflict."""
     return {
         "moment": conflict.moment,
         "id": conflict.task_id,
@@ -196,7 +188,6 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def policy_for(scope: str, policy: str) -> dict[str, Any]:
-    """Return the options of a policy."""
     return POLICIES.get(policy) or always(scope, policy)
 
 
@@ -212,13 +203,11 @@ members = {
 
 @app.task(shared=False, name="echo")
 def echo(*items: Any) -> Any:
-    """Return the last argument."""
     return items[-1] if items else None
 
 
 @app.task(shared=False, name="total")
 def total(items: list[Any]) -> list[Any]:
-    """Return the results of a chord's header."""
     return items
 
 

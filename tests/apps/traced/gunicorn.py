@@ -9,5 +9,4 @@ workers = 2
 
 
 def post_fork(server: object, worker: object) -> None:
-    """Set the SDK up in a worker."""
     set_up_tracing()

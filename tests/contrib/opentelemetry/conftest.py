@@ -40,7 +40,6 @@ class Telemetry:
         return [span for span in self._exporter.get_finished_spans() if name in ("", span.name)]
 
     def span(self, name: str) -> ReadableSpan:
-        """Return the only span of a name."""
         (span,) = self.spans(name)
         return span
 

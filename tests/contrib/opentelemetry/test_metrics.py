@@ -33,7 +33,6 @@ def by(attribute: str, points: list[Any]) -> dict[Any, Any]:
 
 
 def test_attempts_and_holds_are_counted_by_their_outcome(telemetry: Telemetry, name: str) -> None:
-    """The count of a histogram is that of its attempts or holds; names are no attributes."""
     with lock(name):
         lock(name).acquire(blocking=False)
         lock(name).acquire(blocking_timeout=0.02)
@@ -51,7 +50,6 @@ def test_attempts_and_holds_are_counted_by_their_outcome(telemetry: Telemetry, n
 
 
 def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) -> None:
-    """Held locks, waiters, the oldest of both, and how much of a lease is used, by group."""
     holder = lock(name)  # is renewed
     holder.acquire()
     waiting = Background(lock(name, timeout=10).acquire)
@@ -68,7 +66,6 @@ def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) 
 
 
 def test_the_page_names_what_the_code_makes(telemetry: Telemetry, name: str) -> None:
-    """Each metric and attribute is in a table, and no other; so are the limits of a reading."""
     with lock(name):
         pass
     documented = table(PAGE, "Metrics")

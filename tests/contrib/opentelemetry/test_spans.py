@@ -60,8 +60,6 @@ def test_an_uncontended_lock_has_one_span_for_its_hold(telemetry: Telemetry, nam
 def test_each_waiter_has_a_span_for_its_wait_and_one_for_its_hold(
     telemetry: Telemetry, name: str
 ) -> None:
-    """Each of several asyncio tasks has them below its own span."""
-
     async def request(number: int) -> int:
         with telemetry.tracer.start_as_current_span(f"view {number}") as view:
             async with lock(name, timeout=10):
@@ -109,7 +107,6 @@ def test_a_lock_that_was_not_acquired(
 
 
 def test_a_hold_ends_where_it_is_released_detached_or_lost(telemetry: Telemetry, name: str) -> None:
-    """In another thread, too. A loss is an error; taking over begins another hold."""
     with telemetry.tracer.start_as_current_span("view"):
         first, second = lock(name, timeout=10), lock(name, timeout=10)
         first.acquire()
@@ -162,7 +159,6 @@ def test_a_handle_that_is_given_up_ends_its_span(telemetry: Telemetry, name: str
 def test_a_forked_child_does_not_end_the_spans_of_its_parent(
     telemetry: Telemetry, name: str
 ) -> None:
-    """The parent's span ends once, in the parent."""
     held = lock(name)
     held.acquire()
     child = os.fork()
@@ -183,7 +179,6 @@ def test_a_forked_child_does_not_end_the_spans_of_its_parent(
 
 
 def test_an_unsampled_trace_has_no_spans(telemetry: Telemetry, name: str) -> None:
-    """Below a span that is not sampled none is made."""
     unsampled = Telemetry(ALWAYS_OFF)
     with unsampled.tracer.start_as_current_span("view"), lock(name):
         lock(name).acquire(blocking_timeout=0.01)
@@ -195,7 +190,6 @@ def test_an_unsampled_trace_has_no_spans(telemetry: Telemetry, name: str) -> Non
 def test_instrumenting_twice_changes_nothing(
     telemetry: Telemetry, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second call logs a warning; the application is silent. Nothing is left connected."""
     LockInstrumentor().instrument()
     assert "instrumented for OpenTelemetry already" in caplog.text
     caplog.clear()

@@ -32,7 +32,6 @@ def _grouped(settings: Any, server: EmbeddedServer) -> None:
 
 @pytest.fixture
 def holding() -> Any:
-    """Hold locks until the test ends."""
     with ExitStack() as stack:
         yield lambda name, **options: stack.enter_context(lock(name, **options))
 
@@ -92,7 +91,6 @@ def test_used_share_of_a_lease_tells_late_renewals(
 def test_too_many_locks_and_queues_are_counted_and_some_read(
     holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The leases that end first and the longest queues are read; the others count as unread."""
     monkeypatch.setattr(gauges, "MOST_HOLDERS", 2)
     monkeypatch.setattr(gauges, "MOST_QUEUES", 1)
     for number in range(3):
@@ -110,7 +108,6 @@ def test_too_many_locks_and_queues_are_counted_and_some_read(
 def test_stopped_server_delays_a_scrape_little(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch, value: Value
 ) -> None:
-    """Other metrics are answered, other backends are read, and the failure is counted apart."""
     monkeypatch.setattr(gauges, "PATIENCE", 0.2)
     location = f"{own_server.url()}?socket_timeout=20"
     settings.LOCKS = {
@@ -148,13 +145,11 @@ def _values(family: Metric) -> dict[str, float]:
 
 
 def test_wrong_settings_leave_the_other_metrics(settings: Any) -> None:
-    """The system checks tell what is wrong."""
     settings.LOCKS = {"default": {"BACKEND": "nowhere.Backend"}}
     assert not _values({each.name: each for each in REGISTRY.collect()}["django_redis_lock_held"])
 
 
 def test_view_answers_in_the_format_that_is_asked_for(holding: Any) -> None:
-    """Prometheus asks for OpenMetrics, and a browser gets text."""
     holding("product:1", timeout=60)
     gauges.forget_readings()
     accept = "application/openmetrics-text;version=1.0.0"

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from celery import shared_task
+from django.apps import AppConfig
+from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.contrib import prometheus
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
 from tests.tools import Child
 
+NAME = "django_redis_lock.contrib.prometheus"
 GROUPS = {"GROUPS": {"product:*": "product"}}
 COUNTING = """
     from django_redis_lock.contrib.prometheus import metrics
@@ -80,7 +86,6 @@ def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -
 
 
 def test_unavailable_server_is_a_reason(settings: Any, value: Value) -> None:
-    """It counts as an operation that failed, too."""
     url = "redis://127.0.0.1:1"
     settings.LOCKS = {"default": {"LOCATION": url, "OPERATORS": GROUPS}}
     with pytest.raises(LockUnavailable):
@@ -93,7 +98,6 @@ def test_unavailable_server_is_a_reason(settings: Any, value: Value) -> None:
 
 
 def test_forced_releases_and_losses_are_counted(value: Value) -> None:
-    """A lock that is taken away is lost as well, once its holder has noticed."""
     held = lock("product:1", timeout=5)
     held.acquire()
     locks["default"].force_release("product:1")
@@ -144,7 +148,6 @@ def test_asyncio_code_counts_without_another_thread(value: Value, blocks: bool) 
 
 
 def test_weak_method_goes_with_its_object() -> None:
-    """As Django promises for any receiver."""
     called = []
 
     class Counting:
@@ -166,8 +169,6 @@ def test_weak_method_goes_with_its_object() -> None:
 def test_failing_receiver_in_place_is_logged(
     value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lock is acquired, and the next receiver called."""
-
     @signals.never_blocks
     def fail(**kwargs: Any) -> None:
         raise RuntimeError("the receiver's own fault")
@@ -205,3 +206,23 @@ def test_child_forked_while_a_thread_counts_can_count() -> None:
     """A Celery worker's parent frees locks in a thread, and forks the next child meanwhile."""
     with Child(COUNTING) as child:
         assert child.hear() == "12 children have counted"
+
+
+# What the app needs is missed when Django starts.
+
+
+def test_missing_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise each acquired lock would log an error."""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "missing"))
+    with pytest.raises(ImproperlyConfigured, match="missing', which is no directory"):
+        AppConfig.create(NAME).ready()
+
+
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, metrics.__name__)
+    monkeypatch.delattr(prometheus, "metrics")
+    for module in [name for name in sys.modules if name.partition(".")[0] == "prometheus_client"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImproperlyConfigured, match=r"django-redis-lock\[prometheus\]"):
+        AppConfig.create(NAME).ready()
