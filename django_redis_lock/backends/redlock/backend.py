@@ -16,14 +16,13 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
-from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.index import Index, Indexes, ReadPages
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.servers import (
     Admit,
     Ballot,
     Job,
     ReadFences,
-    ReadPages,
     Server,
     check_servers,
 )
@@ -164,11 +163,10 @@ class RedlockLockBackend(BaseLockBackend):
     def _ask(self, call: Call) -> Steps[Any]:
         # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
-        packed = (
-            [server.pack(page) for server, page in zip(self.servers, call.pages, strict=True)]
-            if isinstance(call, ReadPages)
-            else [server.pack(call) for server in self.servers]
-        )
+        packed = [
+            server.pack(call.of(number) if isinstance(call, ReadPages) else call)
+            for number, server in enumerate(self.servers)
+        ]
         ballot = self._send(call, packed, _COUNTS[type(call)], owed=owed)
         try:
             answer = yield ballot
@@ -367,24 +365,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _read_index(self, pattern: str) -> Steps[Index]:
         """Read the locks of all servers. Those without a majority turn out to have no holder."""
-        index = Index(pattern)
-        cursors = [Index("*") for _ in self.servers]
-        ends: dict[str, float] = {}
-        size = 10 * self.page_size
-        while any(cursor.more for cursor in cursors):
-            asked = [calls.ReadIndex(item.start, item.after, size) for item in cursors]
-            pages = yield from ask(ReadPages(asked))
-            for cursor, page in zip(cursors, pages, strict=True):
-                if page is None:
-                    cursor.more = False
-                elif cursor.more:
-                    cursor.add(read_page(page), size)
-        for cursor in cursors:
-            for name, end in cursor.latest():
-                ends[name] = max(end, ends.get(name, 0.0))
-        names = sorted(ends, key=lambda name: ends[name])
-        index.keep(names, sorted(ends.values()))
-        return index
+        return Indexes(pattern, len(self.servers), same=True).read(10 * self.page_size)
 
 
 class Clocks:
