@@ -172,12 +172,3 @@ def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
         second.take_over(first.token_id)
     assert locks["plain"].holder(name) is None
     pair.replica.resume()
-
-
-def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
-    """The wait for replicas must end before the connection times out."""
-    entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
-    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
-    with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
-        with pytest.raises(Exception, match="connection is given up after 2 s"):
-            lock(name).acquire()
