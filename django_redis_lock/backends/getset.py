@@ -51,10 +51,10 @@ class PlainCommand(Step):
         self.words = words
 
     def do(self, port: Any) -> Any:
-        return port.send(self.words)
+        return port.server.client.call(port.pack(self.words))
 
     async def ado(self, port: Any) -> Any:
-        return await port.asend(self.words)
+        return await port.server.async_client.call(port.pack(self.words))
 
 
 class ServerClock:
@@ -280,7 +280,7 @@ class _PlainServer(SingleServer):
         freed: Callable[[str], object],
     ) -> None:
         super().__init__(location)
-        self._before, _, self._after = key.partition(NAME)
+        self._pattern = key
         self._freed = freed  # called with the name of each lock that this process frees
         self._clock = ServerClock()
         self._own = Values(form)
@@ -301,7 +301,7 @@ class _PlainServer(SingleServer):
         return (yield from self._methods[type(call)](self, call))
 
     def _key(self, name: str) -> str:
-        return f"{self._before}{name}{self._after}"
+        return self._pattern.replace(NAME, name)
 
     def _get_own(self, name: str, token: str) -> Steps[Stamp | None]:
         """Read a lock; return its stamp if it belongs to a token."""
@@ -622,29 +622,10 @@ class _Port:
     """Sends the commands of one call, which counts as sent when the first of them is."""
 
     def __init__(self, server: SingleServer, call: Call) -> None:
-        self._server = server
-        self._sending = call.sending
+        self.server = server
+        self._sending: Callable[[], None] = call.sending
         self._until = call.until
 
-    def send(self, words: tuple[Word, ...]) -> Any:
-        return self._server.client.call(self._pack(words))
-
-    async def asend(self, words: tuple[Word, ...]) -> Any:
-        return await self._server.async_client.call(self._pack(words))
-
-    def _pack(self, words: tuple[Word, ...]) -> Packed:
-        sending, self._sending = self._sending, _nothing
-        kind = _Set if words[0] == "SET" else Packed
-        return kind(Command(str(words[0])), (), words[1:], sending, until=self._until)
-
-
-def _nothing() -> None:
-    pass
-
-
-class _Set(Packed):
-    """A command that is answered with OK."""
-
-    __slots__ = ()
-
-    says_ok = True
+    def pack(self, words: tuple[Word, ...]) -> Packed:
+        sending, self._sending = self._sending, lambda: None
+        return Packed(Command(str(words[0])), (), words[1:], sending, until=self._until)

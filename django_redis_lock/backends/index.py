@@ -5,11 +5,13 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import translate
+from heapq import merge
 from itertools import islice
 from re import compile as compile_pattern
 
-from django_redis_lock.protocol.calls import ReadIndex, Steps, ask
+from django_redis_lock.protocol.calls import Call, ReadIndex, Steps, ask
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 
 Page = tuple[list[str | None], list[str], bytes]
@@ -70,17 +72,13 @@ class Index:
         next page begins at the last lease end, so that some names come twice and count once. If the
         whole page has one lease end, as leases without end do, it begins after the last name.
         """
+        names: Sequence[str | None]
         names, ends, last = page
         self.more = len(ends) == size
         if ends:
             self.start = ends[-1]
             self.after = last if ends[0] == self.start else b""
-        self.keep(names, map(float, ends))
-
-    def keep(self, names: Sequence[str | None], ends: Iterable[float]) -> None:
-        """Add names with the ends of their leases, which must not be before those added earlier."""
-        figures = array("d", ends)
-        matches = self._matches
+        figures, matches = array("d", map(float, ends)), self._matches
         if matches is not None or None in names:
             wanted = [
                 (name, end)
@@ -120,6 +118,49 @@ class Index:
                 place = hash(name) % len(marks)
                 marks[place] = 2 if marks[place] else 1
         return marks
+
+
+class Indexes(Index):
+    """The indexes of several servers or shards, which are read together.
+
+    With ``same`` they have names in common.
+    """
+
+    def __init__(self, pattern: str, number: int, *, same: bool = False) -> None:
+        self.parts = [Index(pattern) for _ in range(number)]
+        self._same = same
+
+    def read(self, size: int) -> Steps[Index]:
+        """Read ``size`` names of each at a time."""
+        while any(part.more for part in self.parts):
+            pages = yield from ask(ReadPages(self.parts, size))
+            for part, page in zip(self.parts, pages, strict=True):
+                if page is None:
+                    part.more = False
+                elif part.more:
+                    part.add(read_page(page), size)
+        return self
+
+    def latest(self) -> Iterator[tuple[str, float]]:
+        parts = [part.latest() for part in self.parts]
+        seen: set[str] = set()
+        for name, end in merge(*parts, key=lambda item: (item[1], item[0]), reverse=True):
+            if name not in seen:
+                if self._same:
+                    seen.add(name)
+                yield name, end
+
+
+@dataclass(slots=True, eq=False)
+class ReadPages(Call):
+    """Read a page of each of some indexes; ``None`` stands for one that could not be read."""
+
+    parts: Sequence[Index]
+    size: int
+
+    def of(self, number: int) -> ReadIndex:
+        """Return the call for one of them."""
+        return ReadIndex(self.parts[number].start, self.parts[number].after, self.size)
 
 
 def read_whole(pattern: str, size: int) -> Steps[Index]:

@@ -42,7 +42,7 @@ class LocMemLockBackend(BaseLockBackend):
 
     def clear_history(self) -> None:
         """Forget the audit of this LOCATION."""
-        self.store.clear_history()
+        self.store.audits.clear()
 
     def call(self, call: Call) -> Any:
         call.sending()
@@ -90,13 +90,9 @@ class _Store:
         self._mutex = threading.RLock()
         self._locks: dict[_Key, _Held] = {}
         self._queues: dict[_Key, deque[str]] = {}
-        self._audits: dict[str, deque[tuple[str, Fields]]] = {}
+        self.audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
-
-    def clear_history(self) -> None:
-        """Forget what happened to locks."""
-        self._audits.clear()
 
     def carry_out(self, call: Call, prefix: str) -> Any:
         """Carry out a call atomically."""
@@ -213,7 +209,7 @@ class _Store:
         if held is None or call.token_id != token_id(held.token.encode()):
             return None
         self._noted += 1
-        audit = self._audits.setdefault(prefix, deque())
+        audit = self.audits.setdefault(prefix, deque())
         audit.appendleft((f"{_wall_ms()}-{self._noted}", call.entry))
         while len(audit) > call.cap:
             audit.pop()
@@ -222,7 +218,7 @@ class _Store:
 
     def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
         page: list[Any] = [b""]
-        for entry_id, entry in self._audits.get(prefix, ()):
+        for entry_id, entry in self.audits.get(prefix, ()):
             if not call.name or entry["name"] == call.name:
                 pairs = [part.encode() for pair in entry.items() for part in pair]
                 page.append([entry_id.encode(), pairs])

@@ -162,9 +162,12 @@ class Renewer:
         deadline = monotonic() + EXIT
         owing = [server for server in [*self.servers.values()] if server.withdrawals]
         for server in owing:
-            server.hurry()
+            for item in [*server.withdrawals]:
+                item.due = 0.0  # until it is tried
+            with suppress(RuntimeError):
+                server.wake(0.0)
         for server in owing:
-            while server.hurried and monotonic() < deadline:
+            while any(item.due == 0.0 for item in [*server.withdrawals]) and monotonic() < deadline:
                 if server.has_thread:
                     time.sleep(0.005)
                 else:
@@ -220,18 +223,6 @@ class ServerRenewer:
                 # If a signal handler raises here, a second thread is started, and ends at once.
                 self.has_thread = True
         self._bell.ring()
-
-    def hurry(self) -> None:
-        """Let all withdrawals be sent now, if a thread can do it."""
-        for item in [*self.withdrawals]:
-            item.due = 0.0
-        with suppress(RuntimeError):
-            self.wake(0.0)
-
-    @property
-    def hurried(self) -> bool:
-        """Whether there is something that was not tried since ``hurry``."""
-        return any(item.due == 0.0 for item in [*self.withdrawals])
 
     def work(self, until: float = math.inf) -> None:
         """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""

@@ -129,6 +129,13 @@ def test_invalid_numbers_of_replicas(number: Any) -> None:
         backend(NODES[0], OPTIONS={"REPLICAS": number})
 
 
+def test_timeout_of_replicas_beyond_the_connections() -> None:
+    """The wait for replicas must end before the connection times out."""
+    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
+    with pytest.raises(InvalidLockBackend, match="connection is given up after 2 s"):
+        backend(f"{NODES[0]}?socket_timeout=2", OPTIONS=options).open()
+
+
 @pytest.mark.parametrize("timeout", [0, -1, True, "1", float("nan"), float("inf"), None])
 def test_invalid_timeouts_of_replicas(timeout: Any) -> None:
     with pytest.raises(InvalidLockBackend, match="REPLICA_TIMEOUT"):

@@ -218,20 +218,15 @@ class Sentinel(Layout):
     def __init__(
         self,
         replicas: int = 2,
-        sentinels: int = 3,
-        *config: str,
+        *,
         down_after: float = 3.0,
-        binary: str | Path | None = None,
     ) -> None:
         # One of its own, for django-redis keeps its pools by it for as long as the process lives.
         self.service = f"locks-{secrets.token_hex(4)}"
         self.servers = [
-            EmbeddedServer("--repl-diskless-sync-delay", "0", *config, binary=binary)
-            for _ in range(1 + replicas)
+            EmbeddedServer("--repl-diskless-sync-delay", "0") for _ in range(1 + replicas)
         ]
-        self.sentinels = [
-            _SentinelServer(self, down_after, sentinels // 2 + 1, binary) for _ in range(sentinels)
-        ]
+        self.sentinels = [_SentinelServer(self, down_after) for _ in range(3)]
 
     def _all(self) -> list[EmbeddedServer]:
         return [*self.sentinels, *self.servers]
@@ -335,13 +330,10 @@ class Sentinel(Layout):
 
 
 class _SentinelServer(EmbeddedServer):
-    def __init__(
-        self, layout: Sentinel, down_after: float, quorum: int, binary: str | Path | None
-    ) -> None:
-        super().__init__(binary=binary)
+    def __init__(self, layout: Sentinel, down_after: float) -> None:
+        super().__init__()
         self._layout = layout
         self._down_after = round(down_after * 1000)
-        self._quorum = quorum
 
     def _command(self, binary: Path) -> list[str]:
         service = self._layout.service
@@ -349,7 +341,7 @@ class _SentinelServer(EmbeddedServer):
         file.write_text(
             f"bind 127.0.0.1\nport {self.port}\nunixsocket {self.unix_socket}\n"
             f"dir {self.directory}\nsentinel resolve-hostnames no\n"
-            f"sentinel monitor {service} 127.0.0.1 {self._layout.servers[0].port} {self._quorum}\n"
+            f"sentinel monitor {service} 127.0.0.1 {self._layout.servers[0].port} 2\n"
             f"sentinel down-after-milliseconds {service} {self._down_after}\n"
             f"sentinel failover-timeout {service} 10000\nsentinel parallel-syncs {service} 8\n"
         )

@@ -62,33 +62,6 @@ def own_cluster(settings: Any) -> Any:
         locks.reset()
 
 
-def test_keys_of_a_lock_share_a_slot(cluster: Cluster, name: str) -> None:
-    """Lock, queue, index, fence and audit of a name are on one node, under its shard's tag."""
-    lock(name, timeout=60).acquire()
-    locks["default"].force_release(name)
-    with lock(name):
-        waiting = Background(lock(name).acquire)
-        eventually(lambda: waiters(name) == 1)
-        found = set()
-        with client(cluster.master_of(slot_of(name))) as one:
-            eventually(lambda: one.exists(f"lock-heard:{{{TAGS[shard_of(name)]}}}"))
-        for server in cluster.masters():
-            with client(server) as one:
-                keys = one.keys("*")
-                found |= set(keys)
-                assert not keys or server is cluster.master_of(slot_of(name))
-    tag = f"{{{TAGS[shard_of(name)]}}}"
-    assert found == {
-        f"lock:{tag}:{name}",
-        f"lock-queue:{tag}:{name}",
-        f"lock-index:{tag}",
-        f"lock-fence:{tag}",
-        f"lock-heard:{tag}",
-        f"lock-audit:{tag}",
-    }
-    assert waiting.outcome() is True
-
-
 def test_one_round_trip_to_take_and_one_to_release(cluster: Cluster, name: str) -> None:
     """Once the topology is known, nothing but the two scripts is sent."""
     with lock(name):
@@ -118,7 +91,7 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
     for server in cluster.masters():
         with client(server) as one:
             listening += len(one.client_list(_type="pubsub"))
-    assert listening == len(cluster.masters()) == locks["default"].hub.receiver.connections
+    assert listening == len(cluster.masters())
     for item in held:
         item.release()
     assert all(waiting.outcome() for waiting in queue)

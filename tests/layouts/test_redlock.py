@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import lock, locks
+from django_redis_lock import Lock, lock, locks
 from tests.tools import ROOT, Background, Child, eventually
 from tests.tools.docs import acl_rule
 from tests.tools.quorums import Quorum, in_use, started
@@ -46,7 +48,10 @@ def in_child(program: str, entry: dict[str, Any], *args: str, before: str = "") 
 
 @pytest.fixture
 def own_quorum(session_quorum: Quorum) -> Iterator[Quorum]:
-    with started(len(session_quorum.servers)) as quorum, in_use(quorum, REJOIN_DELAY=600):
+    with (
+        started(len(session_quorum.servers)) as quorum,
+        in_use(quorum, REJOIN_DELAY=600, SERVER_TIMEOUT=20),
+    ):
         yield quorum
 
 
@@ -86,15 +91,17 @@ WAITER = """
 def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
     own_quorum: Quorum, name: str, fault: Callable[[Quorum], None]
 ) -> None:
-    """Holder and waiter, in two processes, do not notice that a minority fails."""
+    """Holder and waiter, in two processes, do not notice it, and wait for none of these servers."""
     held = lock(name, timeout=60, using="redlock")
     held.acquire()
     eventually(lambda: all(own_quorum.values(name)))
-    with in_child(WAITER, own_quorum.entry(SERVER_TIMEOUT=2), name) as child:
+    with in_child(WAITER, own_quorum.entry(SERVER_TIMEOUT=20), name) as child:
         assert child.hear() == "ready"
         eventually(lambda: len(locks["redlock"].waiting(name)) == 1)
         fault(own_quorum)
+        began = time.monotonic()
         held.ensure_held()
+        assert asyncio.run(_owned(held))
         held.extend(60)
         assert locks["redlock"].holder(name).fence == held.fence
         fence = held.fence
@@ -107,6 +114,12 @@ def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
         assert child.hear() == "released"
     with lock(name, timeout=60, using="redlock") as last:
         assert last.fence > int(number)
+    # Waiting for a server would be twenty seconds for each of these calls.
+    assert time.monotonic() - began < 20
+
+
+async def _owned(held: Lock) -> bool:
+    return await held.aowned()
 
 
 def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> None:

@@ -110,26 +110,19 @@ def test_unmet_is_undone_and_unavailable(
     assert take(way, held, blocking=False)
 
 
-def hand_off_without_the_replica(pair: Pair, name: str, way: str) -> tuple[Lock, Background]:
-    """Hand a lock off while the replica is paused; return the next holder, which still waits."""
-    held = lock(name, timeout=60, using="plain")
-    held.acquire()
-    other = lock(name, timeout=60, using="hasty")
-    waiting = Background(lambda: take(way, other))
-    eventually(lambda: waiters(name) == 1)
-    eventually(pair.in_step)  # so that the replica's state is that of the hand-off
-    pair.replica.pause()
-    held.release()
-    return other, waiting
-
-
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_handed_off_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant does not count before the replica has it; if it never does, it is passed on."""
     monkeypatch.setattr(queueing, "OUTAGE_LIMIT", 1.0)
-    _, waiting = hand_off_without_the_replica(pair, name, way)
+    held = lock(name, timeout=60, using="plain")
+    held.acquire()
+    waiting = Background(lambda: take(way, lock(name, timeout=60, using="hasty")))
+    eventually(lambda: waiters(name) == 1)
+    eventually(pair.in_step)  # so that the replica's state is that of the hand-off
+    pair.replica.pause()
+    held.release()
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
         waiting.outcome()
     assert locks["plain"].holder(name) is None
@@ -172,12 +165,3 @@ def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
         second.take_over(first.token_id)
     assert locks["plain"].holder(name) is None
     pair.replica.resume()
-
-
-def test_timeout_beyond_the_connections(pair: Pair, name: str) -> None:
-    """The wait for replicas must end before the connection times out."""
-    entry = {"BACKEND": BACKEND, "LOCATION": pair.master.url() + "?socket_timeout=2"}
-    options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
-    with override_settings(LOCKS={"default": {**entry, "OPTIONS": options}}):
-        with pytest.raises(Exception, match="connection is given up after 2 s"):
-            lock(name).acquire()

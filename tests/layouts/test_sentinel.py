@@ -65,8 +65,3 @@ def test_holder_whose_lock_did_not_survive_learns_it(own: Sentinel, name: str) -
     with pytest.raises(LockLost):
         held.release()
     assert patiently(name) > fence
-
-
-async def _taken(name: str) -> None:
-    async with lock(name, timeout=5, blocking_timeout=5):
-        pass

@@ -1,32 +1,14 @@
-"""The contract under each waiting scheme, and processes of all of them on one lock."""
+"""Waiting schemes: greenlets, and a connection that dies while a list is popped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 import redis
-from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
-from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, eventually
 from tests.transport.test_waiting_schemes import OTHERS
-
-
-def entry(wait: str, **options: Any) -> dict[str, Any]:
-    return {"BACKEND": REDIS, "LOCATION": server_url(2), "OPTIONS": {"WAIT": wait, **options}}
-
-
-@pytest.fixture
-def schemes(server: EmbeddedServer) -> Iterator[None]:
-    with override_settings(
-        LOCKS={"blpop": entry("blpop"), "poll": entry("poll", POLL_INTERVAL=0.05)}
-    ):
-        yield
-
 
 GREENLETS = """
     import gevent

@@ -61,11 +61,6 @@ class ClusterListener:
     def receives(self, name: str) -> bool:
         return shard_of(name) in self._ears
 
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._all())
-
     def _all(self) -> list[_Ear]:
         return list(dict.fromkeys(list(self._ears.values())))
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
-from heapq import merge
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -22,11 +21,11 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.index import Index, Indexes, ReadPages
 from django_redis_lock.backends.servers import Servers, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Steps, ask
+from django_redis_lock.protocol.calls import Call, Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
@@ -130,14 +129,8 @@ class Cluster(Servers):
         await self.acall(call)
 
     def read_index(self, pattern: str, size: int) -> Steps[Index]:
-        index = _ShardedIndex(pattern)
         # With pages of one name, a lock that is renewed again and again would fill them for ever.
-        size = max(2, size // SHARDS)
-        while unread := {n: shard for n, shard in index.shards.items() if shard.more}:
-            answers = yield from ask(_ReadIndexes(unread, size))
-            for shard, answer in zip(unread.values(), answers, strict=True):
-                shard.add(read_page(answer), size)
-        return index
+        return Indexes(pattern, SHARDS).read(max(2, size // SHARDS))
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
@@ -234,28 +227,6 @@ def _disagreement(slot: int) -> RedisError:
     )
 
 
-class _ShardedIndex(Index):
-    """The indexes of all shards, which are read together."""
-
-    def __init__(self, pattern: str) -> None:
-        self.shards = {number: Index(pattern) for number in range(SHARDS)}
-
-    def latest(self) -> Iterator[tuple[str, float]]:
-        parts = [shard.latest() for shard in self.shards.values()]
-        return merge(*parts, key=lambda item: (item[1], item[0]), reverse=True)
-
-
-class _ReadIndexes(Call):
-    """Read a page of the held locks of each of some shards."""
-
-    __slots__ = ("count", "shards")
-
-    def __init__(self, shards: dict[int, Index], count: int) -> None:
-        super().__init__()
-        self.shards = shards
-        self.count = count
-
-
 def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
     match call:
         case calls.Renew(leases=leases, at_least=at_least, until=until):
@@ -275,11 +246,11 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
             ]
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
-        case _ReadIndexes(shards=shards):
-            return {
-                number: calls.ReadIndex(shard.start, shard.after, call.count)
-                for number, shard in shards.items()
-            }, list
+        case ReadPages(parts=parts):
+            unread = [number for number, part in enumerate(parts) if part.more]
+            return {shard: call.of(shard) for shard in unread}, lambda pages: [
+                pages[unread.index(shard)] if shard in unread else None for shard in range(SHARDS)
+            ]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 
 

@@ -110,7 +110,12 @@ class Topology:
         Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
         """
         if self._stale or slot not in self._masters:
-            _wait_for(self._read(), until)
+            try:
+                self._read().result(None if until == math.inf else max(0.0, until - monotonic()))
+            except TimeoutError:
+                raise redis.exceptions.TimeoutError(
+                    "No node said in time which slots it serves"
+                ) from None
         return self._read_address(slot)
 
     async def aaddress(self, slot: int) -> Address:
@@ -164,13 +169,6 @@ class Topology:
         self._masters = {**masters, **moved}  # a redirection counts for more
         self._stale = False
         self.changed()
-
-
-def _wait_for(reading: Future[None], until: float) -> None:
-    try:
-        reading.result(None if until == math.inf else max(0.0, until - monotonic()))
-    except TimeoutError:
-        raise redis.exceptions.TimeoutError("No node said in time which slots it serves") from None
 
 
 def _address_in(url: str) -> Address:

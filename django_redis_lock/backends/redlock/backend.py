@@ -16,14 +16,13 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
-from django_redis_lock.backends.index import Index, read_page
+from django_redis_lock.backends.index import Index, Indexes, ReadPages
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.servers import (
     Admit,
     Ballot,
     Job,
     ReadFences,
-    ReadPages,
     Server,
     check_servers,
 )
@@ -164,11 +163,10 @@ class RedlockLockBackend(BaseLockBackend):
     def _ask(self, call: Call) -> Steps[Any]:
         # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
-        packed = (
-            [server.pack(page) for server, page in zip(self.servers, call.pages, strict=True)]
-            if isinstance(call, ReadPages)
-            else [server.pack(call) for server in self.servers]
-        )
+        packed = [
+            server.pack(call.of(number) if isinstance(call, ReadPages) else call)
+            for number, server in enumerate(self.servers)
+        ]
         ballot = self._send(call, packed, _COUNTS[type(call)], owed=owed)
         try:
             answer = yield ballot
@@ -216,7 +214,6 @@ class RedlockLockBackend(BaseLockBackend):
                 self._teach_aside()
 
     def _vote(self, call: _Vote) -> Steps[Any]:
-        request = call.request
         acquires = isinstance(call, calls.Acquire)
         count = votes.count_votes if acquires else votes.taken_over
         for again in range(SPLIT_TRIES):
@@ -231,12 +228,13 @@ class RedlockLockBackend(BaseLockBackend):
             if outcome.won:
                 fence = yield from self._agree_on_fence(call, ballot.answers)
             if not fence:
-                self._withdraw(request, ballot, attempt)
+                self._withdraw(call.request, ballot, attempt)
             if fence or not outcome.split:
                 break
             # The callers that came at the same time try again as well, so this one waits a while.
             yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
-        left_ms = votes.trusted(request.lease_ms)
+        lease_ms = call.request.lease_ms
+        left_ms = votes.trusted(lease_ms)
         if acquires:
             if fence:
                 return [fence, left_ms, outcome.now_ms]
@@ -244,7 +242,7 @@ class RedlockLockBackend(BaseLockBackend):
         if not fence:
             return None
         # The lease counts from a little earlier, since the clocks may differ.
-        call.sent_at -= (request.lease_ms - left_ms) / 1000
+        call.sent_at -= (lease_ms - left_ms) / 1000
         return fence
 
     def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
@@ -326,24 +324,17 @@ class RedlockLockBackend(BaseLockBackend):
     # What operators see.
 
     def _error_of(self, call: Call, answers: Sequence[Any]) -> LockError:
-        failed = [
-            (server, answer)
-            for server, answer in zip(self.servers, answers, strict=True)
-            if isinstance(answer, Exception)
-        ]
         errors: list[LockUnavailable] = []
-        for _, error in failed:
-            found = lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
-            if not isinstance(found, LockUnavailable):
-                return found
-            errors.append(found)
-        reasons = [f"{server}: {reason(error).rstrip('.')}" for server, error in failed]
-        if isinstance(call, _Vote):
-            reasons += [
-                f"{server} {why}"
-                for server, answer in zip(self.servers, answers, strict=True)
-                if (why := votes.why_silent(answer))
-            ]
+        reasons: list[str] = []
+        for server, answer in zip(self.servers, answers, strict=True):
+            if isinstance(answer, Exception):
+                found = lock_error(call, answer, using=self.alias, key_prefix=self.key_prefix)
+                if not isinstance(found, LockUnavailable):
+                    return found
+                errors.append(found)
+                reasons.append(f"{server}: {reason(answer).rstrip('.')}")
+            elif isinstance(call, _Vote) and (why := votes.why_silent(answer)):
+                reasons.append(f"{server} {why}")
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
             f"{'; '.join(reasons) or 'they know too little'}.",
@@ -367,24 +358,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _read_index(self, pattern: str) -> Steps[Index]:
         """Read the locks of all servers. Those without a majority turn out to have no holder."""
-        index = Index(pattern)
-        cursors = [Index("*") for _ in self.servers]
-        ends: dict[str, float] = {}
-        size = 10 * self.page_size
-        while any(cursor.more for cursor in cursors):
-            asked = [calls.ReadIndex(item.start, item.after, size) for item in cursors]
-            pages = yield from ask(ReadPages(asked))
-            for cursor, page in zip(cursors, pages, strict=True):
-                if page is None:
-                    cursor.more = False
-                elif cursor.more:
-                    cursor.add(read_page(page), size)
-        for cursor in cursors:
-            for name, end in cursor.latest():
-                ends[name] = max(end, ends.get(name, 0.0))
-        names = sorted(ends, key=lambda name: ends[name])
-        index.keep(names, sorted(ends.values()))
-        return index
+        return Indexes(pattern, len(self.servers), same=True).read(10 * self.page_size)
 
 
 class Clocks:

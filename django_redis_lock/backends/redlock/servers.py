@@ -29,7 +29,7 @@ import redis
 
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
-from django_redis_lock.backends.servers import ScriptedServer, numbers
+from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
@@ -37,7 +37,7 @@ from django_redis_lock.support.process import AsyncBell, Bell, forget_after_fork
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
-from django_redis_lock.transport.packing import Packed, Script
+from django_redis_lock.transport.packing import Packed, Packing, Script
 
 ACQUIRE = Script("base", "quorum_common", "quorum_acquire")
 SETTLE = Script("quorum_settle")
@@ -49,8 +49,8 @@ READ_FOR = 5.0
 """Seconds without an answer after which a connection is closed."""
 
 
-def ignore(answer: Any) -> None:
-    """Take no notice of an answer."""
+def ignore(answer: Any = None) -> None:
+    """Take no notice of an answer, or of a sending."""
 
 
 @dataclass(eq=False, slots=True)
@@ -243,24 +243,15 @@ class Admit(Call):
     fence: int
 
 
-@dataclass(slots=True, eq=False)
-class ReadPages(Call):
-    """Read a page of the held locks of each server, one call per server."""
-
-    pages: Sequence[calls.ReadIndex]
-
-
 class Server(RedisLockBackend):
     """One of the servers: how calls are packed for it, and what sends them."""
 
     def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
         super().__init__(alias, params)
-        assert isinstance(self.servers, ScriptedServer)
         self.executor = Executor(lambda: self.client, timeout)
         self._timeout = timeout
-        self._packing = self.servers.packing
+        self._packing = Packing(self.key_prefix)
         self._mark_key = f"{self.key_prefix}-server"
-        self._fence_key = f"{self.key_prefix}-fence"
 
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
@@ -292,7 +283,7 @@ class Server(RedisLockBackend):
             case Admit():
                 return self.admit(call.fence)
         packed = self._packing.pack(call)
-        packed.sending = _nothing  # it counts as sent when the first server was asked
+        packed.sending = ignore  # it counts as sent when the first server was asked
         return packed
 
     def acquire(
@@ -323,7 +314,7 @@ class Server(RedisLockBackend):
 
     def _pack_own(self, script: Script, *args: int | str) -> Packed:
         """Pack a call that is about the server itself."""
-        return _packed(script, [self._fence_key, self._mark_key], *args)
+        return _packed(script, [self._packing.fence_key, self._mark_key], *args)
 
 
 def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
@@ -333,11 +324,7 @@ def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
 
 
 def _packed(script: Script, keys: Sequence[str], *args: int | str) -> Packed:
-    return Packed(script, keys, [*map(str, args)], _nothing)
-
-
-def _nothing() -> None:
-    pass
+    return Packed(script, keys, [*map(str, args)], ignore)
 
 
 def check_servers(alias: str, location: Any) -> list[str]:

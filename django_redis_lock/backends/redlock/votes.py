@@ -55,7 +55,7 @@ def received(answers: Answers) -> list[Any]:
 
 def _pending_or_raise(answers: Answers) -> Any:
     """Return ``PENDING`` if answers are missing. Raises ``NoQuorum`` otherwise."""
-    if any(item is PENDING for item in answers):
+    if PENDING in answers:
         return PENDING
     raise NoQuorum(answers)
 
@@ -125,16 +125,13 @@ def why_silent(answer: Any) -> str:
 
 def taken_over(answers: Answers) -> Any:
     """Return the ``Votes`` in answers of ``quorum_acquire.lua`` to a takeover."""
-    won = _agreed(answers, [item[0] for item in received(answers) if item[3] < 2])
+    won = agree(answers, [item[0] for item in received(answers) if item[3] < 2])
     return won if won is PENDING else Votes(won)
 
 
-def agree(answers: Answers) -> Any:
+def agree(answers: Answers, known: Answers | None = None) -> Any:
     """Return whether a majority answered yes: anything but 0 and ``None``."""
-    return _agreed(answers, received(answers))
-
-
-def _agreed(answers: Answers, known: Answers) -> Any:
+    known = received(answers) if known is None else known
     needed = majority(len(answers))
     yes = sum(bool(item) for item in known)
     if yes >= needed or len(known) - yes > len(answers) - needed:
@@ -162,16 +159,14 @@ def last_fence(answers: Answers) -> Any:
     voting = sum(votes for _, votes in known)
     if voting >= majority(len(answers)) or len(known) == len(answers):
         return max(fence for fence, _ in known)
-    if missing and (
-        voting + missing >= majority(len(answers)) or len(known) + missing == len(answers)
-    ):
+    if voting + missing >= majority(len(answers)) or len(known) + missing == len(answers):
         return PENDING
     raise NoQuorum(answers)
 
 
 def complete(answers: Answers) -> Any:
     """Return True once all servers have answered or failed."""
-    return PENDING if any(item is PENDING for item in answers) else True
+    return PENDING if PENDING in answers else True
 
 
 def everybody(answers: Answers) -> Any:

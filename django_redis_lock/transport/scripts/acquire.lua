@@ -17,11 +17,7 @@
 -- include base
 local lease, moment = tonumber(ARGV[2]), clock()
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
-  local fence = give(ARGV[4], ARGV[1], lease, ARGV[3], moment)
-  if fence % 16 == 0 then
-    prune(KEYS[3], moment)
-  end
-  return fence
+  return give(ARGV[4], ARGV[1], lease, ARGV[3], moment)
 end
 -- include common
 
@@ -49,8 +45,8 @@ local function take_back(held, now)
   end
 end
 
--- Put a waiter that has lost its position before the first who joined later. Returns false if there
--- is none, or if this user may not do that.
+-- Put a waiter that has lost its position before the first who joined later. Returns whether
+-- there is one, and this user may do that.
 local function come_back(entry)
   local since = since_of(entry) or math.huge
   for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
@@ -58,7 +54,6 @@ local function come_back(entry)
       return type(redis.pcall('LINSERT', KEYS[2], 'BEFORE', other, entry)) == 'number'
     end
   end
-  return false
 end
 
 -- Drop the waiters whose processes are gone. One process does this: that of the first waiter.
@@ -80,7 +75,11 @@ local function join(now)
   local asked = tonumber(ARGV[6])
   local waits = redis.call('LPOS', KEYS[2], entry)
   if waits then
-    note_seen(ARGV[5], now)
+    note(ARGV[5], now)
+    local forgotten = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
+    if #forgotten > 0 then
+      redis.call('ZREM', KEYS[5], unpack(forgotten))
+    end
     -- If the server did not answer for a while, or its clock was set, nobody was seen.
     if asked and math.abs(now - asked) <= 3000 then
       drop_gone(now)

@@ -1,5 +1,3 @@
--- Included by most scripts.
-
 -- Return the server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
@@ -16,29 +14,28 @@ local function is_held_by_digest(digest, held)
   return held and string.sub(redis.sha1hex(string.match(held, '^[^ ]*')), 1, 16) == digest
 end
 
--- Remove up to 32 locks that have expired by `now` (microseconds) from the index. One acquisition
--- in sixteen, chosen by the clock, does this: that removes twice as many as are added, so the index
--- stays as small as the number of held locks, and no call ever pays for more.
-local function prune(index, now)
-  local expired = redis.call(
-    'ZRANGEBYSCORE', index, '-inf', math.floor(now / 1000) - 1, 'LIMIT', 0, 32)
-  if #expired > 0 then
-    redis.call('ZREM', index, unpack(expired))
-  end
-end
-
 -- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
--- fence: the clock, or one more than the last fence if the clock has not passed that.
-local function give(name, token, lease, record, now)
-  local fence, written = now, string.format('%.0f', now)
+-- fence: `least`, by default the clock, or one more than the last fence if that is not smaller.
+local function give(name, token, lease, record, now, least)
+  local fence = least or now
+  local written = string.format('%.0f', fence)
   local last = tonumber(redis.call('SET', KEYS[4], written, 'GET') or '')
   -- Numbers from 2^53 up are not exact; no script has written one.
-  if last and last >= now and last < 9007199254740992 then
+  if last and last >= fence and last < 9007199254740992 then
     fence = last + 1
     written = string.format('%.0f', fence)
     redis.call('SET', KEYS[4], written)
   end
   redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
   redis.call('ZADD', KEYS[3], math.floor(now / 1000) + lease, name)
+  -- One in sixteen removes up to 32 locks that have expired from the index. That is twice as many as
+  -- are added, so the index stays as small as the number of held locks, and no call pays for more.
+  if fence % 16 == 0 then
+    local before = math.floor(now / 1000) - 1
+    local expired = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', before, 'LIMIT', 0, 32)
+    if #expired > 0 then
+      redis.call('ZREM', KEYS[3], unpack(expired))
+    end
+  end
   return fence
 end

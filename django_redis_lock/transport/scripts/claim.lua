@@ -7,7 +7,7 @@ local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":
 if token ~= ARGV[1] then
   return 0
 end
--- A server that is out of memory refuses what takes memory, but only as a script's first write.
+-- For a server that is out of memory, see common.lua.
 if redis.pcall('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2]).err then
   redis.call('PERSIST', KEYS[1])
   redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])

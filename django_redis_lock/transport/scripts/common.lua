@@ -20,7 +20,8 @@
 -- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
 --
 -- With redis.pcall another program's data under a key, or a command that this user may not run,
--- does not prevent a grant.
+-- does not prevent a grant. A server that is out of memory refuses what takes memory, but only as a
+-- script's first write: a write that must not fail is tried again after one that takes none.
 
 -- Milliseconds:
 local CLAIM = 1200 -- within which a process that was notified of its grant must claim the lock
@@ -91,7 +92,6 @@ local function claim(lock, held, now)
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
   local value = head .. record
-  -- A server that is out of memory refuses what takes memory, but only as a script's first write.
   if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
     redis.call('PEXPIRE', lock, left)
     redis.call('SET', lock, value, 'PX', left)
@@ -101,19 +101,9 @@ end
 
 -- Note when a process was seen, or with a minus sign since when it is silent.
 local function note(channel, at)
-  -- A server that is out of memory takes a note that is not the script's first write.
   redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
   if redis.pcall('ZADD', KEYS[5], at, channel) == 1 then
     redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
-  end
-end
-
--- Note that a process was seen, and forget some that no longer wait.
-local function note_seen(channel, now)
-  note(channel, now)
-  local gone = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
-  if #gone > 0 then
-    redis.call('ZREM', KEYS[5], unpack(gone))
   end
 end
 
@@ -179,14 +169,14 @@ end
 -- Hand the lock off to the longest waiting whose process is awake, and send that process the grant.
 -- If no one receives it the waiter is dead and dropped. The new holder must claim the lock. `own`
 -- is the token of the caller, who needs no message; `taken_back` tells that the lock was granted to
--- another, who did not claim it. Returns false if no waiter was left; the caller may then overwrite
--- or delete the lock. A queue that was emptied is not touched again: in a cluster that is moving
+-- another, who did not claim it. Returns nothing if no waiter was left; the caller may then
+-- overwrite or delete the lock. A queue that was emptied is not touched again: in a cluster that is moving
 -- the slot a key that does not exist is taken to be on the other node, and the script would fail
 -- halfway.
 local function hand_off(name, own, taken_back)
   local left = redis.call('LLEN', KEYS[2])
   if left == 0 then
-    return false
+    return
   end
   local before = left > 1 and redis.call('PTTL', KEYS[1])
   local now = clock()
@@ -195,7 +185,7 @@ local function hand_off(name, own, taken_back)
   for i = 1, left do
     local entry = next_awake(own, seen, now_ms, taken_back)
     if not entry then
-      return false
+      return
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
@@ -221,7 +211,6 @@ local function hand_off(name, own, taken_back)
       end
     end
   end
-  return false
 end
 
 -- Return a function that tells whether a waiter is gone: nothing was seen of its process for `limit`

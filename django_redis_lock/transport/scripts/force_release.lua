@@ -19,9 +19,8 @@ if not is_held_by_digest(ARGV[2], held) then
   end
   return false
 end
--- A server that is out of memory refuses what takes memory, but only as a script's first write. So
--- the first write takes none and changes nothing: no lock has an empty name. A replica, or a server
--- that can't save, refuses it.
+-- The first write takes no memory (see common.lua) and changes nothing: no name is empty. A replica,
+-- or a server that can't save, refuses it.
 redis.call('ZREM', KEYS[3], '')
 -- No release without an entry, and no entry without a release: first check with an impossible id
 -- that an entry could be written, then release the lock, then write the entry.

@@ -4,8 +4,7 @@
 -- ARGV[3] how many entries to read.
 -- Returns a list of one page {id, {id, {field, value, ...}}, ...}: first the id before which to
 -- continue, '' at the end, then the entries. (Several servers or shards give more pages.)
-local begin = ARGV[2] == '+' and '+' or '(' .. ARGV[2]
-local most = tonumber(ARGV[3])
+local begin, most = ARGV[2] == '+' and '+' or '(' .. ARGV[2], tonumber(ARGV[3])
 local entries = redis.call('XREVRANGE', KEYS[1], begin, '-', 'COUNT', most)
 local page = {#entries == most and entries[most][1] or ''}
 for _, entry in ipairs(entries) do

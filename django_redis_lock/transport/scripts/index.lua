@@ -4,8 +4,8 @@
 -- ARGV[1] the lease end (ms) to begin at, or '' for now, ARGV[2] the member (in hexadecimal digits)
 -- of that lease end to begin after, or '' to begin with the first, ARGV[3] page size.
 -- Returns {names, lease ends, last member}, the first two each as one text with a line for each
--- lock: reading that takes a hundredth of the time of reading thousands of items. An empty line
--- stands for a member that can't be a name.
+-- lock, which is read much faster than as many items. An empty line stands for a member that can't
+-- be a name.
 -- include base
 local from, after = ARGV[1], ARGV[2]
 local found

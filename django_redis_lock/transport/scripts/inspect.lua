@@ -1,10 +1,9 @@
 -- Read who holds locks, without changing anything.
 -- KEYS[1] when each waiting process was last seen, see common.lua, then two for each lock: the
 -- lock, its waiters.
--- Returns {now, ...} with three for each lock: its value (nil if free or not a string), its
--- remaining lease in ms (-1 without end) and the number of waiters whose process was seen lately
--- (nil if this user may not know).
--- now is the server's clock in ms.
+-- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or not
+-- a string), its remaining lease in ms (-1 without end) and the number of waiters whose process was
+-- seen lately (nil if this user may not know).
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
@@ -13,7 +12,7 @@ local function is_foreign(answer)
 end
 
 local now = math.floor(clock() / 1000)
-local answer, gone = {now}, nil
+local answer, gone = {now}, gone_for(3000, KEYS[1], now)
 for i = 2, #KEYS, 2 do
   local held = redis.pcall('GET', KEYS[i])
   if type(held) == 'table' and not is_foreign(held) then
@@ -24,8 +23,7 @@ for i = 2, #KEYS, 2 do
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0
-  elseif waiters > 0 then
-    gone = gone or gone_for(3000, KEYS[1], now)
+  else
     for _, waiter in ipairs(redis.pcall('LRANGE', KEYS[i + 1], 0, -1)) do
       waiters = waiters - (gone(waiter) and 1 or 0)
     end

@@ -16,7 +16,7 @@
 local now = clock()
 local function answer(fence, left, kind, token, start)
   local holder = start or tonumber(string.sub(redis.sha1hex(token), 1, 12), 16)
-  return string.format('%s %.0f %.0f %.0f %.0f', fence, left, now, kind, holder)
+  return string.format('%.0f %.0f %.0f %.0f %.0f', fence, left, now, kind, holder)
 end
 local function attempt(record)
   return tonumber(string.match(record, ',"try":(%d+)}$') or 0)
@@ -34,23 +34,15 @@ end
 if free or again or takes_over then
   local start, left = not_voting(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
   if start then
-    return answer('0', left, 2, '', start)
+    return answer(0, left, 2, '', start)
   end
   if free or again then
     if not held then
       -- All waiters poll again, so the queue is filled anew; that drops the dead ones.
       redis.call('DEL', KEYS[2])
     end
-    -- The greatest of the clock, the least that was asked for, and one more than the last fence.
-    local last = tonumber(redis.call('GET', KEYS[4]) or 0)
-    fence = string.format('%.0f', math.max(now, tonumber(ARGV[6]), last + 1))
-    redis.call('SET', KEYS[4], fence)
-    redis.call('SET', KEYS[1], ARGV[1] .. ' ' .. fence .. ' ' .. ARGV[3], 'PX', ARGV[2])
-    redis.call('ZADD', KEYS[3], math.floor(now / 1000) + tonumber(ARGV[2]), ARGV[4])
-    if now % 16 == 0 then
-      prune(KEYS[3], now)
-    end
-    return answer(fence, ARGV[2], 0, ARGV[1])
+    local lease, least = tonumber(ARGV[2]), math.max(now, tonumber(ARGV[6]))
+    return answer(give(ARGV[4], ARGV[1], lease, ARGV[3], now, least), lease, 0, ARGV[1])
   end
 end
 
@@ -62,7 +54,6 @@ if ARGV[5] ~= '' then
   if not redis.call('LPOS', KEYS[2], ARGV[5]) then
     redis.call('RPUSH', KEYS[2], ARGV[5])
   end
-  -- Waiters poll several times within this time. A queue that no one polls expires.
-  redis.call('PEXPIRE', KEYS[2], 60000)
+  redis.call('PEXPIRE', KEYS[2], 60000) -- waiters poll several times within this time
 end
-return answer('0', left, (token or not held) and 0 or 1, token or held or '')
+return answer(0, left, (token or not held) and 0 or 1, token or held or '')

@@ -1,8 +1,7 @@
--- Shared by the scripts with which one server of a quorum votes; prepended to each of them.
--- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the index of held locks, KEYS[4] the last fence,
--- KEYS[5] the mark of this server: its run id, from when on (ms) it votes, and " new" until it has
--- learned the last fence.
--- Nothing is handed off here: independent servers could not agree on a waiter.
+-- For the scripts with which one server of a quorum votes. Nothing is handed off here: independent
+-- servers could not agree on a waiter.
+-- KEYS[1] to KEYS[4]: see common.lua. KEYS[5] the mark of this server: its run id, from when on (ms)
+-- it votes, and " new" until it has learned the last fence.
 
 -- Return nothing if this server votes. A server that was restarted or lost its data may have
 -- forgotten a lock that still counts elsewhere, and the last fence. It votes once `delay` ms have

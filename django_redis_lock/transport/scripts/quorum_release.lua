@@ -4,12 +4,11 @@
 -- ARGV[4] '' or the number of the attempt that is withdrawn: a later one keeps its vote.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.call('GET', KEYS[1])
-if holds(ARGV[1], held) then
-  if ARGV[4] == '' or string.match(held, ',"try":(%d+)}$') == ARGV[4] then
-    redis.call('DEL', KEYS[1], KEYS[2])
-    redis.call('ZREM', KEYS[3], ARGV[2])
-    return 1
-  end
+if holds(ARGV[1], held)
+    and (ARGV[4] == '' or string.match(held, ',"try":(%d+)}$') == ARGV[4]) then
+  redis.call('DEL', KEYS[1], KEYS[2])
+  redis.call('ZREM', KEYS[3], ARGV[2])
+  return 1
 end
 if ARGV[3] ~= '' then
   redis.call('LREM', KEYS[2], 1, ARGV[3])

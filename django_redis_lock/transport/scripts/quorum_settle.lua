@@ -4,8 +4,7 @@
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
 -- Returns 1 if the token holds the lock, else 0. In either case all later fences of this server are
 -- greater.
-local last = tonumber(redis.call('GET', KEYS[3]) or 0)
-if last < tonumber(ARGV[2]) then
+if tonumber(redis.call('GET', KEYS[3]) or 0) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])
 end
 local token, record = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) %d+ (.*)$')

@@ -16,18 +16,17 @@ for i = 1, #ARGV / 3 do
     left[i] = -2
   else
     local ttl = redis.call('PTTL', lock)
+    left[i] = lease
     if lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
       left[i] = ttl
     elseif lease > 0 then
       notify_of_end(name, waiters, ttl, lease)
       redis.call('PEXPIRE', lock, lease)
       redis.pcall('ZADD', KEYS[1], now + lease, name)
-      left[i] = lease
     else
       redis.call('PEXPIRE', lock, 10000) -- so that there is always a write for replicas to receive
       redis.call('PERSIST', lock)
       redis.pcall('ZADD', KEYS[1], '+inf', name)
-      left[i] = -1
     end
   end
 end

@@ -77,21 +77,6 @@ def test_who_comes_too_late_puts_the_time_of_the_winner_back(
     assert client.get(f"lock:{name}") == winner
 
 
-def test_taking_an_ended_lock_keeps_the_connection(
-    name: str, configure: Configure, client: redis.Redis
-) -> None:
-    """The OK of a SET is an answer, and no sign that the connection is out of step."""
-    configure()
-    with lock(name, timeout=20):
-        pass
-    before = client.info("stats")["total_connections_received"]
-    for number in range(5):
-        client.set(f"lock:{name}{number}", "1000000000")
-        with lock(f"{name}{number}", timeout=20) as held:
-            held.ensure_held()
-    assert client.info("stats")["total_connections_received"] == before
-
-
 def test_winner_writes_its_time_again_where_a_loser_went_over_it(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:

@@ -24,11 +24,10 @@ from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockError,
     LockLost,
-    LockUnavailable,
 )
 from django_redis_lock.protocol import calls
 from example_project.embedded import EmbeddedServer
-from tests.backends.getset.conftest import GETSET, Configure
+from tests.backends.getset.conftest import Configure
 from tests.backends.getset.test_crossing import request
 from tests.tools import counted
 from tests.tools.docs import DOCS
@@ -226,10 +225,3 @@ def test_the_documented_rule_is_enough_and_names_what_is_used(
     used = {command.split("|")[0] for command in counts} - {"client", "hello", "auth", "config"}
     assert used <= permitted
     assert permitted - used <= {"select"}
-
-
-def test_down(name: str, settings: Any) -> None:
-    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": "redis://127.0.0.1:1/0"}}
-    with pytest.raises(LockUnavailable) as caught:
-        lock(name).acquire()
-    assert caught.value.name == name

@@ -21,21 +21,6 @@ from tests.tools.proxy import Proxy
 pytestmark = pytest.mark.usefixtures("no_workers")
 
 
-@pytest.mark.parametrize("command", ["SETNX", "ZADD", "INCR", "GETSET"])
-def test_lost_reply_does_not_strand_a_lock(
-    name: str, proxied: Callable[..., Proxy], client: redis.Redis, command: str
-) -> None:
-    """A value that was stored is recognized as ours when the call is sent again."""
-    proxy = proxied("record")
-    proxy.lose_replies(1, marker=f"\r\n{command}\r\n".encode())
-    held = lock(name, timeout=20)
-    assert held.acquire(blocking=False)
-    assert proxy.lost.acquire(blocking=False)
-    held.ensure_held()
-    held.release()
-    assert not client.exists(f"lock:{name}")
-
-
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("command", ["GETSET", "DEL"])
 def test_lost_reply_to_a_renewal_or_a_release_is_no_loss(

@@ -79,19 +79,6 @@ def test_the_fence_of_a_vote(keys: Server, last: int, least: int, ahead: int) ->
     assert keys.vote("one", least=later + least)["fence"] == later + ahead
 
 
-def test_votes_prune_the_index(keys: Server) -> None:
-    """One in sixteen, by the clock."""
-    pruned = set()
-    for _ in range(300):
-        keys.client.zadd(keys.index, {"expired": 1})
-        keys.client.delete(keys.lock)
-        now = keys.vote("one")["now"]
-        gone = keys.client.zscore(keys.index, "expired") is None
-        assert gone is (now % 16 == 0)
-        pruned.add(gone)
-    assert pruned == {True, False}
-
-
 @pytest.mark.parametrize(("attempt", "again"), [(1, False), (2, False), (3, True)])
 def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) -> None:
     """It has a fence and a lease of its own; an earlier one, that comes late, has the vote's."""
