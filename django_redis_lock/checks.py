@@ -10,6 +10,7 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, locks
 
@@ -45,8 +46,6 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
-    from django_redis_lock.backends.prefixes import HINT, collisions
-
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:
@@ -71,7 +70,7 @@ def check_locks(**kwargs: Any) -> list[checks.CheckMessage]:
                     )
                 )
             messages += [
-                checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
+                checks.Error(problem, hint=OTHER_PREFIX, id="django_redis_lock.E006")
                 for problem in collisions(backend, valid)
             ]
             valid.append(backend)

@@ -106,15 +106,11 @@ class ScriptedServer(SingleServer):
     def make_hub(self, scheme: str) -> Hub:
         """Return a hub of a waiting scheme."""
         from django_redis_lock.protocol.waiting import Hub
-        from django_redis_lock.transport.receiving import ReceivingHub, Subscription
+        from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
 
         if scheme == "poll":
             return Hub(interval=self._poll_interval, peeks=True)
-        receiver = Subscription
-        if scheme == "blpop":
-            from django_redis_lock.transport.popping import PoppedList
-
-            receiver = PoppedList
+        receiver = PoppedList if scheme == "blpop" else Subscription
         return ReceivingHub(
             receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
             self._give_back,

@@ -32,6 +32,8 @@ _RECEIVED = 65536
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Makes Linux hold bytes back for up to 200 ms, until more follow."""
 _NUMBER, _TEXT = b":$"
+NOTHING = object()
+"""In place of a message: none has come."""
 
 
 class BlockingClient:
@@ -88,17 +90,13 @@ class BlockingClient:
             if self._broke(connection, is_new, error) and packed.repeatable:
                 return self.call(packed)
             raise
-        if len(self._idle) < self.MOST_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.finish()
+        self._retain(connection)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
-
         until = min(packed.until for packed in batch)
 
         def talk(connection: Connection) -> list[Any]:
@@ -109,10 +107,7 @@ class BlockingClient:
             connection.send(b"".join([packed.pack() for packed in batch]))
             connection.read_due()
             replies = [connection.read() for _ in batch]
-            answers = [
-                connection.complete(packed, reply)
-                for packed, reply in zip(batch, replies, strict=True)
-            ]
+            answers = list(map(connection.complete, batch, replies))
             connection.unlimit()
             return answers
 
@@ -145,11 +140,14 @@ class BlockingClient:
             if self._broke(connection, is_new, error) and repeatable:
                 return self._exchange(talk, repeatable, until)
             raise
+        self._retain(connection)
+        return result
+
+    def _retain(self, connection: Connection) -> None:
         if len(self._idle) < self.MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.finish()
-        return result
 
     def _broke(self, connection: Connection, is_new: bool, error: BaseException) -> bool:
         """Close a connection; return whether the server may have closed it while it was idle.
@@ -266,19 +264,29 @@ class Connection:
             raise reply  # the server is no longer the master, so the connection is closed
         return reply
 
-    def arrives(self, seconds: float) -> bool:
-        """Return whether the next reply begins to arrive within some seconds."""
-        if self._buffer:
-            return True
-        sock = socket_of(self.origin)
-        sock.settimeout(seconds)
-        try:
-            self._receive_more()
-        except TimeoutError:
-            return False
-        finally:
-            sock.settimeout(self.origin.socket_timeout)
-        return True
+    def receive(self, seconds: float) -> Any:
+        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds.
+
+        Raises as ``read`` does, and the server's error. The timeout of the socket stays changed:
+        to set it back would delay the receiver of a message.
+        """
+        if not self._buffer:
+            sock = socket_of(self.origin)
+            sock.settimeout(seconds)
+            try:
+                self._receive_more()
+            except TimeoutError:
+                return NOTHING
+            if not self._buffer.endswith(b"\r\n"):  # the rest may take longer
+                sock.settimeout(self.origin.socket_timeout)
+        return self.read_confirmed()
+
+    def read_confirmed(self) -> Any:
+        """Return a reply as ``read`` does. Raises the server's error as well."""
+        reply = self.read()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def read(self) -> Any:
         """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
@@ -367,8 +375,8 @@ class _Instrumented(Connection):
     def send(self, commands: bytes, flags: int = 0) -> None:
         self.origin.send_packed_command([commands], check_health=False)
 
-    def arrives(self, seconds: float) -> bool:
-        return bool(self.origin.can_read(timeout=seconds))
+    def receive(self, seconds: float) -> Any:
+        return self.read_confirmed() if self.origin.can_read(timeout=seconds) else NOTHING
 
     def read(self) -> Any:
         try:

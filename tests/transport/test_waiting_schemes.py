@@ -183,7 +183,7 @@ def test_nothing_is_popped_while_nobody_waits(
     name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread that pops for asyncio rests between waits, and works again in the next one."""
-    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 0.05)
+    monkeypatch.setattr("django_redis_lock.transport.receiving.ROUND", 0.05)
 
     async def take() -> None:
         async with lock(name, timeout=20, wait="blpop"):
