@@ -391,18 +391,6 @@ def test_a_forked_child_leaves_the_connection_to_its_parent(name: str) -> None:
         assert child.end() == 0
 
 
-def test_a_server_that_restarts_between_two_calls(name: str, settings: Any) -> None:
-    """The second call is answered by the new server, and nobody is told."""
-    with EmbeddedServer() as server:
-        settings.LOCKS = {"default": {"LOCATION": server.url()}}
-        backend = locks["default"]
-        assert backend.call(Peek(name)) is None
-        server.kill()
-        server.restart()
-        assert backend.call(Peek(name)) is None
-        locks.reset()
-
-
 @pytest.mark.usefixtures("server")
 def test_first_use_imports_nothing() -> None:
     """A signal handler that raises in an import can leave its lock taken for good, so none runs."""

@@ -263,23 +263,6 @@ def test_read_only_replica(
     held.release()
 
 
-@pytest.mark.usefixtures("server")
-def test_fences_rise_through_flush_and_future(name: str, client: redis.Redis) -> None:
-    """Fences go on rising after a flush, and after a fence from the future."""
-    with lock(name) as held:
-        first = held.fence
-    client.flushdb()
-    with lock(name) as held:
-        second = held.fence
-    ahead = second + 10**12
-    client.set("lock-fence", ahead)
-    with lock(name) as held:
-        third = held.fence
-    with lock(name) as held:
-        fourth = held.fence
-    assert first < second < ahead < third < fourth
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_no_caller_hangs_while_others_hang_up(
     name: str,
