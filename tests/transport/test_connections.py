@@ -93,7 +93,9 @@ def test_only_some_connections_stay_open(client: redis.Redis) -> None:
     calls = locks["default"].servers.client
     before = connections(client)
     calls._idle.extend([calls._open(math.inf) for _ in range(calls.MOST_IDLE)])
-    calls._exchange(lambda _: calls._idle.append(calls._open(math.inf)), repeatable=True)
+    calls._exchange(
+        lambda *_: calls._idle.append(calls._open(math.inf)), None, repeatable=True, until=math.inf
+    )
     assert len(calls._idle) == calls.MOST_IDLE
     eventually(lambda: len(connections(client) - before) == calls.MOST_IDLE)
 
