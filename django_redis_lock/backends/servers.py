@@ -133,10 +133,6 @@ class ScriptedServer(SingleServer):
         return reply if type(call) is Peek else numbers(reply)
 
     def post(self, call: Call) -> None:
-        """Send a call without waiting for the reply. Raises ``RedisError`` and ``OSError``.
-
-        It may share a packet with the next call; otherwise it leaves within about 200 ms.
-        """
         self.client.post(self.packing.pack(call))
 
     async def apost(self, call: Call) -> None:

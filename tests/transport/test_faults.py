@@ -228,11 +228,13 @@ def test_unreachable_server(name: str, settings: Any) -> None:
             operation()
 
 
+@pytest.mark.parametrize("wait", ["queue", "blpop"])
 def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
-    name: str, settings: Any, server: EmbeddedServer
+    name: str, settings: Any, server: EmbeddedServer, wait: str
 ) -> None:
     """A wait is not cut short by the client's socket timeout, nor does it reconnect."""
-    settings.LOCKS = {"default": {"LOCATION": server.url() + "?socket_timeout=0.1"}}
+    url = server.url() + "?socket_timeout=0.1"
+    settings.LOCKS = {"default": {"LOCATION": url, "OPTIONS": {"WAIT": wait}}}
     held = lock(name, timeout=20)
     held.acquire()
     waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))

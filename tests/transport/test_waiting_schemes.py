@@ -145,19 +145,6 @@ def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: An
         _ = locks["default"]
 
 
-def test_a_wait_outlasts_the_socket_timeout(name: str, settings: Any) -> None:
-    """However short the client's timeout is, it does not cut a wait short."""
-    url = f"{server_url(0)}?socket_timeout=0.2"
-    settings.LOCKS = {"default": {"LOCATION": url, "OPTIONS": {"WAIT": "blpop"}}}
-    with lock(name, timeout=20):
-        assert lock(name).acquire(blocking_timeout=0.7) is False
-        waiter = lock(name, timeout=20)
-        waiting = Background(waiter.acquire)
-        eventually(lambda: waiters(name) == 1)
-        time.sleep(0.5)  # more than the socket timeout, less than a round
-    assert waiting.outcome() is True
-
-
 def test_a_lost_connection_is_opened_again(name: str, client: redis.Redis) -> None:
     """Who pops finds its grant though the connection was cut, before or after the release."""
     for early in (True, False):
