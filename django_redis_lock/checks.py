@@ -11,6 +11,7 @@ from django.core import checks
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, locks
 
@@ -46,8 +47,6 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
 
 def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
-    from django_redis_lock.backends.prefixes import HINT, collisions
-
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:
@@ -70,7 +69,7 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 id="django_redis_lock.W007",
             )
         for problem in collisions(backend, valid):
-            yield checks.Error(problem, hint=HINT, id="django_redis_lock.E006")
+            yield checks.Error(problem, hint=OTHER_PREFIX, id="django_redis_lock.E006")
         valid.append(backend)
     if DEFAULT_ALIAS not in aliases:
         yield checks.Error(

@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -178,10 +179,8 @@ class LockHandler:
 
 def check_prefixes(backend: BaseLockBackend, others: Iterable[BaseLockBackend]) -> None:
     """Raise ``InvalidLockBackend`` if another backend can write a key of this one."""
-    from django_redis_lock.backends.prefixes import HINT, collisions
-
     for problem in collisions(backend, others):
-        raise InvalidLockBackend(f"{problem} {HINT}")
+        raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
 
 
 locks = LockHandler()

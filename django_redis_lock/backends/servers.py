@@ -106,15 +106,11 @@ class ScriptedServer(SingleServer):
     def make_hub(self, scheme: str) -> Hub:
         """Return a hub of a waiting scheme."""
         from django_redis_lock.protocol.waiting import Hub
-        from django_redis_lock.transport.receiving import ReceivingHub, Subscription
+        from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
 
         if scheme == "poll":
             return Hub(interval=self._poll_interval, peeks=True)
-        receiver = Subscription
-        if scheme == "blpop":
-            from django_redis_lock.transport.popping import PoppedList
-
-            receiver = PoppedList
+        receiver = PoppedList if scheme == "blpop" else Subscription
         return ReceivingHub(
             receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
             self._give_back,
@@ -137,10 +133,6 @@ class ScriptedServer(SingleServer):
         return reply if type(call) is Peek else numbers(reply)
 
     def post(self, call: Call) -> None:
-        """Send a call without waiting for the reply. Raises ``RedisError`` and ``OSError``.
-
-        It may share a packet with the next call; otherwise it leaves within about 200 ms.
-        """
         self.client.post(self.packing.pack(call))
 
     async def apost(self, call: Call) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -21,12 +21,17 @@ SETTINGS = (
 )
 """The keys that an entry may have."""
 POLL_INTERVAL = 0.25
-"""Seconds between two looks of a poller, where OPTIONS give no ``POLL_INTERVAL``."""
+"""Seconds between two polls, where OPTIONS give no ``POLL_INTERVAL``."""
 LONGEST_INTERVAL = 10.0
-"""Seconds. Waiters keep their queue alive by looking, so they must not look too rarely."""
+"""Seconds. Waiters keep their queue alive by polling, so they must not poll too rarely."""
 REPLICA_TIMEOUT = 1.0
 """Seconds that replicas may take, where OPTIONS give no ``REPLICA_TIMEOUT``."""
 
+OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
+KEY_WORDS = ("queue", "index", "fence", "audit", "grant", "heard", "server", "claim")
+"""What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
+colon and more."""
+_KEY_END = "\0"
 _PREFIX = re.compile(r"[^\s\"\\]+")
 """What needs no escaping in JSON: the record of a lock that was handed off contains the prefix."""
 
@@ -107,7 +112,7 @@ def read_seconds(
 def read_poll_interval(
     options: Mapping[str, Any], using: str, default: float = POLL_INTERVAL
 ) -> float:
-    """Return the seconds between two looks of a poller."""
+    """Return the seconds between two polls."""
     return read_seconds(options, "POLL_INTERVAL", default, using, most=LONGEST_INTERVAL)
 
 
@@ -127,3 +132,34 @@ def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
         )
     timeout = read_seconds(options, "REPLICA_TIMEOUT", REPLICA_TIMEOUT, using)
     return Replicas(number, timeout) if number else None
+
+
+def collisions(one: Any, others: Iterable[Any]) -> Iterator[str]:
+    """Yield a message for each other entry, of a backend, that can write a key of this one.
+
+    Entries with the same prefix share their locks on purpose.
+    """
+    for other in others:
+        if one.key_prefix == other.key_prefix or not one.databases() & other.databases():
+            continue
+        shared = (
+            max(mine, theirs, key=len).rstrip(_KEY_END)
+            for mine in _key_beginnings(one)
+            for theirs in _key_beginnings(other)
+            if mine.startswith(theirs) or theirs.startswith(mine)
+        )
+        if key := next(shared, ""):
+            yield (
+                f"LOCKS[{one.alias!r}] and LOCKS[{other.alias!r}] can write the same keys: both "
+                f"are in one database, and with the KEY_PREFIX {one.key_prefix!r} as with "
+                f"{other.key_prefix!r} a key can begin with {key!r}."
+            )
+
+
+def _key_beginnings(backend: Any) -> Iterator[str]:
+    """Yield what each key of a backend begins with, up to ``_KEY_END`` if it does not go on."""
+    if backend.lock_keys:  # empty where keys begin with the name, and so can be any
+        yield backend.lock_keys
+    for word in KEY_WORDS:
+        yield f"{backend.key_prefix}-{word}{_KEY_END}"
+        yield f"{backend.key_prefix}-{word}:"

@@ -269,9 +269,9 @@ class ReadIndex(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Listen(Call):
-    """Make a hub receive the grants of a lock for this process."""
+    """Make a ``ReceivingHub`` receive the grants of a lock for this process."""
 
-    hub: Hub
+    hub: Any
     name: str
 
     def do(self, port: Port) -> None:

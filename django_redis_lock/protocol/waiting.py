@@ -241,12 +241,6 @@ class Hub:
         passed = monotonic() - local
         return None if passed > CLOCK_VALID else server_ms + round(passed * 1000)
 
-    def listen(self, name: str = "", until: float = math.inf) -> None:
-        """Begin to receive the grants of a lock; give up ``until`` (monotonic)."""
-
-    async def alisten(self, name: str = "") -> None:
-        """Begin to receive the grants of a lock."""
-
     def close(self) -> None:
         """Close what receives grants."""
 

@@ -97,7 +97,7 @@ and is masked only in a URL or after ``password=``."""
 
 _SETTINGS = re.compile(r"LOCKS|CACHES|CELERY.*|.*BROKER.*")
 _PASSWORD = re.compile(r"pass|secret|credential", re.IGNORECASE)
-_BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
+BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 _BETWEEN_PARTS = re.compile(r"[/?#@:\[\]]+")
 _URLS_OF_CELERY = ("broker_url", "broker_read_url", "broker_write_url", "result_backend")
 _ORDINARY = (
@@ -147,7 +147,7 @@ def _passwords_in(value: Any) -> Iterator[str]:
         case bytes():
             yield from _passwords_in(value.decode(errors="replace"))
         case str():
-            for url in _BETWEEN_URLS.split(value):
+            for url in BETWEEN_URLS.split(value):
                 yield from _passwords_in_url(url)
 
 

@@ -76,7 +76,7 @@ class AsyncClient:
         try:
             return await _answer(connection, packed, reply)
         except asyncio.CancelledError:
-            if monotonic() >= packed.until and connection.silent_since(sent_at):
+            if monotonic() >= packed.until and connection.received_at < sent_at:
                 connection.hang_up()  # other calls that wait for a reply are sent again
             raise
 
@@ -137,7 +137,7 @@ class LoopConnection:
         self._error: Exception | None = None  # why it is broken
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._reader: asyncio.Task[None] | None = None
-        self._received_at = 0.0  # monotonic
+        self.received_at = 0.0  # monotonic
         self._ending = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
 
@@ -150,10 +150,6 @@ class LoopConnection:
     def is_open(self) -> bool:
         """Whether calls can be written."""
         return self._opening is None and self._error is None
-
-    def silent_since(self, moment: float) -> bool:
-        """Whether nothing was received since ``moment`` (monotonic)."""
-        return self._received_at < moment
 
     async def opened(self) -> None:
         """Wait until calls can be written. Raises ``RedisError`` and ``OSError``."""
@@ -235,7 +231,7 @@ class LoopConnection:
             while self._pending:
                 async with asyncio.timeout(self._timeout):
                     answer = await self._reply()
-                self._received_at = monotonic()
+                self.received_at = monotonic()
                 if self._error is not None:
                     return  # all replies have failed already
                 reply = self._pending.popleft()

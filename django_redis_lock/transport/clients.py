@@ -32,6 +32,8 @@ _RECEIVED = 65536
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Makes Linux hold bytes back for up to 200 ms, until more follow."""
 _NUMBER, _TEXT = b":$"
+NOTHING = object()
+"""In place of a message: none has come."""
 
 
 class BlockingClient:
@@ -68,55 +70,16 @@ class BlockingClient:
         Raises ``RedisError`` and ``OSError``, and ``LockUnavailable`` if too few replicas
         acknowledged it.
         """
-        try:  # as _exchange does, in one piece for speed
-            connection, is_new = self._idle.pop(), False
-        except IndexError:
-            connection, is_new = self._open(packed.until), True
-        try:
-            if packed.until != math.inf:
-                connection.limit(packed.until)
-            packed.sending()
-            connection.send(packed.script.pack(packed.keys, packed.args))
-            if connection.due:
-                connection.read_due()
-            reply = connection.read()
-            if packed.replicas is not None or isinstance(reply, ResponseError):
-                reply = connection.complete(packed, reply)
-            if packed.until != math.inf:
-                connection.unlimit()
-        except BaseException as error:
-            if self._broke(connection, is_new, error) and packed.repeatable:
-                return self.call(packed)
-            raise
-        if len(self._idle) < self.MOST_IDLE:
-            self._idle.append(connection)
-        else:
-            connection.finish()
+        reply = self._exchange(Connection.ask, packed, packed.repeatable, packed.until)
         if isinstance(reply, Exception):
             raise reply
         return reply
 
     def call_all(self, batch: Sequence[Packed]) -> list[Any]:
         """Send calls in one go; return the reply, or the server's error, to each."""
-
+        repeatable = all(packed.repeatable for packed in batch)
         until = min(packed.until for packed in batch)
-
-        def talk(connection: Connection) -> list[Any]:
-            if until != math.inf:
-                connection.limit(until)
-            for packed in batch:
-                packed.sending()
-            connection.send(b"".join([packed.pack() for packed in batch]))
-            connection.read_due()
-            replies = [connection.read() for _ in batch]
-            answers = [
-                connection.complete(packed, reply)
-                for packed, reply in zip(batch, replies, strict=True)
-            ]
-            connection.unlimit()
-            return answers
-
-        return self._exchange(talk, all(packed.repeatable for packed in batch), until)
+        return self._exchange(Connection.ask_all, batch, repeatable, until)
 
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
@@ -125,25 +88,24 @@ class BlockingClient:
         ``RedisError`` and ``OSError``. No error does not mean that it arrived: it is lost if the
         connection breaks afterwards.
         """
-
-        def talk(connection: Connection) -> None:
-            packed.sending()
-            connection.post(packed)
-
-        self._exchange(talk, packed.repeatable, packed.until)
+        self._exchange(Connection.post, packed, packed.repeatable, packed.until)
 
     def _exchange(
-        self, talk: Callable[[Connection], Result], repeatable: bool, until: float = math.inf
+        self, talk: Callable[[Connection, Any], Result], what: Any, repeatable: bool, until: float
     ) -> Result:
         try:
             connection, is_new = self._idle.pop(), False
         except IndexError:
             connection, is_new = self._open(until), True
         try:
-            result = talk(connection)
+            if until != math.inf:
+                connection.limit(until)
+            result = talk(connection, what)
+            if until != math.inf:
+                connection.unlimit()
         except BaseException as error:
             if self._broke(connection, is_new, error) and repeatable:
-                return self._exchange(talk, repeatable, until)
+                return self._exchange(talk, what, repeatable, until)
             raise
         if len(self._idle) < self.MOST_IDLE:
             self._idle.append(connection)
@@ -235,12 +197,33 @@ class Connection:
             socket_of(self.origin).settimeout(self.origin.socket_timeout)
             self._limited = False
 
+    def ask(self, packed: Packed) -> Any:
+        """Send a call; return its reply, or the server's error."""
+        packed.sending()
+        self.send(packed.script.pack(packed.keys, packed.args))
+        if self.due:
+            self.read_due()
+        reply = self.read()
+        if packed.replicas is not None or isinstance(reply, ResponseError):
+            reply = self.complete(packed, reply)
+        return reply
+
+    def ask_all(self, batch: Sequence[Packed]) -> list[Any]:
+        """Send calls in one go; return the reply, or the server's error, to each."""
+        for packed in batch:
+            packed.sending()
+        self.send(b"".join([packed.pack() for packed in batch]))
+        self.read_due()
+        replies = [self.read() for _ in batch]
+        return list(map(self.complete, batch, replies))
+
     def post(self, packed: Packed) -> None:
         """Send a call whose reply is read later; it may share a packet with the next command.
 
         It includes the script's source: there may be no one to send it again in time to a server
         that does not know the script.
         """
+        packed.sending()
         self.send(packed.pack(with_source=True), self._more)
         self.due += 1
 
@@ -266,19 +249,29 @@ class Connection:
             raise reply  # the server is no longer the master, so the connection is closed
         return reply
 
-    def arrives(self, seconds: float) -> bool:
-        """Return whether the next reply begins to arrive within some seconds."""
-        if self._buffer:
-            return True
-        sock = socket_of(self.origin)
-        sock.settimeout(seconds)
-        try:
-            self._receive_more()
-        except TimeoutError:
-            return False
-        finally:
-            sock.settimeout(self.origin.socket_timeout)
-        return True
+    def receive(self, seconds: float) -> Any:
+        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds.
+
+        Raises as ``read`` does, and the server's error. The timeout of the socket stays changed:
+        to set it back would delay the receiver of a message.
+        """
+        if not self._buffer:
+            sock = socket_of(self.origin)
+            sock.settimeout(seconds)
+            try:
+                self._receive_more()
+            except TimeoutError:
+                return NOTHING
+            if not self._buffer.endswith(b"\r\n"):  # the rest may take longer
+                sock.settimeout(self.origin.socket_timeout)
+        return self.read_confirmed()
+
+    def read_confirmed(self) -> Any:
+        """Return a reply as ``read`` does. Raises the server's error as well."""
+        reply = self.read()
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
 
     def read(self) -> Any:
         """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
@@ -367,8 +360,8 @@ class _Instrumented(Connection):
     def send(self, commands: bytes, flags: int = 0) -> None:
         self.origin.send_packed_command([commands], check_health=False)
 
-    def arrives(self, seconds: float) -> bool:
-        return bool(self.origin.can_read(timeout=seconds))
+    def receive(self, seconds: float) -> Any:
+        return self.read_confirmed() if self.origin.can_read(timeout=seconds) else NOTHING
 
     def read(self) -> Any:
         try:

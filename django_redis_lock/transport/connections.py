@@ -44,26 +44,23 @@ def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
     """Return a pool with the same settings that shares nothing with the given one.
 
     Its connections speak RESP2 (RESP3 only adds two round trips to connecting), give up in bounded
-    time and try nothing twice. What redis-py adds for its own pools is left out.
+    time and try nothing twice. What redis-py adds for its own pools is left out; what a class of
+    another's takes is not.
     """
     connection_class = pool.connection_class
-    kwargs = _settings(pool.connection_kwargs, connection_class)
-    if isinstance(pool, SentinelConnectionPool):
-        kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
-        return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]
-    return redis.ConnectionPool(connection_class, **kwargs)
-
-
-def _settings(kwargs: dict[str, Any], connection_class: Any) -> dict[str, Any]:
-    """Return the arguments of a connection that are settings, or of a class not redis-py's."""
     known = parameters_of(connection_class)
     left_out = parameters_of(redis.SSLConnection) - _TAKEN_OVER
     taken = {
         name: value
-        for name, value in kwargs.items()
+        for name, value in pool.connection_kwargs.items()
         if value is not None and (name.startswith("ssl_") or name not in left_out)
     }
-    return {**{name: DEFAULTS[name] for name in known & DEFAULTS.keys()}, **taken, "protocol": 2}
+    defaults = {name: DEFAULTS[name] for name in known & DEFAULTS.keys()}
+    kwargs: dict[str, Any] = {**defaults, **taken, "protocol": 2}
+    if isinstance(pool, SentinelConnectionPool):
+        kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
+        return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]
+    return redis.ConnectionPool(connection_class, **kwargs)
 
 
 def pool_from_url(url: str) -> redis.ConnectionPool:

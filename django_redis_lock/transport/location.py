@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.django_private import client_of_cache
-from django_redis_lock.support.text import keep_secrets, without_passwords
+from django_redis_lock.support.text import BETWEEN_URLS, keep_secrets, without_passwords
 from django_redis_lock.transport.connections import (
     SCHEMES,
     ignored_part,
@@ -27,7 +26,6 @@ from django_redis_lock.transport.redis_py import parse_url
 
 DJANGO_REDIS = "django-redis"
 _SERVED_BY = {"django_redis.cache": DJANGO_REDIS, "django.core.cache.backends.redis": "Django"}
-_BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 
 HOW_TO = (
     "Write an alias that django-redis or Django's RedisCache serves, such as "
@@ -248,7 +246,7 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
 def _urls_of(configured: dict[str, Any]) -> list[Any]:
     urls = configured.get("LOCATION", "")
     if isinstance(urls, str):
-        return _BETWEEN_URLS.split(urls)
+        return BETWEEN_URLS.split(urls)
     return [*urls] if isinstance(urls, list | tuple) else [urls]
 
 
@@ -264,7 +262,7 @@ def databases_of(configured: Any) -> set[tuple[Any, ...]]:
             parsed = {"host": "localhost", "port": 6379, "db": database, **parse_url(url)}
         except (ValueError, AttributeError, TypeError):
             continue  # not the URL of a Redis server
-        place = parsed.get("path") or parsed["host"].lower()
-        place = "127.0.0.1" if place in ("localhost", "::1") else place
-        found.add((place, parsed["port"], parsed["db"]))
+        address = parsed.get("path") or parsed["host"].lower()
+        address = "127.0.0.1" if address in ("localhost", "::1") else address
+        found.add((address, parsed["port"], parsed["db"]))
     return found

@@ -10,30 +10,32 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
 from django_redis_lock.support.process import LONGEST_SLEEP
-from django_redis_lock.transport.clients import replies_of
+from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
 from django_redis_lock.transport.threads import shielded, start_in_thread
 
-LOOK_UP = 0.1
+READ_FOR = 0.1
 """Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that
 polls for all may leave that to the leader."""
 SILENCE = 10.0
 """Seconds without a message after which the server is asked for one."""
 ANSWER_WITHIN = 5.0
 """Seconds within which it must answer; otherwise the connection is replaced."""
+ROUND = 2.0
+"""Seconds for which one BLPOP blocks."""
+ALIVE_MS = 5000
+"""Milliseconds after its last sign of life at which a process that pops counts as dead."""
 
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
-NOTHING = object()
-"""In place of a message: none has come."""
 
 
 class ReceivingHub(Hub):
@@ -45,14 +47,14 @@ class ReceivingHub(Hub):
     leader/followers pattern, Schmidt and others, 2000). The first asyncio waiter, which can't
     block, starts a thread that leads from then on, while there are waiters.
 
-    ``give_back`` is called with the name, the token and the remaining lease (seconds) of a lock
-    that was granted to a waiter who has left. With ``confirming`` a grant only makes its waiter
-    poll, and the answer to that counts.
+    ``receiver`` is a ``Subscription`` or has the same methods. ``give_back`` is called with the
+    name, the token and the remaining lease (seconds) of a lock that was granted to a waiter who has
+    left. With ``confirming`` a grant only makes its waiter poll, and the answer to that counts.
     """
 
     def __init__(
         self,
-        receiver: Receiver,
+        receiver: Any,
         give_back: Callable[[str, str, float], object],
         *,
         confirming: bool = False,
@@ -79,10 +81,10 @@ class ReceivingHub(Hub):
         self.receiver.leave_to_parent()
 
     def channel_of(self, name: str) -> str:
-        return self.receiver.channel_of(name)
+        return str(self.receiver.channel_of(name))
 
     def receives(self, name: str) -> bool:
-        return self.receiver.receives(name)
+        return bool(self.receiver.receives(name))
 
     # Connecting.
 
@@ -203,7 +205,7 @@ class ReceivingHub(Hub):
 
     def _lead(self, waiter: LocalWaiter, until: float) -> None:
         while (left := waiter.wakes_at(until) - monotonic()) > 0:
-            if not self.receiver.receive(min(left, LOOK_UP)):
+            if not self.receiver.receive(min(left, READ_FOR)):
                 waiter.must_poll = True  # the connection was closed before the waiter came
                 return
 
@@ -247,20 +249,6 @@ class ReceivingHub(Hub):
                     return
 
 
-class Receiver(Protocol):
-    """What brings messages from a server to a hub."""
-
-    hub: ReceivingHub
-
-    def reset(self) -> None: ...  # begin without any connection, at first and in a forked child
-    def leave_to_parent(self) -> None: ...  # close inherited connections in a forked child only
-    def channel_of(self, name: str) -> str: ...
-    def receives(self, name: str) -> bool: ...
-    def connect(self, name: str) -> None: ...  # raises RedisError and OSError
-    def receive(self, seconds: float) -> bool: ...  # return False if there is no connection
-    def close(self) -> None: ...
-
-
 class Subscription:
     """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
@@ -271,109 +259,149 @@ class Subscription:
         self._prefix = prefix
 
     def reset(self) -> None:
-        self.messages: Messages | None = None
-        self._interrupted: list[Messages] = []  # those that an exception struck while reading
+        self.connection: Connection | None = None
+        self._interrupted: list[Connection] = []  # those that an exception struck while reading
         self._liveness = Liveness()
 
     def leave_to_parent(self) -> None:
-        for messages in (self.messages, *self._interrupted):
-            if messages is not None:
-                leave_to_parent(messages.connection)
+        for connection in (self.connection, *self._interrupted):
+            if connection is not None:
+                leave_to_parent(connection.origin)
 
     def channel_of(self, name: str) -> str:
         return f"{self._prefix}:{self.hub.id}"
 
     def receives(self, name: str) -> bool:
-        return self.messages is not None
+        return self.connection is not None
 
     def connect(self, name: str) -> None:
-        connection = self._dial()
+        origin = self._dial()
         try:
-            connection.connect()
-            messages = Messages(connection)
-            self._introduce(messages)
+            origin.connect()
+            connection = replies_of(origin)
+            origin.send_command(*self._sign_of_life)
+            connection.read_confirmed()
         except BaseException:
-            connection.disconnect()
+            origin.disconnect()
             raise
         self._liveness = Liveness()
-        self.messages = messages
+        self.connection = connection
         self._disconnect_interrupted()
 
-    def _introduce(self, messages: Messages) -> None:
-        messages.connection.send_command("SUBSCRIBE", self.channel_of(""))
-        messages.read()
+    @property
+    def _sign_of_life(self) -> tuple[str, ...]:
+        # Subscribing again changes nothing, and needs no further permission.
+        return "SUBSCRIBE", self.channel_of("")
 
     def close(self) -> None:
-        if self.messages is not None:
-            self._drop(self.messages)
+        if self.connection is not None:
+            self._drop(self.connection)
         self._disconnect_interrupted()
 
     def receive(self, seconds: float) -> bool:
-        messages = self.messages
-        if messages is None:
+        connection = self.connection
+        if connection is None:
             return False
         try:
-            self._receive(messages, seconds)
+            self._receive(connection, seconds)
         except BROKEN:
-            self._drop(messages)
+            self._drop(connection)
         except BaseException:
             # Possibly interrupted in the middle of a message, so the next can't be told apart.
-            self._abandon(messages)
+            self._abandon(connection)
             raise
         return True
 
-    def _receive(self, messages: Messages, seconds: float) -> None:
+    def _receive(self, connection: Connection, seconds: float) -> None:
         def ask() -> None:
-            # Subscribing again changes nothing, and needs no further permission.
-            messages.connection.send_command("SUBSCRIBE", self.channel_of(""), check_health=False)
+            connection.origin.send_command(*self._sign_of_life, check_health=False)
 
-        message = messages.wait(min(seconds, self._liveness.patience(ask)))
+        message = connection.receive(min(seconds, self._liveness.patience(ask)))
         if message is not NOTHING:
             self._liveness.note_seen()
             if message[0] == b"message":
                 self.hub.take_in(message[2])
 
-    def _drop(self, messages: Messages) -> None:
-        self._turn_from(messages)
-        messages.connection.disconnect()
+    def _drop(self, connection: Connection) -> None:
+        self._turn_from(connection)
+        connection.close()
 
-    def _abandon(self, messages: Messages) -> None:
+    def _abandon(self, connection: Connection) -> None:
         """Stop reading from a connection, but leave it open until there is another.
 
         Waiters stay in the queue only while the channel has a subscriber. They find the grants that
         this one receives by polling.
         """
-        self._interrupted.append(messages)
-        self._turn_from(messages)
+        self._interrupted.append(connection)
+        self._turn_from(connection)
 
     def _disconnect_interrupted(self) -> None:
         while self._interrupted:
-            self._interrupted.pop().connection.disconnect()
+            self._interrupted.pop().close()
 
-    def _turn_from(self, messages: Messages) -> None:
+    def _turn_from(self, connection: Connection) -> None:
         """Stop reading from a connection. Grants may be lost, so all waiters have to poll."""
-        if self.messages is messages:
-            self.messages = None
+        if self.connection is connection:
+            self.connection = None
         self.hub.notify_all()
 
 
-class Messages:
-    """What comes over a connection."""
+class PoppedList(Subscription):
+    """Receives what scripts push to a list, with BLPOP, from servers whose channels can't be used.
 
-    def __init__(self, connection: Any) -> None:
-        self.connection = connection
-        self._replies = replies_of(connection)
+    A push does not tell whether anyone pops, so a process refreshes an expiring key while it does.
+    That makes two commands each round, and none while there are no waiters. The list is gone when
+    its last message was popped, and both keys expire if the process dies.
+    """
 
-    def wait(self, seconds: float) -> Any:
-        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds."""
-        return self.read() if self._replies.arrives(seconds) else NOTHING
+    def reset(self) -> None:
+        super().reset()
+        self._asked_until: float | None = None  # when the last BLPOP should have been answered
+        self._distrust: float | None = None  # until when a dropped connection may still pop
 
-    def read(self) -> Any:
-        """Return the next message. Raises the server's error, and what a broken connection does."""
-        message = self._replies.read()
-        if isinstance(message, Exception):
-            raise message
-        return message
+    @property
+    def list_key(self) -> str:
+        """The list of this process."""
+        return super().channel_of("")
+
+    def channel_of(self, name: str) -> str:
+        return f"@list:{self.list_key}"
+
+    def connect(self, name: str) -> None:
+        self._asked_until = None
+        super().connect(name)
+
+    @property
+    def _sign_of_life(self) -> tuple[str, ...]:
+        # All items are text: hiredis can crash if a signal interrupts it while it packs a number.
+        return "SET", f"{self.list_key}:alive", "", "PX", str(ALIVE_MS)
+
+    def _receive(self, connection: Connection, seconds: float) -> None:
+        if self._distrust is not None and monotonic() > self._distrust:
+            self._distrust = None
+            self.hub.notify_all()
+        if self._asked_until is None:
+            self._asked_until = monotonic() + ROUND
+            send = connection.origin.send_command
+            send(*self._sign_of_life, check_health=False)
+            send("BLPOP", self.list_key, str(ROUND), check_health=False)
+        patience = self._asked_until + ANSWER_WITHIN - monotonic()
+        answer = connection.receive(min(seconds, max(0.001, patience)))
+        if answer is NOTHING:
+            if patience <= 0:
+                raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
+        elif answer != b"OK":  # the answer to the sign of life
+            self._asked_until = None
+            if answer is not None:
+                self.hub.take_in(answer[1])
+
+    def _abandon(self, connection: Connection) -> None:
+        self._drop(connection)  # if left open it would go on popping messages
+
+    def _drop(self, connection: Connection) -> None:
+        """Close a connection; until its BLPOP ends the server may pop one more message for it."""
+        self._distrust = monotonic() + ROUND
+        super()._drop(connection)
 
 
 class Liveness:

@@ -6,11 +6,13 @@ All of it stands here. It was seen to work with redis-py 5.2 to 8.1, and
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import math
 import socket
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import redis
@@ -27,7 +29,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from django_redis_lock.transport.threads import run_in_thread
+from django_redis_lock.transport.threads import start_in_thread
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
@@ -144,7 +146,8 @@ def speaks_plain_resp2(connection: Any) -> bool:
 class Dialled:
     """A mixin for asyncio connections that looks up hosts in a thread of its own.
 
-    asyncio would use the default executor of the loop, and wait while it is busy.
+    asyncio would use the default executor of the loop. That is the application's: its threads may
+    all be busy, or even be waiting for a lock that the awaiting task holds.
     """
 
     locate: Callable[[float], tuple[str, int]] | None = None
@@ -160,7 +163,12 @@ class Dialled:
         return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
 
     async def _connect(self) -> None:
-        self._dialled = await run_in_thread(self._dial, discard=socket.socket.close)
+        dialling = start_in_thread(self._dial)
+        try:
+            self._dialled = await asyncio.wrap_future(dialling)
+        except BaseException:  # cancelled; the thread goes on
+            dialling.add_done_callback(_close_dialled)
+            raise
         await super()._connect()  # type: ignore[misc]
 
     def _connection_arguments(self) -> dict[str, Any]:
@@ -170,6 +178,11 @@ class Dialled:
         if "ssl" in arguments:
             arguments["server_hostname"] = host
         return arguments
+
+
+def _close_dialled(dialling: Future[socket.socket]) -> None:
+    if dialling.exception() is None:
+        dialling.result().close()
 
 
 def write(connection: Any, data: bytes) -> None:

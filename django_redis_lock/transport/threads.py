@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import asyncio
 import math
 import threading
 from collections.abc import Callable
@@ -27,29 +26,6 @@ def start_in_thread(function: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=run, name="django-redis-lock-helper", daemon=True).start()
     return outcome
-
-
-async def run_in_thread(
-    function: Callable[[], Result], *, discard: Callable[[Result], object]
-) -> Result:
-    """Return the result of a blocking function without blocking the event loop.
-
-    It does not use the loop's default executor, which is the application's: its threads may all be
-    busy, or even be waiting for a lock that the awaiting task holds.
-
-    If the caller is cancelled the function runs on, and its result is passed to ``discard``.
-    """
-
-    def discard_late(outcome: Future[Result]) -> None:
-        if outcome.exception() is None:
-            discard(outcome.result())
-
-    outcome = start_in_thread(function)
-    try:
-        return await asyncio.wrap_future(outcome)
-    except BaseException:
-        outcome.add_done_callback(discard_late)
-        raise
 
 
 def shielded(function: Callable[[], Result], until: float = math.inf) -> Result:

@@ -8,7 +8,7 @@ import pytest
 from django.core import checks
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.prefixes import WORDS
+from django_redis_lock.backends.settings import KEY_WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
 from tests.tools import findings
 
@@ -48,7 +48,7 @@ def pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         ({"LOCATION": URL, "KEY_PREFIX": "a:b"}, {"LOCATION": URL, "KEY_PREFIX": "a"}),
         *(
             ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": f"lock-{word}{more}"})
-            for word in WORDS
+            for word in KEY_WORDS
             for more in ("", ":x")
         ),
         ({"LOCATION": "one"}, {"LOCATION": URL, "KEY_PREFIX": "lock:x"}),

@@ -44,7 +44,7 @@ def test_a_grant_that_went_to_a_dead_connection_is_found(
 
     The test stands for the old connection: it pops before the new one does.
     """
-    monkeypatch.setattr("django_redis_lock.transport.popping.ROUND", 4)
+    monkeypatch.setattr("django_redis_lock.transport.receiving.ROUND", 4)
     monkeypatch.setattr("django_redis_lock.protocol.waiting.POLL_EVERY", 1000)  # no help from there
     list_key = locks["default"].hub_for("blpop").receiver.list_key
     held = lock(name, timeout=300)

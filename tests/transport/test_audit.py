@@ -10,7 +10,6 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.protocol.waiting import CLOCK_VALID
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
@@ -69,26 +68,3 @@ def test_time_of_waiting_is_the_servers(
             (waiter,) = locks["default"].waiting(name)
             assert -0.02 < (waiter.since - acquired_at).total_seconds() < 5
             assert waiting.outcome() is False
-
-
-def test_clock_that_was_not_heard_of_late_is_asked_for(
-    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that waited long ago asks for the time again before it joins a queue."""
-    with lock(name):
-        acquired_at = locks["default"].holder(name).acquired_at
-        assert not lock(name).acquire(blocking_timeout=0.02)
-        hub = locks["default"].hub
-        local, server_ms = hub._clock
-        hub._clock = local - CLOCK_VALID - 1, server_ms - 3_600_000  # and the clocks went apart
-        assert hub.server_ms() is None
-        waiting = Background(lambda: lock(name).acquire(blocking_timeout=0.2))
-        eventually(lambda: waiters(name) == 1)
-        (waiter,) = locks["default"].waiting(name)
-        assert -0.02 < (waiter.since - acquired_at).total_seconds() < 5
-        assert waiting.outcome() is False
-        monkeypatch.setattr("django_redis_lock.protocol.waiting.CLOCK_VALID", -1)
-        waiting = Background(lambda: lock(name).acquire(blocking_timeout=0.2))
-        eventually(lambda: waiters(name) == 1)
-        assert locks["default"].waiting(name)[0].since is None  # nothing is made up
-        assert waiting.outcome() is False

@@ -11,7 +11,6 @@ from django.core.cache import cache, caches
 
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks
-from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually
 
@@ -102,27 +101,3 @@ def test_a_project_without_the_setting(settings: Any, name: str) -> None:
     assert lock(name, blocking=False).acquire() is False
     cache.clear()
     assert lock(name, blocking=False).acquire() is True
-
-
-@pytest.mark.parametrize("options", [{"nonsense": "hunter-Zwei"}, {"pool_class": "nowhere.Pool"}])
-def test_options_from_which_no_connection_can_be_made(
-    entry: dict[str, Any], settings: Any, options: dict[str, Any]
-) -> None:
-    """They are an error of the checks and of the first use."""
-    entry["OPTIONS"] = options
-    settings.CACHES = {**settings.CACHES}
-    (found,) = check_locks()
-    assert found.id == "django_redis_lock.E009"
-    assert "'locks'" in found.msg
-    assert "from which Django can't make a connection" in found.msg
-    assert "hunter-Zwei" not in found.msg
-    with pytest.raises(InvalidLockBackend, match="'locks'"):
-        lock("a").acquire()
-
-
-def test_a_server_that_is_down(entry: dict[str, Any], settings: Any) -> None:
-    """It is unavailable, as with any LOCATION."""
-    entry["LOCATION"] = "redis://127.0.0.1:1/0"
-    settings.CACHES = {**settings.CACHES}
-    with pytest.raises(LockUnavailable):
-        lock("a").acquire()

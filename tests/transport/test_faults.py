@@ -85,11 +85,11 @@ def test_silent_connection_is_noticed(
     held.acquire()
     waiting = Background(lock(name, timeout=60).acquire)
     eventually(lambda: waiters(name, "direct") == 1)
-    dead = locks["default"].hub.receiver.messages
+    dead = locks["default"].hub.receiver.connection
     time.sleep(0.5)  # several spells of silence, each ended by an answer
-    assert locks["default"].hub.receiver.messages is dead
+    assert locks["default"].hub.receiver.connection is dead
     proxy.silence(listening_only=True)
-    eventually(lambda: locks["default"].hub.receiver.messages not in (None, dead))
+    eventually(lambda: locks["default"].hub.receiver.connection not in (None, dead))
     eventually(lambda: waiters(name, "direct") == 1)
     began = time.monotonic()
     held.release()
@@ -228,18 +228,20 @@ def test_unreachable_server(name: str, settings: Any) -> None:
             operation()
 
 
+@pytest.mark.parametrize("wait", ["queue", "blpop"])
 def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
-    name: str, settings: Any, server: EmbeddedServer
+    name: str, settings: Any, server: EmbeddedServer, wait: str
 ) -> None:
     """A wait is not cut short by the client's socket timeout, nor does it reconnect."""
-    settings.LOCKS = {"default": {"LOCATION": server.url() + "?socket_timeout=0.1"}}
+    url = server.url() + "?socket_timeout=0.1"
+    settings.LOCKS = {"default": {"LOCATION": url, "OPTIONS": {"WAIT": wait}}}
     held = lock(name, timeout=20)
     held.acquire()
     waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
     eventually(lambda: waiters(name) == 1)
-    listening = locks["default"].hub.receiver.messages
+    listening = locks["default"].hub.receiver.connection
     time.sleep(0.5)  # several socket timeouts pass
-    assert locks["default"].hub.receiver.messages is listening
+    assert locks["default"].hub.receiver.connection is listening
     held.release()
     assert waiting.outcome() is True
 
@@ -261,23 +263,6 @@ def test_read_only_replica(
     client.replicaof("NO", "ONE")
     client.close()
     held.release()
-
-
-@pytest.mark.usefixtures("server")
-def test_fences_rise_through_flush_and_future(name: str, client: redis.Redis) -> None:
-    """Fences go on rising after a flush, and after a fence from the future."""
-    with lock(name) as held:
-        first = held.fence
-    client.flushdb()
-    with lock(name) as held:
-        second = held.fence
-    ahead = second + 10**12
-    client.set("lock-fence", ahead)
-    with lock(name) as held:
-        third = held.fence
-    with lock(name) as held:
-        fourth = held.fence
-    assert first < second < ahead < third < fourth
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -96,19 +96,3 @@ def test_who_was_stopped_for_long_comes_back_to_its_place(name: str, client: red
         fences = [int(child.hear().split()[1]) for _ in WAITING_SCHEMES]
         assert first.outcome() < min(fences) < max(fences) < last.outcome()
         assert child.end() == 0
-
-
-def test_waiters_that_lost_their_places_come_back_to_them(name: str, client: redis.Redis) -> None:
-    """So the order outlives the loss of the queue, by a flush or a pause of the server."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    queue = [take(name) for _ in range(20)]
-    before = locks["default"].waiting(name)
-    client.delete(f"lock-queue:{name}")
-    eventually(lambda: waiters(name) == 20)
-    after = locks["default"].waiting(name)
-    assert {each.token_id for each in after} == {each.token_id for each in before}
-    assert [each.since for each in after] == sorted(each.since for each in before)
-    held.release()
-    for each in queue:
-        each.outcome()

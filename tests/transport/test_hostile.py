@@ -398,7 +398,7 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     first.acquire()
     waiting = Background(lambda: second.acquire(blocking_timeout=15))
     eventually(lambda: waiters(VICTIM) == 1)
-    connection = backend.hub.receiver.messages
+    connection = backend.hub.receiver.connection
     (token,) = backend.hub._waiters
     for message in MESSAGES:
         assert raw.publish(
@@ -409,7 +409,7 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     first.ensure_held()
     first.release()
     assert waiting.outcome() is True
-    assert backend.hub.receiver.messages is connection
+    assert backend.hub.receiver.connection is connection
     second.ensure_held()
     second.release()
 

@@ -113,18 +113,20 @@ def test_what_redis_py_understands_is_not_refused(settings: Any, url: str) -> No
 
 @pytest.mark.usefixtures("broken_caches")
 @pytest.mark.parametrize(
-    "options",
+    ("kind", "options"),
     [
-        {"CONNECTION_POOL_KWARGS": {"nonsense": SECRET}},
-        {"CONNECTION_POOL_CLASS": "nowhere.Pool"},
-        {"CLIENT_CLASS": "nowhere.Client"},
-        {"CLIENT_CLASS": "django_redis.client.SentinelClient", "PASSWORD": SECRET},
-        {"SOCKET_TIMEOUT": "5", "PASSWORD": SECRET},
+        (DJANGO_REDIS, {"CONNECTION_POOL_KWARGS": {"nonsense": SECRET}}),
+        (DJANGO_REDIS, {"CONNECTION_POOL_CLASS": "nowhere.Pool"}),
+        (DJANGO_REDIS, {"CLIENT_CLASS": "nowhere.Client"}),
+        (DJANGO_REDIS, {"CLIENT_CLASS": "django_redis.client.SentinelClient", "PASSWORD": SECRET}),
+        (DJANGO_REDIS, {"SOCKET_TIMEOUT": "5", "PASSWORD": SECRET}),
+        (DJANGO, {"nonsense": SECRET}),
+        (DJANGO, {"pool_class": "nowhere.Pool"}),
     ],
 )
-def test_options_that_django_redis_makes_no_connection_from(settings: Any, options: Any) -> None:
-    """They are an error of the checks, and say in which entry of CACHES."""
-    cache = {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://h/11", "OPTIONS": options}
+def test_options_that_make_no_connection(settings: Any, kind: str, options: Any) -> None:
+    """They are an error of the checks, which says in which entry of CACHES."""
+    cache = {"BACKEND": kind, "LOCATION": "redis://h/11", "OPTIONS": options}
     settings.CACHES = {**settings.CACHES, "wrong": cache}
     settings.LOCKS = {"default": {"LOCATION": "wrong"}}
     (found,) = check_locks()

@@ -94,21 +94,6 @@ def test_the_socket_of_a_connection(connection: Any) -> None:
     assert redis_py.socket_of(object()) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("NOSCRIPT No matching script.", redis.exceptions.NoScriptError),
-        ("READONLY You can't", redis.exceptions.ReadOnlyError),
-        ("ODD one", redis.ResponseError),
-        ("ERR max number of clients reached", redis.ConnectionError),
-    ],
-)
-def test_errors_are_those_of_redis_py(text: str, kind: type[Exception]) -> None:
-    """``parse_error`` of the parsers."""
-    error = redis_py.parse_error(redis.Connection(protocol=2), text)
-    assert isinstance(error, kind)
-
-
 class Instrumented(redis.Connection):
     """A connection that does more than redis-py's."""
 

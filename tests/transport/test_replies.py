@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -10,10 +11,10 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.transport.clients import Connection
+from django_redis_lock.transport.clients import NOTHING, Connection
 from django_redis_lock.transport.connections import own_pool
-from django_redis_lock.transport.redis_py import socket_of
 from example_project.embedded import EmbeddedServer
+from tests.tools import Background
 
 MIXED: list[tuple[bytes, Any]] = [
     (b":1763800000000000\r\n", 1763800000000000),
@@ -42,21 +43,22 @@ def ends() -> Iterator[tuple[Connection, socket.socket]]:
     theirs.close()
 
 
-def test_waiting_for_a_reply(ends: tuple[Connection, socket.socket]) -> None:
-    """However it comes, it is waited for no longer than that, and then read as a whole."""
+def test_waiting_for_a_message(ends: tuple[Connection, socket.socket]) -> None:
+    """It is waited for no longer than that; one that has begun to come is read as a whole."""
     replies, server = ends
-    assert not replies.arrives(0.001)
-    server.sendall(b":1\r\n:2\r\n*2\r\n:3\r\n")
-    assert replies.arrives(5)
-    assert [replies.read(), replies.read()] == [1, 2]
-    assert replies.arrives(0.001)  # the beginning of the third
-    server.sendall(b"$1\r\n4\r\n")
-    assert replies.read() == [3, b"4"]
-    assert not replies.arrives(0.001)
-    assert socket_of(replies.origin).gettimeout() == replies.origin.socket_timeout
+    assert replies.receive(0.001) is NOTHING
+    server.sendall(b":1\r\n:2\r\n*2\r\n:3\r\n$1")
+    assert [replies.receive(5), replies.receive(0.001)] == [1, 2]
+    late = Background(lambda: time.sleep(0.05) or server.sendall(b"\r\n4\r\n"))
+    assert replies.receive(0.001) == [3, b"4"]
+    late.outcome()
+    assert replies.receive(0.001) is NOTHING
+    server.sendall(b"-ERR no\r\n")
+    with pytest.raises(redis.ResponseError):
+        replies.receive(5)
     server.close()
     with pytest.raises(redis.ConnectionError):
-        replies.arrives(5)
+        replies.receive(5)
 
 
 def test_replies_of_every_kind_in_one_go(ends: tuple[Connection, socket.socket]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Iterator
@@ -158,24 +157,6 @@ def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) ->
         assert [child.hear() for _ in range(20)] == ["holds"] * 20
 
 
-def test_waiter_of_a_closed_loop_is_passed_over(name: str) -> None:
-    """A task that was never cancelled nor finished is not given the lock."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(lock(name, timeout=30).aacquire())
-    while waiters(name) == 0:
-        loop.run_until_complete(asyncio.sleep(0.01))
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    loop.close()
-    healthy = take(name)
-    began = time.monotonic()
-    held.release()
-    healthy.outcome().release()
-    assert healthy.ended_at - began < CLAIM
-    task._log_destroy_pending = False
-
-
 def test_numbers_are_the_same_in_lua_and_in_python() -> None:
     """The scripts count on waiters that look often enough, and claim in time."""
     source = packing.ACQUIRE.source
@@ -209,19 +190,3 @@ def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: A
             assert waiting.outcome() is True
             assert waiting.ended_at - began < POLL_EVERY / 2
             handle.release()
-
-
-def test_waiters_of_a_silent_process_are_forgotten_after_a_minute(
-    name: str, client: redis.Redis
-) -> None:
-    """They lose their places, however long the queue of them is."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    queue = [f"lock-grant:gone-1 {number:032x} 30000 {{}}" for number in range(250)]
-    client.rpush(f"lock-queue:{name}", *queue)
-    client.zadd("lock-heard", {"lock-grant:gone-1": 61_000 - time.time_ns() // 1_000_000})
-    healthy = take(name)
-    held.release()
-    first = healthy.outcome()
-    assert not client.exists(f"lock-queue:{name}")
-    first.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import threading
@@ -15,7 +14,6 @@ from django_redis_lock import lock, locks
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.tools import (
     Background,
-    connections,
     counted,
     eventually,
     handling,
@@ -47,21 +45,6 @@ def test_hand_off_to_another_process(name: str, wait: str) -> None:
         assert 20 < locks["default"].holder(name).ttl <= 30
         child.say()
         assert child.hear() == "released"
-
-
-def test_lost_wake_up(name: str) -> None:
-    """The release between looking and subscribing wakes the waiter: no wake-up is lost.
-
-    Each round is the first wait of a fresh listener, released as soon as the lock was seen held.
-    """
-    for _ in range(30):
-        locks.reset()
-        held = lock(name, timeout=20)
-        held.acquire()
-        waiting = Background(lock(name, timeout=20).acquire)
-        held.release()
-        assert waiting.outcome() is True
-        locks["default"].force_release(name)
 
 
 def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
@@ -120,56 +103,6 @@ def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseExceptio
     assert lock(name).acquire(blocking=False)
 
 
-def test_hundred_waiting_threads_share_one_connection(name: str, client: redis.Redis) -> None:
-    """However many threads wait, they cost one connection and next to no commands."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    before, listening = connections(client), connections(client, "pubsub")
-    enough = threading.Event()
-
-    def wait() -> bool:
-        other = lock(name, timeout=60)
-        if not other.acquire():
-            return False
-        other.release()
-        return enough.wait(20)
-
-    queue = []
-    for number in range(100):  # one after the other, so that the pool is not taxed by the start
-        queue.append(Background(wait))
-        eventually(lambda number=number: waiters(name) == number + 1)
-    assert len(connections(client, "pubsub") - listening) == 1
-    # Beside it there is what this test, the thread that comes and the one that looks use at once.
-    assert len(connections(client) - before) < 10
-    with counted(client) as counts:
-        time.sleep(1.0)  # idle time is what is measured
-    assert sum(counts.get(command, 0) for command in ("evalsha", "get", "exists", "ping")) < 5
-    held.release()
-    enough.set()
-    assert all(waiting.outcome() for waiting in queue)
-
-
-def test_thousand_waiting_tasks_share_one_connection(name: str, client: redis.Redis) -> None:
-    """A thousand asyncio tasks need one connection for calls and one for grants."""
-
-    async def pass_through() -> int:
-        async with lock(name, timeout=60):
-            return 1
-
-    async def main() -> int:
-        before, listening = connections(client), connections(client, "pubsub")
-        async with lock(name, timeout=60):
-            tasks = [asyncio.create_task(pass_through()) for _ in range(1000)]
-            while (await locks["default"].aholder(name)).waiters < 1000:
-                await asyncio.sleep(0)
-            assert len(connections(client) - before) == 1
-            assert len(connections(client, "pubsub") - listening) == 1
-        return sum(await asyncio.gather(*tasks))
-
-    # Debugging, asyncio notes a stack for each of a thousand who wake.
-    assert asyncio.run(main(), debug=False) == 1000
-
-
 def test_lock_of_another_program_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
     """A lock set by ``SET key value NX PX`` excludes us, and its end is noticed in time."""
     assert client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
@@ -184,19 +117,6 @@ def test_lock_of_another_program_excludes_and_is_followed(name: str, client: red
     assert waiting.outcome() is True
     assert time.monotonic() - began < 5
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
-
-
-def test_nothing_is_left_behind(name: str, client: redis.Redis) -> None:
-    """A million one-off names would leave two keys: no signal keys, no queues, no index entries."""
-    for number in range(20):
-        with lock(f"{name}:{number}", timeout=20) as held:
-            waiting = Background(
-                lambda number=number: lock(f"{name}:{number}", timeout=20).acquire()
-            )
-            eventually(lambda held=held: waiters(held.name) == 1)
-        waiting.outcome()
-        locks["default"].force_release(f"{name}:{number}")
-    assert {key for key in client.keys("*") if client.ttl(key) < 0} == {"lock-fence", "lock-audit"}
 
 
 def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> None:
