@@ -25,6 +25,7 @@ from django_redis_lock.protocol.calls import (
     ask,
     withdrawal,
 )
+from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
 
 if TYPE_CHECKING:
@@ -84,8 +85,12 @@ def _obtain(
         # then withdrawn in the background.
         silent = isinstance(error, LockUnavailable) and error.silent
         if not silent and request.adrift:
+            until = max(request.until, monotonic() + GRACE)
+            if not isinstance(error, LockError):
+                # If it interrupted this code, and not a step, the driver does not know of it.
+                until = monotonic() + TIDY_FOR
             with contextlib.suppress(LockError):
-                yield from ask(withdrawal(request, until=request.until))
+                yield withdrawal(request, until=until)
                 # Over another connection, a call may arrive after its withdrawal.
                 request.sent = request.under_way
         raise

@@ -31,6 +31,8 @@ class Attempt:
         self.until = until
         """When its wait ends, in seconds of the monotonic clock."""
         self.token = ""
+        self.request: Any = None
+        """What the package asks with under that token."""
         self.turn = True
         """Whether it waits for this lock, and not for another one of its group first."""
         self.asked_at: float | None = None
@@ -71,6 +73,10 @@ class Attempt:
         asked_at = self.asked_at
         return asked_at is not None and self.turn and asked_at < self.until and self.process.runs
 
+    def joins(self) -> bool:
+        """Whether it has not been told yet that it waits in the queue."""
+        return self.request.when_waiting is not None
+
     def __repr__(self) -> str:
         return f"{self.process} {self.token[:4]}"
 
@@ -100,7 +106,7 @@ class Ledger:
 
     def requested(self, attempt: Attempt, request: Request) -> None:
         """Note the token under which an attempt asks now."""
-        attempt.token = request.token
+        attempt.token, attempt.request = request.token, request
         attempt.requested_at = self._world.machine.now
         self.by_token[request.token] = attempt
         for other in attempt.group:

@@ -33,6 +33,7 @@ class Loop(asyncio.BaseEventLoop):
         super().__init__()
         self.set_debug(False)  # its checks read the clock
         self._selector = self
+        self._selects = False
         self._tasklets: list[Tasklet] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._failure: Exception | None = None
@@ -100,14 +101,19 @@ class Loop(asyncio.BaseEventLoop):
     def select(self, timeout: float | None) -> list[Any]:
         """Block until the loop is woken, or for some seconds."""
         if timeout is None or timeout > 0:
-            threads.machine.block(None if timeout is None else threads.machine.now + timeout)
+            self._selects = True
+            try:
+                threads.machine.block(None if timeout is None else threads.machine.now + timeout)
+            finally:
+                self._selects = False
         return []
 
     def _process_events(self, events: list[Any]) -> None:
         """Do nothing: there are no files."""
 
     def _write_to_self(self) -> None:
-        threads.machine.wake(self.thread)
+        if self._selects:  # and is not blocked by a lock
+            threads.machine.wake(self.thread)
 
 
 class Tasklet(greenlet):
@@ -245,7 +251,7 @@ class AsyncioConnection:
         if news is None or news.done() or self._loop.is_closed():
             return None
         news.set_result(None)
-        threads.machine.wake(self._thread)
+        self._loop._write_to_self()
         return self._thread
 
 

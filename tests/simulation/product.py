@@ -18,12 +18,15 @@ from typing import Any
 from greenlet import getcurrent
 
 import django_redis_lock
-from django_redis_lock.backends.servers import cluster, cluster_listener, topology
+from django_redis_lock.backends.clusters import listener as cluster_listener
+from django_redis_lock.backends.clusters import servers as cluster
+from django_redis_lock.backends.clusters import topology
+from django_redis_lock.backends.redlock import servers as quorum
 from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
-from django_redis_lock.transport import location, scripts
+from django_redis_lock.transport import location, packing
 from tests.simulation import slots
 from tests.simulation.clients import Client
 from tests.simulation.threads import Future, virtual_thread, virtual_threading, virtual_time
@@ -92,6 +95,8 @@ _VIRTUAL = {
     "socket_of": lambda connection: connection,
     "_Waker": slots.Waker,
 }  # fmt: skip
+_OF_BELLS = "threading", "monotonic"
+"""What is replaced in ``support.process``, whose identities are those of ``enter``."""
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_thread", _Execution()),
@@ -122,7 +127,7 @@ def simulated() -> Iterator[None]:
     ours = _RenewerOfProcess()
     for module in _modules():
         for name, value in _VIRTUAL.items():
-            if hasattr(module, name) and module is not processes:
+            if hasattr(module, name) and (module is not processes or name in _OF_BELLS):
                 replace(module, name, value)
         if getattr(module, "renewer", None) is real_renewer:
             replace(module, "renewer", ours)
@@ -167,16 +172,13 @@ def shown(words: Sequence[bytes]) -> str:
     return " ".join([name, *(_TOKEN.sub(r"\1", word) for word in rest)])
 
 
-KNOWN_SCRIPTS = {
-    script.sha.encode(): script.source.encode()
-    for script in vars(scripts).values()
-    if isinstance(script, scripts.Script)
-}
+_SOURCES = [
+    (name.lower(), script)
+    for module in (packing, quorum)
+    for name, script in vars(module).items()
+    if isinstance(script, packing.Script)
+]
+KNOWN_SCRIPTS = {script.sha.encode(): script.source.encode() for _, script in _SOURCES}
 """What a server knows that has run for a while: the source of each script, by its digest."""
 _TOKEN = re.compile("([0-9a-f]{4})[0-9a-f]{28}")
-_SCRIPTS = {
-    key: name.lower()
-    for name, script in vars(scripts).items()
-    if isinstance(script, scripts.Script)
-    for key in (script.sha, script.source)
-}
+_SCRIPTS = {key: name for name, script in _SOURCES for key in (script.sha, script.source)}

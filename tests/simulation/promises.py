@@ -142,7 +142,8 @@ class BackedBelief(Promise):
 class FirstComeFirstServed(Promise):
     """A lock goes to the first in line whose process runs, and nobody loses a place.
 
-    Who is gone, while its process runs, is served twice at most.
+    Who is gone, while its process runs, is served twice at most. After a loss of data those come
+    back to their places who were told that they wait; who was not joins as if it was new.
     """
 
     def __init__(self, world: World, view: View, *, tells_the_dead: bool = False) -> None:
@@ -161,9 +162,8 @@ class FirstComeFirstServed(Promise):
         for name in self.world.names:
             hold = self._view.hold(name)
             holder, queue = hold.token if hold else "", self._view.queue(name)
-            if name not in self._before:  # in what order these joined was not seen
+            if name not in self._before:
                 self._joined.update(queue)
-                self._served.update(queue)
             former, line = self._before.setdefault(name, (holder, queue))
             if holder == former and queue == line:
                 continue
@@ -214,6 +214,8 @@ class FirstComeFirstServed(Promise):
         own = self.ledger.by_token.get(token)
         if own is None or not own.waits() or token in self._served:
             return False  # a call that was late, or one that begins again
+        if self.world.forgotten and own.joins():
+            return False
         if any(site.offset or site.stepped_back_ms for site in self.world.sites):
             return False  # since when they wait is told by the server's clock
         ahead = [self.ledger.by_token.get(each) for each in queue[: queue.index(token)]]

@@ -7,10 +7,10 @@ import re
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.clusters.topology import shard_of
 from django_redis_lock.backends.getset import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.servers import topology
 from tests.simulation.network import EPOCH, Site
 from tests.simulation.server import Server
 from tests.simulation.slots import Node, Slots
