@@ -6,15 +6,14 @@ if TYPE_CHECKING:
     from django_redis_lock.handler import lock, lock_many, locks
     from django_redis_lock.primitives.group import LockGroup
     from django_redis_lock.primitives.lock import Lock
-    from django_redis_lock.protocol.audit import AuditEntry
-    from django_redis_lock.protocol.records import Holder, Waiter
+    from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 else:
     from django_redis_lock.support import imported_when_used
 
     __getattr__ = imported_when_used(
         __name__,
         {
-            "AuditEntry": "django_redis_lock.protocol.audit",
+            "AuditEntry": "django_redis_lock.protocol.records",
             "Holder": "django_redis_lock.protocol.records",
             "Lock": "django_redis_lock.primitives.lock",
             "LockGroup": "django_redis_lock.primitives.group",

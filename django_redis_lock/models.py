@@ -11,8 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.attention import Attention
-    from django_redis_lock.protocol.records import Holder
+    from django_redis_lock.protocol.records import Attention, Holder
 
 
 class HeldLocks(models.Manager["HeldLock"]):

@@ -25,8 +25,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.attention import Attention, attention
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.protocol.records import Attention, Holder, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords

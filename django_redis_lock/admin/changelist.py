@@ -30,8 +30,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import attention_of, unwritable_because
-from django_redis_lock.protocol.attention import Attention
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.protocol.records import Attention, Holder
 from django_redis_lock.support.text import visible, without_passwords
 
 ERRORS = (LockError, InvalidLockBackend)

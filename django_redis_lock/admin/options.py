@@ -65,9 +65,14 @@ from django_redis_lock.operators import (
     release_shown,
     requires_reason,
 )
-from django_redis_lock.protocol.attention import is_renewed
-from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, AuditEntry
-from django_redis_lock.protocol.records import Holder, Waiter
+from django_redis_lock.protocol.records import (
+    FORCE_RELEASED,
+    FREED,
+    AuditEntry,
+    Holder,
+    Waiter,
+    is_renewed,
+)
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 

@@ -13,8 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.attention import Attention, is_renewed
-from django_redis_lock.protocol.records import Holder, Origin
+from django_redis_lock.protocol.records import Attention, Holder, Origin, is_renewed
 from django_redis_lock.support.text import visible
 
 TIME_OF_DAY = "H:i:s T"

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import Fields
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, Hub
 from django_redis_lock.support.process import forget_after_fork
 

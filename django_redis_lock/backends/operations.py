@@ -22,8 +22,7 @@ from django_redis_lock.support.arguments import check_limit, check_name, check_t
 if TYPE_CHECKING:
     from django_redis_lock.backends.index import Index
     from django_redis_lock.backends.operator_settings import Operators
-    from django_redis_lock.protocol.audit import AuditEntry
-    from django_redis_lock.protocol.records import Holder, Waiter
+    from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 
 # The modules that read records, the audit and the index are imported by the methods that need them.
 # A program that only locks imports none of them.
@@ -174,7 +173,7 @@ class LockOperations(Runner):
         return read_whole(pattern, 10 * self.page_size)  # of names alone
 
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
-        from django_redis_lock.protocol.audit import newest, read_entry
+        from django_redis_lock.protocol.records import newest, read_entry
 
         check_limit(limit, "entries")
         wanted = "" if name is None else check_name(name)
@@ -199,7 +198,7 @@ class LockOperations(Runner):
         by: str = "",
         freed: bool = False,
     ) -> Steps[Holder | None]:
-        from django_redis_lock.protocol.audit import FORCE_RELEASED, FREED, taken
+        from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
 
         by, reason = check_text(by, "by"), check_text(reason, "reason")
         # The call always names the holder: sent twice, it must not hit the next one.

@@ -21,8 +21,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.attention import is_renewed
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.protocol.records import Holder, is_renewed
 from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")

@@ -24,8 +24,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import Outcome, attention_of, unwritable_because
-from django_redis_lock.protocol.audit import AuditEntry
-from django_redis_lock.protocol.records import Holder, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
 Answer = TypeVar("Answer")

@@ -21,8 +21,7 @@ from django_redis_lock.management.output import (
     nothing,
 )
 from django_redis_lock.operators import attention_of, judge
-from django_redis_lock.protocol.audit import AuditEntry
-from django_redis_lock.protocol.records import Holder, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10

@@ -20,7 +20,7 @@ from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.signals import LockSignal
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.audit import Fields
+    from django_redis_lock.protocol.records import Fields
     from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 
 Result = TypeVar("Result")

@@ -1,13 +1,14 @@
-"""Holders and waiters as operators see them, and the JSON records they are read from."""
+"""Holders, waiters and the audit as operators see them, and the records they are read from."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from django_redis_lock.protocol.lease import token_id
 
@@ -255,3 +256,160 @@ def _text(value: Any) -> str | None:
 def _sound(text: str) -> str:
     """Escape lone surrogates, which JSON can contain but no page can."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+# The audit: which locks were released by force, or freed.
+
+FORCE_RELEASED: Final = "force_released"
+FREED: Final = "freed"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One event in the audit. Fields that can't be read are empty or ``None``."""
+
+    id: str
+    """The id of the entry; ids rise with time."""
+    at: datetime | None
+    """When it was written, by the server's clock."""
+    event: str
+    """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
+    holder was dead."""
+    name: str
+    """The lock's name, without the key prefix."""
+    using: str
+    """The alias of the backend in ``LOCKS``."""
+    fence: int | None
+    """The fence of the hold that ended."""
+    token_id: str
+    """The ``Holder.token_id`` of the hold that ended."""
+    host: str | None
+    """The host name of the former holder's machine."""
+    pid: int | None
+    """The former holder's process id."""
+    thread: str | None
+    """The name of the thread that acquired the lock."""
+    task_id: str | None
+    """The id of the Celery task that held the lock, if one did."""
+    task_name: str | None
+    """The name of that task."""
+    by: str
+    """The ``by`` given to ``force_release()``."""
+    reason: str
+    """The ``reason`` given to ``force_release()``, or why it was freed."""
+
+    def __str__(self) -> str:
+        return origin_text(self) or "another program"
+
+
+Fields = Mapping[str, str]
+"""An entry as it is written."""
+
+
+def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
+    """Return the entry for a lock that is released by force or freed."""
+    return {
+        "event": event,
+        "name": holder.name,
+        "fence": "" if holder.fence is None else str(holder.fence),
+        "token_id": holder.token_id,
+        "by": by,
+        "reason": reason,
+        **_written({key: getattr(holder, key) for key in _ORIGIN}),
+    }
+
+
+def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditEntry:
+    """Read an entry from its id and its alternating fields and values."""
+    fields = {
+        key.decode(errors="replace"): value.decode(errors="replace")
+        for key, value in zip(pairs[0::2], pairs[1::2], strict=False)
+    }
+    written_ms = entry_id.split(b"-")[0]
+    known = written_ms.isdigit() and len(written_ms) < 17
+    fence, pid = fields.get("fence", ""), fields.get("pid", "")
+    text: dict[str, Any] = {
+        key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
+    }
+    where: dict[str, Any] = {key: fields.get(key) or None for key in _ORIGIN}
+    where["pid"] = int(pid) if _is_number(pid) else None
+    return AuditEntry(
+        id=entry_id.decode(errors="replace"),
+        at=moment(int(written_ms) * 1000) if known else None,
+        using=using,
+        fence=int(fence) if _is_number(fence) else None,
+        **text,
+        **where,
+    )
+
+
+def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
+    """Merge the pages of several audits, each as ``history.lua`` returns it.
+
+    Returns the id before which the next page begins (empty after the last page), and the entries,
+    newest first. Entries older than the end of any page are left for the next one.
+    """
+    pages = list(pages)
+    end = max((page[0] for page in pages if page[0]), key=_parts, default=b"")
+    entries = [entry for page in pages for entry in page[1:]]
+    entries.sort(key=lambda entry: _parts(entry[0]), reverse=True)
+    return end, [entry for entry in entries if not end or _parts(entry[0]) >= _parts(end)]
+
+
+def _parts(entry_id: bytes) -> tuple[int, ...]:
+    return tuple(map(int, entry_id.split(b"-")))
+
+
+_ORIGIN = ("host", "pid", "thread", "task_id", "task_name")
+
+
+def _written(where: Mapping[str, Any]) -> Fields:
+    return {key: str(value) for key, value in where.items() if value is not None}
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 17
+
+
+# Which holds the admin page and the command mark as needing attention.
+
+DAY = 86_400.0
+LATE = 0.5
+"""The part of a lease that is left when its renewal is late. Renewals come when 2/3 are left."""
+ABOUT = 1.0
+"""Seconds by which the end of the last lease may differ from ``max_hold``."""
+
+
+class Attention(StrEnum):
+    """Why a lock needs an operator's attention."""
+
+    HELD_LONG = "held_long"
+    """Held for longer than ``WARN_AFTER`` allows for its name."""
+    ENDLESS_OLD = "endless_old"
+    """Without end, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
+    RENEWAL_LATE = "renewal_late"
+    """Renewed by its holder, but not in time."""
+
+
+def attention(holder: Holder, threshold: float | None) -> Attention | None:
+    """Return what is wrong with a hold, or ``None`` if nothing is known to be.
+
+    ``threshold`` is the seconds that ``WARN_AFTER`` allows for the name, ``None`` for no limit.
+    A renewal is late when less than half of the lease in the holder's record is left.
+    """
+    if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
+        return Attention.RENEWAL_LATE
+    if holder.held_for is None:
+        return None
+    if holder.ttl is None:
+        too_long = holder.held_for > (DAY if threshold is None else threshold)
+        return Attention.ENDLESS_OLD if too_long else None
+    too_long = threshold is not None and holder.held_for > threshold
+    return Attention.HELD_LONG if too_long else None
+
+
+def is_renewed(holder: Holder) -> bool:
+    """Whether the holder will renew again. It does not once the lease ends at ``max_hold``."""
+    if holder.max_hold is None or holder.held_for is None or holder.ttl is None:
+        return holder.auto_renew
+    return holder.auto_renew and holder.held_for + holder.ttl < holder.max_hold - ABOUT

@@ -24,10 +24,9 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.protocol import calls, conversation
 from django_redis_lock.protocol import lease as leases
-from django_redis_lock.protocol.audit import FORCE_RELEASED, taken
 from django_redis_lock.protocol.calls import Breaking, Call, Listen, Post
 from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
 from django_redis_lock.support.arguments import check_name, check_timeout
 from django_redis_lock.support.process import current_process
 

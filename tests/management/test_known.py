@@ -15,7 +15,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management import releasing
 from django_redis_lock.management.releasing import system_user
 from django_redis_lock.operators import Outcome, Result
-from django_redis_lock.protocol.attention import Attention
+from django_redis_lock.protocol.records import Attention
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually
 from tests.tools.console import command, held

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from django_redis_lock import Lock, locks
-from django_redis_lock.protocol.attention import Attention, attention, is_renewed
 from django_redis_lock.protocol.lease import write_record
-from django_redis_lock.protocol.records import read_holder
+from django_redis_lock.protocol.records import Attention, attention, is_renewed, read_holder
 
 NOW_MS = 1_700_000_000_000
 DAY = 86_400

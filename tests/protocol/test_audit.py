@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.protocol.audit import newest, read_entry
+from django_redis_lock.protocol.records import newest, read_entry
 
 
 def pairs(fields: dict[str, str]) -> list[bytes]:

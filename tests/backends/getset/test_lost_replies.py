@@ -13,7 +13,7 @@ from django_redis_lock.exceptions import (
     LockLost,
 )
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.audit import taken
+from django_redis_lock.protocol.records import taken
 from tests.backends.getset.conftest import Configure
 from tests.backends.getset.test_crossing import Halted, request
 from tests.tools.proxy import Proxy
