@@ -13,7 +13,7 @@ import math
 import mmap
 import random
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from time import monotonic
@@ -183,13 +183,9 @@ class KeyLocks:
                 return lock
         return None
 
-    def holders(self) -> list[Holder]:
-        found = map(self.backend.holder, self.names)
-        return [holder for holder in found if holder is not None]
-
-    def in_queue(self) -> list[Holder]:
-        """Return the holders of the reservations. Raises ``LockUnavailable``."""
-        return list(self.backend.holders_of(self.reservations))
+    def holders(self, names: Sequence[str] = ()) -> list[Holder]:
+        """Return the holders of some locks, by default of those of which a run needs one."""
+        return list(self.backend.holders_of(names or self.names))
 
 
 def name_of_run(key: str) -> str:

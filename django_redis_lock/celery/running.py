@@ -357,7 +357,7 @@ class Run:
         """
         if self.options.on_queue_conflict != "supersede" or self.slip is NO_SLIP:
             return
-        found = self.key_locks.in_queue()
+        found = self.key_locks.holders(self.key_locks.reservations)
         own = next((one for one in found if one.token_id == self.slip.ticket), None)
         for other in found:
             is_message = other.metadata.get("state") == QUEUED

@@ -179,7 +179,7 @@ class Sending:
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         while True:
-            holders = key_locks.in_queue()
+            holders = key_locks.holders(key_locks.reservations)
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
             taken = [one.name for one in holders]
