@@ -14,7 +14,7 @@ from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import TIDY_FOR
-from tests.simulation.ledger import Attempt
+from tests.simulation.ledger import ROUNDING, Attempt
 from tests.simulation.threads import Killed
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ class Actor:
         ``seconds`` is the lease that it sets.
         """
         most = self.world.machine.now + seconds
-        sure = [(attempt, min(attempt.lease_until, most)) for attempt in attempts]
+        sure = [(attempt, min(attempt.lease_until, most) - ROUNDING) for attempt in attempts]
         try:
             return self._attend(act)
         except Interrupted:
