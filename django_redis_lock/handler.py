@@ -19,7 +19,7 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.process import current_process, forget_after_fork
-from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
@@ -159,7 +159,7 @@ class LockHandler:
         except (ImportError, TypeError, AttributeError) as error:
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: "
-                f"{keep_secrets(error)}. The backends are {', '.join(BACKENDS)}."
+                f"{hide_secrets(error)}. The backends are {', '.join(BACKENDS)}."
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(

@@ -19,7 +19,7 @@ from hypothesis import strategies as some
 from django_redis_lock import lock
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.support.text import keep_secrets, without_passwords
+from django_redis_lock.support.text import hide_secrets, without_passwords
 from tests.tools.admin import LIST, page_of, root
 from tests.tools.console import command
 
@@ -101,7 +101,7 @@ def test_all_that_led_to_an_error_is_cleaned() -> None:
     error = RuntimeError([secret, secret.encode()], ValueError(secret))
     error.__cause__ = ImportError(secret)
     error.__cause__.__context__ = OSError(2, secret)
-    keep_secrets(error)
+    hide_secrets(error)
     assert "unknown" not in "".join(traceback.format_exception(error))
     assert "unknown" not in repr((error, error.__cause__, error.__cause__.__context__))
 

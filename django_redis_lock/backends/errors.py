@@ -15,8 +15,8 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Breaking, Call
-from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
+from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import is_read_only
 
 _WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$")
@@ -49,13 +49,13 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
     what = "refused" if refused(error) else "is not available"
     unavailable = LockUnavailable(f"LOCKS[{using!r}] {what}: {why}", name=name)
     unavailable.refused, unavailable.passing = refused(error), passes(error)
-    unavailable.undone = unavailable.refused and isinstance(call, Breaking)
+    unavailable.undone = unavailable.refused and isinstance(call, FORCED_RELEASE)
     return unavailable
 
 
 def reason(error: Exception) -> str:
     """Return why a call failed, without secrets; the error keeps none either."""
-    why = _WHERE_IN_SCRIPT.sub("", keep_secrets(error))
+    why = _WHERE_IN_SCRIPT.sub("", hide_secrets(error))
     if isinstance(error, MasterNotFoundError):
         return why.partition(" : ")[0]  # the rest lists the arguments of every connection
     if isinstance(error, ResponseError) and _NO_SCRIPTS.search(why):

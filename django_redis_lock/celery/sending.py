@@ -141,9 +141,9 @@ class Sending:
     def _take(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         if self._options.on_queue_conflict == "supersede":
             return self._supersede(key_locks)
-        own_place = [key_locks.reservations[0]]
+        own_reservation = [key_locks.reservations[0]]
         if self._options.scope == "queue":
-            key_locks.names = own_place
+            key_locks.names = own_reservation
         lease = self._lease()
 
         def handle(name: str) -> TaskLock:
@@ -165,11 +165,11 @@ class Sending:
             own = next((one for one in holders if one.task_name == self._task.name), None)
             by_tasks = any(one.task_id for one in holders)
             skips = by_tasks and self._options.on_queue_conflict == "skip"
-            if own is not None or not skips or key_locks.names == own_place:
+            if own is not None or not skips or key_locks.names == own_reservation:
                 return None, own or holders[0]
             # The results of other tasks are no answer to this call. So the message has a
             # reservation of its own, and meets the policy for its run.
-            key_locks.names = own_place
+            key_locks.names = own_reservation
 
     def _supersede(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
         """Take the reservation of an older message, or one behind one that has waited long enough.

@@ -19,7 +19,7 @@ from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, token_id
 from django_redis_lock.support.process import (
@@ -164,7 +164,7 @@ def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[
 def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
     """Set what is left of leases, and when they are renewed; return those that are lost."""
     try:
-        return (yield from conversation.set_leases(leases, lease_ms))
+        return (yield from locking.set_leases(leases, lease_ms))
     finally:  # the server may have set them even if no answer came
         renewer.was_set(leases, lease_ms)
 
@@ -182,7 +182,7 @@ def release(held: Held) -> Steps[None]:
         renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
         # An earlier release may have been carried out without an answer; then it is no loss.
         asked = not lease.lost or lease.release_sent_at is not None
-        ours = asked and (yield from conversation.release(lease))
+        ours = asked and (yield from locking.release(lease))
     except LockError:
         _release_in_background(held, lease)
         raise  # the handle still has its lease, so that the caller can try again

@@ -26,7 +26,7 @@ from django_redis_lock.primitives.held import (
     register,
     report_losses,
 )
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Request, token_id, write_record
 from django_redis_lock.support.arguments import (
@@ -221,10 +221,10 @@ class Lock(Held, Handle):
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None
         if from_token_id:
-            steps = conversation.take_over(request, from_token_id)
+            steps = locking.take_over(request, from_token_id)
         else:
             make_hub = partial(backend.hub_for, scheme)
-            steps = conversation.acquire(backend.hubs.get(scheme), request, until, make_hub)
+            steps = locking.acquire(backend.hubs.get(scheme), request, until, make_hub)
         try:
             lease = yield from steps
             if lease is not None:
@@ -299,7 +299,7 @@ class Lock(Held, Handle):
         try:
             # An earlier call may have been carried out without an answer; then it is no loss.
             ask = not lease.lost or lease.release_sent_at is not None
-            detached = ask and (yield from conversation.detach(lease, call))
+            detached = ask and (yield from locking.detach(lease, call))
         except BaseException:  # it may not be detached, so the handle still holds it
             if lease.auto_renew or lease.verify_by is not None:
                 renewer.add(lease, self.backend, self, renew=lease.auto_renew)

@@ -230,7 +230,7 @@ class ForceRelease(Call):
     """Whether a server without scripts may have deleted the lock."""
 
 
-Breaking = Inspect, ForceRelease
+FORCED_RELEASE = Inspect, ForceRelease
 """The calls of a forced release. A server that answers one of them with an error has released
 nothing. Other calls may have been carried out in part, or on too few replicas."""
 

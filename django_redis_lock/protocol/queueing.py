@@ -1,6 +1,6 @@
 """What a waiter asks the server, from joining the queue of a lock until it has the lock.
 
-Like ``conversation``, each function is a generator of steps.
+Like ``locking``, each function is a generator of steps.
 """
 
 from __future__ import annotations

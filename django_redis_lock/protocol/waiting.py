@@ -17,8 +17,8 @@ from django_redis_lock.support.process import (
     AsyncBell,
     Bell,
     forget_after_fork,
-    keep_inherited,
     known_process,
+    retain_inherited,
 )
 
 POLL_EVERY = 0.8
@@ -199,7 +199,7 @@ class Hub:
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""
         inherited = list(self._waiters.values())
-        keep_inherited(inherited)
+        retain_inherited(inherited)
         self._leave_to_parent()
         self._reset()
         for waiter in inherited:

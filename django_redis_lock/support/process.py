@@ -122,7 +122,7 @@ def forget_after_fork(resource: Any) -> None:
     _after_fork.add(resource)
 
 
-def keep_inherited(things: Any) -> None:
+def retain_inherited(things: Any) -> None:
     """Keep what the parent's asyncio tasks wait on from being garbage collected in this child.
 
     A collected task would clean up what it began in the parent. A collected connection would leave

@@ -55,7 +55,7 @@ def without_passwords(text: str) -> str:
     return _NAMED.sub(rf"\1{MASK}", text)
 
 
-def keep_secrets(error: BaseException) -> str:
+def hide_secrets(error: BaseException) -> str:
     """Remove passwords and command arguments from an error and its causes; return its message.
 
     The causes are cleaned too, because a traceback shows them.

@@ -22,9 +22,9 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol import lease as leases
-from django_redis_lock.protocol.calls import Breaking, Call, Listen, Post
+from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen, Post
 from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
 from django_redis_lock.support.arguments import check_name, check_timeout
@@ -70,7 +70,7 @@ def held_by_another(
         auto_renew=renew, lease=lease_s, metadata={"held": "by held_by_another()"}
     )
     request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
-    lease = backend.run(conversation.acquire(None, request, None))
+    lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
         raise LockNotAcquired(f"Lock {name!r} can't go to another: it is held already.", name=name)
     lease.reported = True  # no holder in this process is notified of a loss
@@ -81,7 +81,7 @@ def held_by_another(
     finally:
         renewer.discard(lease)
         try:
-            freed = backend.run(conversation.release(lease))
+            freed = backend.run(locking.release(lease))
         except LockUnavailable:
             release = calls.Release(name, lease.token, patient=False)
             renewer.withdraw(release, backend, lease.longest)
@@ -182,7 +182,7 @@ def _failing(do: Callable[..., Any], using: str | None) -> Callable[..., Any]:
             f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=call.lock_name
         )
         error.passing = False  # a retry would meet the same
-        error.undone = isinstance(call, Breaking)  # nothing was sent
+        error.undone = isinstance(call, FORCED_RELEASE)  # nothing was sent
         raise error
 
     return fail

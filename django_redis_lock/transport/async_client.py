@@ -12,7 +12,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError
 
-from django_redis_lock.support.process import forget_after_fork, keep_inherited
+from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.clients import is_read_only
 from django_redis_lock.transport.packing import Packed
@@ -34,7 +34,7 @@ class AsyncClient:
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
-        keep_inherited(self._connections)
+        retain_inherited(self._connections)
         self._connections = {}
         self._posts = set()
 

@@ -18,7 +18,7 @@ import redis.asyncio
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.support.text import keep_secrets
+from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.redis_py import Dialled, parameters_of, socket_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -74,7 +74,7 @@ def problem_of(url: str) -> str | None:
         pool = redis.ConnectionPool.from_url(url)
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # redis-py raises several classes
-        return f"can't be used by redis-py: {keep_secrets(error)}"
+        return f"can't be used by redis-py: {hide_secrets(error)}"
     return ignored_part(url)
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from django_redis_lock.protocol import conversation, waiting
+from django_redis_lock.protocol import locking, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_VALID, Grant, Hub, LocalWaiter
 from django_redis_lock.support.arguments import check_scheme
@@ -93,7 +93,7 @@ def test_wherever_a_waiter_is_interrupted() -> None:
     """A signal handler may raise as it joins or leaves; those who wait later are served."""
     hub = Hub()
     for at in itertools.count():
-        steps = conversation.acquire(hub, Request("name", f"token {at}", 30.0, "{}"), math.inf)
+        steps = locking.acquire(hub, Request("name", f"token {at}", 30.0, "{}"), math.inf)
         interruption = Interruption(at, waiting)
         with contextlib.suppress(Interrupted), interruption:
             next(steps)

@@ -19,7 +19,7 @@ from tests.tools.proxy import Proxy
 
 AT_MOST = 2.5
 """Seconds for which a caller may be kept beyond its wait on a busy machine; no socket timeout here
-is that short. ``tests/protocol/test_acquiring.py`` has the exact figure."""
+is that short. ``tests/protocol/test_queueing.py`` has the exact figure."""
 BACKENDS = "django_redis_lock.backends"
 TIMEOUTS = {
     "default": "",

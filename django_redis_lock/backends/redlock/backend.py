@@ -348,7 +348,7 @@ class RedlockLockBackend(BaseLockBackend):
             answer and not isinstance(answer, Exception) for answer in answers
         )
         unavailable.undone = (
-            unavailable.refused and isinstance(call, calls.Breaking) and not released
+            unavailable.refused and isinstance(call, calls.FORCED_RELEASE) and not released
         )
         return unavailable
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import calls, conversation
+from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Pause, Peek, Release, Renew, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from tests.protocol.steps import ended, refused
@@ -88,7 +88,7 @@ def test_a_server_has_time_to_answer(
 def test_leases_are_set_as_the_server_says() -> None:
     """What is left counts from the sending; no end and no lock are told apart."""
     held, endless, lost = lease("held"), lease("endless"), lease("lost")
-    steps = conversation.set_leases([held, endless, lost], [5_000, -1, 0])
+    steps = locking.set_leases([held, endless, lost], [5_000, -1, 0])
     call = next(steps)
     assert isinstance(call, Renew)
     assert [(name, ms) for name, _, ms in call.leases] == [
@@ -108,8 +108,8 @@ def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:
     """A signal handler may raise at any moment; renewals of the lease are believed again."""
     mine = lease()
     for at in itertools.count():
-        steps = conversation.set_leases([mine], [5_000])
-        interruption = Interruption(at, conversation)
+        steps = locking.set_leases([mine], [5_000])
+        interruption = Interruption(at, locking)
         with contextlib.suppress(Interrupted), interruption:
             next(steps)
         steps.close()
@@ -149,7 +149,7 @@ def test_held_lock_was_not_detached(given_up: bool) -> None:
 def test_failure_to_set_leases_names_the_first_lock() -> None:
     """An error that has no name gets one, and one that has a name keeps it."""
     for given, shown in (("", "first"), ("other", "other")):
-        steps = conversation.set_leases([lease("first"), lease("second")], [0, 0])
+        steps = locking.set_leases([lease("first"), lease("second")], [0, 0])
         next(steps)
         with pytest.raises(LockUnavailable) as caught:
             steps.throw(refused(given))
@@ -160,7 +160,7 @@ def test_failure_to_set_leases_names_the_first_lock() -> None:
 def test_release_returns_whether_it_was_still_held(held: bool) -> None:
     mine = lease()
     before = monotonic()
-    steps = conversation.release(mine)
+    steps = locking.release(mine)
     call = next(steps)
     assert isinstance(call, Release)
     assert (call.name, call.token) == (mine.name, mine.token)
@@ -172,7 +172,7 @@ def test_release_returns_whether_it_was_still_held(held: bool) -> None:
 
 def test_interrupted_release_is_completed() -> None:
     """With one further call, which is not sent again; what comes of it changes nothing."""
-    steps = conversation.release(lease())
+    steps = locking.release(lease())
     first = next(steps)
     assert isinstance(first, Release)
     assert first.patient
@@ -187,7 +187,7 @@ def test_interrupted_release_is_completed() -> None:
 def test_release_whose_reply_was_lost_is_no_loss() -> None:
     """The second sending finds the lock free, which the first may have released."""
     mine = lease()
-    steps = conversation.release(mine)
+    steps = locking.release(mine)
     lose_reply(steps, next(steps))
     assert ended(steps, 0) is True
 
@@ -196,7 +196,7 @@ def test_release_of_an_expired_lease_is_a_loss() -> None:
     """A lease that had ended before the first sending was not released by it."""
     mine = lease()
     mine.deadline = monotonic() - 1
-    steps = conversation.release(mine)
+    steps = locking.release(mine)
     lose_reply(steps, next(steps))
     assert ended(steps, 0) is False
 
@@ -205,7 +205,7 @@ def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
     """The first call failed, but the server may have carried it out while the lease was valid."""
     mine = lease()
     mine.release_sent_at = monotonic()
-    steps = conversation.release(mine)
+    steps = locking.release(mine)
     call = next(steps)
     call.sending()
     assert ended(steps, 0) is True
@@ -213,7 +213,7 @@ def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
 
 def detaching(mine: Lease) -> tuple[Any, TakeOver]:
     call = TakeOver(Request(mine.name, "ticket", 30.0, "{}"), "digest")
-    steps = conversation.detach(mine, call)
+    steps = locking.detach(mine, call)
     assert next(steps) is call
     return steps, call
 

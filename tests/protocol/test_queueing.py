@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import conversation, queueing
+from django_redis_lock.protocol import locking, queueing
 from django_redis_lock.protocol.calls import (
     Acquire,
     Listen,
@@ -85,7 +85,7 @@ class ListeningHub(Hub):
 def test_one_attempt(answer: Any, fence: int | None, left: float | None) -> None:
     """The lease counts from the sending; a lock that is held is no reason to withdraw anything."""
     hub, wanted = ListeningHub(), request()
-    steps = conversation.acquire(hub, wanted, None)
+    steps = locking.acquire(hub, wanted, None)
     call = poll(steps)
     assert (call.request, call.channel) == (wanted, "")
     lease = ended(steps, answer)
@@ -99,7 +99,7 @@ def test_one_attempt(answer: Any, fence: int | None, left: float | None) -> None
 
 def test_lock_without_end_is_made_so_by_a_second_call() -> None:
     """If it was lost in between, it is taken again."""
-    steps = conversation.acquire(KnowingHub(), request(None), None)
+    steps = locking.acquire(KnowingHub(), request(None), None)
     poll(steps)
     for answer in (-2, -1):
         renewal = steps.send(7)
@@ -129,7 +129,7 @@ def poll(steps: Any, answer: Any = None) -> Acquire:
 def test_waiter_listens_on_the_channel_of_its_lock() -> None:
     """Before it joins the queue, and again if it hears nothing any more."""
     hub, wanted = ListeningHub(), request()
-    steps = conversation.acquire(hub, wanted, monotonic() + 60)
+    steps = locking.acquire(hub, wanted, monotonic() + 60)
     assert poll(steps).channel == ""
     listen = steps.send([HELD, 30_000, 5_000, 0])
     hub.listened_for.add("name")
@@ -153,7 +153,7 @@ def test_waiter_listens_on_the_channel_of_its_lock() -> None:
 
 def waiting(hub: Hub, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
-    steps = conversation.acquire(hub, wanted, monotonic() + 60)
+    steps = locking.acquire(hub, wanted, monotonic() + 60)
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     return steps
@@ -171,7 +171,7 @@ def waiting(hub: Hub, wanted: Request) -> Any:
 )
 def test_when_a_waiter_polls_again(kind: int, ttl_ms: int, seconds: float) -> None:
     """At the end of the lease, or sooner; often, if another program holds the lock."""
-    steps = conversation.acquire(KnowingHub(), request(), monotonic() + 60)
+    steps = locking.acquire(KnowingHub(), request(), monotonic() + 60)
     call = poll(steps)
     wait = steps.send([HELD, ttl_ms, 5_000, kind])
     assert isinstance(wait, Wait)
@@ -182,7 +182,7 @@ def test_when_a_waiter_polls_again(kind: int, ttl_ms: int, seconds: float) -> No
 def test_waiter_joins_the_queue_with_its_first_call() -> None:
     """Where the server's clock is known, and grants are heard."""
     hub, wanted = KnowingHub(), request()
-    steps = conversation.acquire(hub, wanted, monotonic() + 60)
+    steps = locking.acquire(hub, wanted, monotonic() + 60)
     call = poll(steps)
     assert call.channel == hub.channel_of("name")
     assert wanted.since is not None
@@ -209,7 +209,7 @@ def test_all_poll_where_a_waiter_has_lost_its_position(kind: int, lost_its_posit
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
-    steps = conversation.acquire(KnowingHub(), request(), monotonic())
+    steps = locking.acquire(KnowingHub(), request(), monotonic())
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     withdrawal = steps.send(None)
@@ -238,7 +238,7 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         poll(steps)
     steps.close()
     assert set(shares) == {(0.5, 1.5)}
-    steps = conversation.acquire(KnowingHub(), request(), monotonic() + 60)
+    steps = locking.acquire(KnowingHub(), request(), monotonic() + 60)
     poll(steps)
     assert isinstance(steps.throw(refused()), Release)
     with pytest.raises(LockUnavailable) as caught:
@@ -252,7 +252,7 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
     monkeypatch.setattr(queueing, "monotonic", lambda: now)
     for limit in (0.02, 60):
         hub = KnowingHub()
-        steps = conversation.acquire(hub, request(), now + limit)
+        steps = locking.acquire(hub, request(), now + limit)
         poll(steps)
         steps.send([HELD, 30_000, 5_000, JOINED])
         hub.notify_all()
@@ -342,7 +342,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     """Half a second beyond its wait at most, or beyond a second; without a limit, no shorter."""
     before = monotonic()
     until = None if wait is None else before + wait
-    first = next(conversation.acquire(KnowingHub(), request(), until))
+    first = next(locking.acquire(KnowingHub(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
 
@@ -350,7 +350,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
 def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     """The withdrawal is left to the background, too: the server would not answer that either."""
     asked = request()
-    steps = conversation.acquire(KnowingHub(), asked, None)
+    steps = locking.acquire(KnowingHub(), asked, None)
     call = next(steps)
     assert isinstance(call, Acquire)
     call.sending()
@@ -365,7 +365,7 @@ def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PeekingHub
     """The answer tells it; a lock that is free needs no more."""
     hub.clock = None
     wanted = request()
-    steps = conversation.acquire(hub, wanted, monotonic() + 60)
+    steps = locking.acquire(hub, wanted, monotonic() + 60)
     assert poll(steps).channel == ""
     hub.clock = 5_000
     assert poll(steps, [HELD, 30_000, 5_000, 0]).channel == hub.channel_of("name")
