@@ -24,6 +24,7 @@ MOST, LEAST = 10, 4
 PROGRAM = """
 import json, sys
 from benchmarks.contenders import Ours
+from benchmarks.scenarios import let_renewal_sleep
 Ours(sys.argv[1])
 from django_redis_lock import lock
 ran = {}
@@ -37,6 +38,7 @@ def trace(frame, event, arg):
 
 with lock("first"):
     pass
+let_renewal_sleep()
 sys.settrace(trace)
 with lock("x"):
     pass
