@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
@@ -86,7 +87,7 @@ def _obtain(
         silent = isinstance(error, LockUnavailable) and error.silent
         if not silent and request.adrift:
             until = max(request.until, monotonic() + GRACE)
-            if not isinstance(error, LockError):
+            if not isinstance(error, LockError | CancelledError):
                 # If it interrupted this code, and not a step, the driver does not know of it.
                 until = monotonic() + TIDY_FOR
             with contextlib.suppress(LockError):
