@@ -151,7 +151,7 @@ class FirstComeFirstServed(Promise):
         self._view = view
         self._tells_the_dead = tells_the_dead  # at once, so that nothing is handed off to them
         self._before: dict[str, tuple[str, list[str]]] = {}
-        self._joined: set[str] = set()  # who was in a line before
+        self._joined_at: dict[str, float] = {}  # when each was first seen in a queue
         self._served: set[str] = set()  # who had the lock, so that it may join anew
         self._served_in_vain: dict[str, int] = {}  # how often, by the token of who is gone
 
@@ -163,7 +163,7 @@ class FirstComeFirstServed(Promise):
             hold = self._view.hold(name)
             holder, queue = hold.token if hold else "", self._view.queue(name)
             if name not in self._before:
-                self._joined.update(queue)
+                self._note(queue)
             former, line = self._before.setdefault(name, (holder, queue))
             if holder == former and queue == line:
                 continue
@@ -199,9 +199,9 @@ class FirstComeFirstServed(Promise):
         new = [token for token in queue if token not in line]
         # Who did not claim the lock in time is the first again.
         back = [former] if queue[:1] == [former] and former not in line else []
-        returned = [token for token in new if token in self._joined and token not in back]
-        joined = [token for token in new if token not in self._joined and token not in back]
-        self._joined.update(new)
+        returned = [token for token in new if token in self._joined_at and token not in back]
+        joined = [token for token in new if token not in self._joined_at and token not in back]
+        self._note(new)
         others = [token for token in queue if token not in returned]
         if others != back + kept + joined or any(self._is_late(token, queue) for token in returned):
             raise self.broken(f"the line for {name} was {line}, and is {queue}")
@@ -218,8 +218,12 @@ class FirstComeFirstServed(Promise):
             return False
         if any(site.offset or site.stepped_back_ms for site in self.world.sites):
             return False  # since when they wait is told by the server's clock
-        ahead = [self.ledger.by_token.get(each) for each in queue[: queue.index(token)]]
-        return any(each and each.requested_at > own.requested_at + CAME_BACK for each in ahead)
+        ahead = [self._joined_at[each] for each in queue[: queue.index(token)]]
+        return any(joined_at > self._joined_at[token] + CAME_BACK for joined_at in ahead)
+
+    def _note(self, queue: list[str]) -> None:
+        for token in queue:
+            self._joined_at.setdefault(token, self.world.machine.now)
 
     def _is_to_be_served(self, token: str) -> bool:
         attempt = self.ledger.by_token.get(token)
