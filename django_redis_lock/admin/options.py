@@ -54,6 +54,7 @@ from django_redis_lock.admin.wording import (
     wrappable,
 )
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
@@ -433,7 +434,7 @@ def renewed_at(holder: Holder) -> datetime | None:
     lease = holder.lease
     if not is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
         return None  # not renewed, or its holder set another length
-    if holder.held_for is None or holder.held_for <= lease / 3:
+    if holder.held_for is None or holder.held_for <= lease / RENEWALS:
         return None
     assert holder.expires_at
     return holder.expires_at - timedelta(seconds=lease)

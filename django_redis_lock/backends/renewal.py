@@ -28,6 +28,8 @@ from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.process import Bell, forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
+RENEWALS = 3
+"""A lease is renewed after such a part of its length: a third."""
 BATCH = 500
 """How many leases one call renews: the server does nothing else while it runs a script."""
 VERIFY_AFTER = 0.25
@@ -54,9 +56,9 @@ class Entry:
         self.lock = weakref.ref(lock)
         self.name, self.token, self.server = lease.name, lease.token, server
         self.final = False  # no renewal sets a later end any more
-        self.period = lease.timeout / 3 if renew and lease.timeout is not None else math.inf
+        self.period = lease.timeout / RENEWALS if renew and lease.timeout is not None else math.inf
         if lease.verify_by is None:
-            self.due = lease.deadline - 2 * self.period
+            self.due = lease.deadline - (RENEWALS - 1) * self.period
         else:
             self.due = monotonic() + min(VERIFY_AFTER, self.period)
 
@@ -69,7 +71,7 @@ class Entry:
         """Return how long a lease to ask for; 0 only looks at it."""
         if not self.renews:
             return 0
-        return milliseconds(max(0.0, min(3 * self.period, lease.renew_until - monotonic())))
+        return milliseconds(max(0.0, min(RENEWALS * self.period, lease.renew_until - monotonic())))
 
     def lost_at(self) -> float:
         """Return when the lock counts as lost if the server does not answer."""
@@ -138,7 +140,7 @@ class Renewer:
         for lease, ms in zip(leases, lease_ms, strict=True):
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
-                entry.due = min(entry.due, monotonic() + ms / 3000)
+                entry.due = min(entry.due, monotonic() + ms / 1000 / RENEWALS)
                 if entry.due < entry.server.wakes_at:
                     entry.server.wake(entry.due)
 
@@ -319,7 +321,7 @@ class ServerRenewer:
                 elif lease.version == version and entries.get(entry.token) is entry:
                     # Otherwise its holder has released it, or sets it to something else.
                     lease.renewed(left_ms, call.sent_at)
-                    entry.final = ms < milliseconds(3 * entry.period)
+                    entry.final = ms < milliseconds(RENEWALS * entry.period)
                     entry.due = lease.deadline if entry.final else call.sent_at + entry.period
 
     def _lease_of(self, entry: Entry) -> Lease | None:
@@ -331,7 +333,7 @@ class ServerRenewer:
                     "Lock %r was dropped without being released, and becomes free within %.1f s. "
                     "Keep the handle, or use it as a context manager.",
                     entry.name,
-                    3 * entry.period,
+                    RENEWALS * entry.period,
                 )
         elif not entry.renews and (lease.passed or lease.verify_by is None):  # nothing to verify
             self._renewer.remove(entry)

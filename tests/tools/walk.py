@@ -87,13 +87,18 @@ def _quoted(body: list[ast.stmt], source: list[str], ran: set[int]) -> Iterator[
         if ran.isdisjoint(range(statement.lineno, end + 1)):
             continue
         within = [*_quoted(inside or [], source, ran)]
-        if inside and not within:  # an exception to the rule, which does not apply
+        otherwise = [*_quoted(getattr(statement, "orelse", []), source, ran)]
+        if inside and not (within or otherwise):  # an exception, which did not apply
             continue
+        indent = " " * statement.col_offset
         head = source[statement.lineno - 1 : end]
         yield from (line for line in head if not line.lstrip().startswith("#"))
-        yield from within
+        yield from within or ([f"{indent}    ..."] if inside else [])
+        if otherwise:
+            yield f"{indent}else:"
+            yield from otherwise
         if final := [*_quoted(getattr(statement, "finalbody", []), source, ran)]:
-            yield " " * statement.col_offset + "finally:"
+            yield f"{indent}finally:"
             yield from final
 
 
