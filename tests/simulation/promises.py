@@ -218,8 +218,14 @@ class FirstComeFirstServed(Promise):
             return False
         if any(site.offset or site.stepped_back_ms for site in self.world.sites):
             return False  # since when they wait is told by the server's clock
-        ahead = [self._joined_at[each] for each in queue[: queue.index(token)]]
-        return any(joined_at > self._joined_at[token] + CAME_BACK for joined_at in ahead)
+        # What counts is since when each waits, which is between its request and its joining.
+        joined_at = self._joined_at[token]
+        for each in queue[: queue.index(token)]:
+            other = self.ledger.by_token.get(each)
+            asked_later = other and other.requested_at > own.requested_at + CAME_BACK
+            if asked_later and self._joined_at[each] > joined_at + CAME_BACK:
+                return True
+        return False
 
     def _note(self, queue: list[str]) -> None:
         for token in queue:
