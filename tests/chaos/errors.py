@@ -58,6 +58,9 @@ def _unavailable(story: Story, trouble: Trouble) -> bool:
     up its tries. A refusal is raised at once.
     """
     since, at = trouble.since - SLACK, trouble.at + SLACK
+    hold = trouble.request.hold
+    if hold is not None and len(story.missing_votes.between(hold.granted_after, at)) >= 2:
+        return True  # a server that was away when the lock was acquired has no vote for it
     request, process = trouble.request, story.stood_still(trouble.request.process)
     if story.refusals.touch(trouble.since, trouble.at):
         return True

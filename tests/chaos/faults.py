@@ -110,19 +110,21 @@ def server_stopped(stage: Stage) -> None:
 
 
 def server_restarted(stage: Stage) -> None:
+    since = monotonic()
     with stage.outage("restarted"):
         stage.any_server().restart()
-    _rejoin(stage)
+    _rejoin(stage, since)
 
 
 def server_crashed(stage: Stage) -> None:
     """SIGKILL for a server, which comes back with its data."""
     server = stage.any_server()
+    since = monotonic()
     with stage.outage("crashed"):
         server.kill()
         stage.rest(*DOWNTIME)
         server.restart()
-    _rejoin(stage)
+    _rejoin(stage, since)
 
 
 def data_lost(stage: Stage) -> None:
@@ -137,13 +139,14 @@ def data_lost(stage: Stage) -> None:
         server.restart()
         # One of several servers loses a vote, and a holder may lose its majority by that.
         stage.recorder.note("wiped" if stage.site.needed == 1 else "vote_lost", since=since)
-    _rejoin(stage)
+    _rejoin(stage, since)
 
 
-def _rejoin(stage: Stage) -> None:
-    """Wait until a server that was started anew takes part again."""
+def _rejoin(stage: Stage, since: float) -> None:
+    """Wait until a server that was away ``since`` a moment, and started anew, votes again."""
     if stage.site.facts.rejoins_in:
         stage.rest(stage.site.facts.rejoins_in + SHORT[0], stage.site.facts.rejoins_in + SHORT[1])
+        stage.recorder.note("vote_missing", since=since)
 
 
 def failover(stage: Stage) -> None:

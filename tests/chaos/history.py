@@ -22,6 +22,7 @@ Of the driver:
     fault      what
     outage     since, what; cut: what, connections
     wiped, vote_lost  since: a server lost its data, or one of several servers did
+    vote_missing  since: one of several servers did not vote
     unsettled  since: leases may have ended early
     forced     name, fence, since: a forced release
     left       keys

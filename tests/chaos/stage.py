@@ -61,7 +61,7 @@ class Stage:
     def outage(self, what: str) -> Iterator[None]:
         """Record that callers may not be served from the block until the servers answer again.
 
-        If one server fails that is not needed, there is nothing to record.
+        If one server fails that is not needed, only votes may be missing.
         """
         since = monotonic()
         try:
@@ -69,8 +69,8 @@ class Stage:
         finally:
             ended = monotonic()
             self.heart.until(lambda: self._pulse.good_at > ended)
-            if len(self.site.servers) <= self.site.needed:
-                self.recorder.note("outage", what=what, since=since)
+            needed = len(self.site.servers) <= self.site.needed
+            self.recorder.note("outage" if needed else "vote_missing", what=what, since=since)
 
     def settled_in(self, since: float = 0.0) -> None:
         """Wait until every process was served a lock since a moment; record which were not."""

@@ -131,6 +131,8 @@ class Story:
         """When the server answered, and refused."""
         self.wipes = self._spans["wiped"]
         self.lost_votes = self._spans["vote_lost"]
+        self.missing_votes = Spans(self._spans["vote_missing"])
+        """When one of several servers did not vote."""
         self.unsettled = self._spans["unsettled"]
         self._paused_in = {process: Spans(spans) for process, spans in self._pauses.items()}
         self._still_in = {

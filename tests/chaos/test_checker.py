@@ -229,6 +229,7 @@ class TestErrors:
             ("unavailable", (10, 11), [("away", 10.2, 10.4)], ("away", 10.2, 11.2)),
             ("unavailable", (10, 15), [("away", 14.2, 14.4), ("cut", 10, 10.5)], ("cut", 10, 14.9)),
             ("unavailable", (10, 13), [("stalled", 10, 11.5)], ("stalled", 11.5, 12.9)),
+            ("unavailable", (11, 13), [("vote_missing", 9, 10)], ("vote_missing", 12, 14)),
         ],
     )
     def test_error_without_a_cause(

@@ -16,6 +16,7 @@ import _thread
 import atexit
 import contextlib
 import copy
+import math
 import threading
 import time
 import weakref
@@ -28,7 +29,7 @@ from typing import Any
 import redis
 
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.redlock.votes import PENDING
+from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Pending
 from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -47,6 +48,9 @@ ADMIT = Script("quorum_admit")
 
 READ_FOR = 5.0
 """Seconds without an answer after which a connection is closed."""
+LAG = 0.05
+"""Seconds for which a caller of a contested lock waits for the servers that have not answered; more
+if the others took longer."""
 
 
 def ignore(answer: Any = None) -> None:
@@ -63,12 +67,20 @@ class Job:
     reply: Callable[[Any], object] = ignore
     owed: bool = False
     """Whether to send it again after a failure."""
+    taken: bool = False
+    """Whether the thread has it, and may have sent it."""
     sendings: int = 0
+
+    def __post_init__(self) -> None:
+        self.packed.sending = self._sending
+
+    def _sending(self) -> None:
+        self.sendings += 1
 
     def cancel(self) -> bool:
         """Do not send it; return False if it was sent already, or may have been."""
-        self.until = 0.0  # before the look at `sendings`: the thread does both the other way round
-        return not self.sendings
+        self.until = 0.0  # before `taken` is read: the thread does both the other way round
+        return not self.taken
 
 
 class Executor:
@@ -150,7 +162,7 @@ class Executor:
         late: Any = redis.exceptions.TimeoutError("It could not be asked in time")
         due = []
         for job in jobs:
-            job.sendings += 1
+            job.taken = True
             if now < job.until:
                 due.append(job)
             else:
@@ -183,13 +195,14 @@ class Ballot(Step):
 
     ``count`` gets the answers so far, one per server, with exceptions and ``PENDING`` among them.
     It returns their outcome, or ``PENDING`` while missing answers could change it; it may raise.
-    A majority of answers is needed at least. After ``timeout`` seconds a missing answer counts as
-    an exception.
+    A majority of answers is needed at least. After ``timeout`` seconds, or soon after the outcome
+    is ``CONTESTED``, a missing answer counts as an exception.
     """
 
     def __init__(self, size: int, count: Callable[[list[Any]], Any], timeout: float) -> None:
         self.jobs: list[Job] = []
-        self.until = monotonic() + timeout
+        self._sent_at = monotonic()
+        self.until = self._sent_at + timeout
         self.answers: list[Any] = []
         """The answers that were counted last."""
         self._received: list[Any] = [PENDING] * size
@@ -207,24 +220,27 @@ class Ballot(Step):
     def do(self, port: Any) -> Any:
         """Block until the outcome is known, and return it."""
         bell = Bell()
-        while (outcome := self._outcome(bell.ring)) is PENDING:
+        while isinstance(outcome := self._outcome(bell.ring), Pending):
             bell.wait(self.until)
         return outcome
 
     async def ado(self, port: Any) -> Any:
         """Wait until the outcome is known, and return it."""
-        while (outcome := self._outcome((bell := AsyncBell()).ring)) is PENDING:
+        while isinstance(outcome := self._outcome((bell := AsyncBell()).ring), Pending):
             await bell.wait(self.until)
         return outcome
 
     def _outcome(self, wake: Callable[[], object]) -> Any:
         self._wake = wake  # before the count, so that no answer is missed
         self.answers = list(self._received)
-        if monotonic() >= self.until:
+        now = monotonic()
+        if now >= self.until:
             late = redis.exceptions.TimeoutError("No answer in time")
             self.answers = [late if item is PENDING else item for item in self.answers]
         outcome = self._count(self.answers)
-        if outcome is not PENDING:
+        if outcome is CONTESTED:
+            self.until = min(self.until, now + max(LAG, now - self._sent_at))
+        elif outcome is not PENDING:
             self._wake = None
         return outcome
 
@@ -282,8 +298,8 @@ class Server(RedisLockBackend):
                 return self._pack_own(READ_FENCE, call.delay_ms)
             case Admit():
                 return self.admit(call.fence)
-        packed = self._packing.pack(call)
-        packed.sending = ignore  # it counts as sent when the first server was asked
+        packed = self._packing.pack(call, ignore)  # it counts as sent when any server was asked
+        packed.until = math.inf  # the ballot ends in time, and the connection serves others, too
         return packed
 
     def acquire(
@@ -324,7 +340,7 @@ def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
 
 
 def _packed(script: Script, keys: Sequence[str], *args: int | str) -> Packed:
-    return Packed(script, keys, [*map(str, args)], ignore)
+    return Packed(script, keys, [*map(str, args)], ignore, repeatable=True)
 
 
 def check_servers(alias: str, location: Any) -> list[str]:

@@ -24,10 +24,14 @@ Answers = Sequence[Any]
 
 
 class Pending:
-    """The type of ``PENDING``, which stands for an answer that has not come yet."""
+    """The type of ``PENDING`` and ``CONTESTED``."""
 
 
 PENDING = Pending()
+"""An answer that has not come yet, or an outcome that it could change."""
+CONTESTED = Pending()
+"""An outcome that a missing answer could change, while the votes that callers wait with exclude
+each other: to wait long for a silent server would keep the lock from all of them."""
 
 
 class NoQuorum(Exception):
@@ -81,10 +85,12 @@ def count_votes(answers: Answers) -> Any:
     missing = sum(item is PENDING for item in answers)
     if len(mine) >= needed:
         return Votes(won=True, now_ms=_now_ms(voters))
-    if len(mine) + missing >= needed or len(voters) < needed <= len(voters) + missing:
+    if len(voters) < needed <= len(voters) + missing:
         return PENDING
     if len(voters) < needed:
         raise NoQuorum(answers)
+    if len(mine) + missing >= needed:
+        return CONTESTED
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
     return Votes(

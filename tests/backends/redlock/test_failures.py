@@ -43,6 +43,30 @@ def test_no_majority_is_unavailable_and_not_a_refusal(
         eventually(lambda: servers.clients[2].get(f"lock:{name}") is None)
 
 
+def test_a_contested_vote_does_not_wait_for_a_silent_server(servers: Quorum, name: str) -> None:
+    """Callers that share the votes of the others give them back, long before the timeout."""
+    with in_use(servers, SERVER_TIMEOUT=600):
+        first, second, _ = servers.clients
+        first.set(f"lock:{name}", "another's", px=60_000)
+        servers.servers[2].pause()
+        waiting = Background(lambda: lock(name, using="redlock").acquire(blocking_timeout=600))
+        eventually(lambda: second.get(f"lock:{name}"))
+        first.delete(f"lock:{name}")
+        assert waiting.outcome() is True
+
+
+def test_a_vote_survives_an_idle_connection_that_its_server_closes(
+    servers: Quorum, name: str
+) -> None:
+    """It is sent again, since the others would make a majority without it."""
+    with lock(name, using="redlock"):
+        eventually(lambda: all(servers.values(name)))
+    eventually(lambda: servers.values(name) == [None] * 3)
+    servers.clients[0].client_kill_filter(_type="normal", skipme=True)
+    with lock(name, using="redlock"):
+        eventually(lambda: all(servers.values(name)))
+
+
 def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
     """A server that kept its data over a crash gets the release that it missed."""
     with started(3, persist=True) as servers, in_use(servers):
