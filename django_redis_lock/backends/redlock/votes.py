@@ -30,8 +30,8 @@ class Pending:
 PENDING = Pending()
 """An answer that has not come yet, or an outcome that it could change."""
 CONTESTED = Pending()
-"""An outcome that a missing answer could change, while the votes that callers wait with exclude
-each other: to wait long for a silent server would keep the lock from all of them."""
+"""``PENDING`` for callers that share the votes: to wait long for a silent server with some of them
+would keep the lock from all."""
 
 
 class NoQuorum(Exception):
