@@ -113,13 +113,15 @@ def test_all_poll_where_a_waiter_has_lost_its_position(kind: int, lost_its_posit
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
-    steps = locking.acquire(KnowingHub(), request(), monotonic())
+    wanted = request()
+    steps = locking.acquire(KnowingHub(), wanted, monotonic())
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     withdrawal = steps.send(None)
     assert isinstance(withdrawal, Release)
     assert withdrawal.patient
     assert ended(steps, 0) is None
+    assert not wanted.adrift
 
 
 def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -221,8 +221,9 @@ def test_waiters_survive_a_restart_of_the_server(name: str, settings: Any, persi
         locks.reset()
 
 
-def test_unreachable_server(name: str, settings: Any) -> None:
+def test_unreachable_server(name: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server is LockUnavailable, never False: for every operation, sync and async."""
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"LOCATION": "redis://:secret@127.0.0.1:1/0"}}
     with pytest.raises(LockUnavailable) as caught:
         lock(name).acquire(blocking=False)
