@@ -19,7 +19,6 @@ from tests.tools import QUEUED, SOON, Background, connections, counted, eventual
 
 pytestmark = pytest.mark.usefixtures("server")
 
-OTHERS = ("blpop", "poll")
 HASTY = (
     """
     locks["default"].hub_for("poll").claim_ms = 300
