@@ -32,11 +32,6 @@ def lost() -> Iterator[Told]:
         yield calls
 
 
-def own_locks(settings: Any, server: EmbeddedServer, **params: Any) -> None:
-    """Configure the default alias with a server for this test."""
-    settings.LOCKS = {"default": {"LOCATION": server.url(), **params}}
-
-
 def renewers(using: str = "default") -> int:
     """Return how many threads renew the leases of a backend."""
     targets = [getattr(item, "_target", None) for item in threading.enumerate()]
@@ -91,7 +86,7 @@ def test_renewal_survives_an_outage_shorter_than_the_lease(
     name: str, settings: Any, own_server: EmbeddedServer
 ) -> None:
     """A failed renewal is retried until the server is back; nothing is lost."""
-    own_locks(settings, own_server, TIMEOUT=6)
+    settings.LOCKS = {"default": {"LOCATION": own_server.url(), "TIMEOUT": 6}}
     with lock(name) as held:
         own_server.pause()
         try:
@@ -182,12 +177,6 @@ def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
 
 
 # Several servers, many leases, and a server that does not answer.
-
-
-@pytest.fixture
-def unavailable() -> Iterator[Told]:
-    with told(signals.lock_unavailable) as calls:
-        yield calls
 
 
 @pytest.fixture
@@ -320,7 +309,6 @@ class TestHandedOff:
 def test_an_outage_is_reported_and_in_the_end_a_loss(
     name: str,
     stopped: EmbeddedServer,
-    unavailable: Told,
     lost: Told,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -330,13 +318,12 @@ def test_an_outage_is_reported_and_in_the_end_a_loss(
     """
     held = lock(name, timeout=3, auto_renew=True, using="other")
     held.acquire()
-    with caplog.at_level(logging.WARNING, "django_redis_lock"):
+    with told(signals.lock_unavailable) as calls:
         stopped.kill()
-        eventually(lambda: unavailable)
-    (told, *_) = unavailable
-    assert told["using"] == "other"
-    assert told["sender"] is type(locks["other"])
-    assert isinstance(told["error"], LockUnavailable)
+        eventually(lambda: calls)
+    assert calls[0]["using"] == "other"
+    assert calls[0]["sender"] is type(locks["other"])
+    assert isinstance(calls[0]["error"], LockUnavailable)
     eventually(lambda: "not renewed, trying again" in caplog.text)
     eventually(lambda: held.lost)
     assert held.remaining == 0.0

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
+from celery import Celery
 
 from django_redis_lock.celery.conflicts import logger
 from example_project.embedded import EmbeddedServer
+from tests.apps.celery.app import app as tests_app
 from tests.celery.consumer import Consumer
 from tests.tools.celery_worker import Worker, events, worker_of_module
 
@@ -38,6 +40,15 @@ def client(worker: Worker) -> Iterator[redis.Redis]:
 def what() -> str:
     """What a test's tasks are about, and their keys end with."""
     return uuid.uuid4().hex[:12]
+
+
+@pytest.fixture
+def own_app() -> Iterator[Celery]:
+    """An app of the test's own, which no worker serves."""
+    own = Celery("own", broker="memory://", backend="cache+memory://", set_as_current=False)
+    yield own
+    own.close()
+    tests_app.set_current()
 
 
 @pytest.fixture

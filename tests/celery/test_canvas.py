@@ -116,16 +116,6 @@ def test_chord_header(case: Case) -> None:
 
 
 @each_conflict
-def test_chord_body(case: Case) -> None:
-    """A body that meets a conflict ends in its own way; the header has succeeded."""
-    result = chord([tasks.echo.s(1), tasks.echo.s(2)], case.member).delay()
-    case.sent()
-    check_last(case, result)
-    eventually(result.parent.successful, "the header")  # Celery 5.5 can't wait for it in get()
-    assert result.parent.get(timeout=WAIT) == [1, 2]
-
-
-@each_conflict
 def test_group(case: Case) -> None:
     """Each member of a group has a result, the duplicate too."""
     result = group(tasks.echo.s(1), case.member, tasks.echo.s(3)).delay()
@@ -155,15 +145,6 @@ def check_failed_chord(result: AsyncResult, text: str) -> None:
     eventually(lambda: result.state == "FAILURE", "the failure of the chord")
     assert isinstance(result.result, ChordError)
     assert text in str(result.result)
-
-
-def check_last(case: Case, result: AsyncResult) -> None:
-    """Assert how a task ends that nothing follows on."""
-    if case.fails:
-        with pytest.raises(TaskAlreadyRunning):
-            result.get(timeout=WAIT)
-    else:
-        case.check(result.get(timeout=WAIT))
 
 
 def check_end_of_chain(case: Case, result: AsyncResult, member: AsyncResult) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,16 +11,6 @@ from celery.signals import worker_ready
 from django.core.checks import run_checks
 
 from django_redis_lock.celery import single_instance_task
-from tests.apps.celery.app import app as tests_app
-
-
-@pytest.fixture
-def local_app() -> Iterator[Celery]:
-    """An app of the test's own."""
-    own = Celery("local", broker="redis://127.0.0.1:1/0", set_as_current=False)
-    yield own
-    own.close()
-    tests_app.set_current()
 
 
 def found(name: str) -> list[str]:
@@ -58,7 +47,7 @@ def found(name: str) -> list[str]:
     ],
 )
 def test_leases_against_limits(
-    local_app: Celery,
+    own_app: Celery,
     name: str,
     lease: dict[str, Any],
     of_task: dict[str, Any],
@@ -66,9 +55,9 @@ def test_leases_against_limits(
     ids: list[str],
 ) -> None:
     """A lease that a run can outlive, or a broker that redelivers meanwhile, is found."""
-    local_app.conf.update(of_app)
+    own_app.conf.update({"broker_url": "redis://127.0.0.1:1/0", **of_app})
 
-    @local_app.task(name=name, shared=False, **of_task)
+    @own_app.task(name=name, shared=False, **of_task)
     @single_instance_task(**lease)
     def work() -> None: ...
 
@@ -76,26 +65,27 @@ def test_leases_against_limits(
 
 
 def test_tasks_without_a_guard_are_not_the_business_of_the_checks(
-    local_app: Celery, name: str
+    own_app: Celery, name: str
 ) -> None:
     """Nothing is said of other tasks."""
+    own_app.conf.broker_url = "redis://127.0.0.1:1/0"
 
-    @local_app.task(name=name, acks_late=True, time_limit=4000)
+    @own_app.task(name=name, acks_late=True, time_limit=4000)
     def work() -> None: ...
 
     assert found(name) == []
 
 
 def test_a_worker_logs_what_the_checks_find(
-    local_app: Celery, name: str, caplog: pytest.LogCaptureFixture
+    own_app: Celery, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker, which imports all its tasks, checks them when it is ready."""
 
-    @local_app.task(name=name, time_limit=70)
+    @own_app.task(name=name, time_limit=70)
     @single_instance_task(60)
     def work() -> None: ...
 
-    consumer = Mock(app=local_app, **{"pool.info": {}})
+    consumer = Mock(app=own_app, **{"pool.info": {}})
     worker_ready.send(sender=consumer)
     (line,) = [record.message for record in caplog.records if name in record.message]
     assert "W002" in line

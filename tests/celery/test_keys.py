@@ -207,12 +207,6 @@ def test_each_kind_of_value_has_one_text(value: Any, text: str) -> None:
     assert key_of(value) == f"task:a={text}"
 
 
-def test_values_that_differ_have_keys_that_differ() -> None:
-    """None, True, 1, 1.0 and their texts are five and more things."""
-    values = [None, True, False, 0, 1, 1.0, "1", "True", "true", "null", "", [], {}, [1], {"1": 1}]
-    assert len({key_of(value) for value in values}) == len(values)
-
-
 ELSEWHERE = """
 import datetime, decimal, enum, os
 os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"

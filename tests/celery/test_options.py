@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from example_project.embedded import EmbeddedServer
 from tests.tools.proxy import Proxy
 
 
-@pytest.fixture
-def local_app() -> Iterator[Celery]:
-    """An app of the test's own, which no worker serves."""
-    own = Celery("local", broker="memory://", backend="cache+memory://", set_as_current=False)
-    yield own
-    own.close()
-
-
 def work() -> str:
     """Have nothing to do."""
     return "ran"
@@ -34,19 +25,19 @@ def work() -> str:
 # Results.
 
 
-def test_a_lease_without_end_has_no_seconds_left(local_app: Celery, name: str) -> None:
+def test_a_lease_without_end_has_no_seconds_left(own_app: Celery, name: str) -> None:
     """``ttl`` is ``None``, as it is if the holder is unknown."""
     guard = single_instance_task(using="locmem", on_conflict="raise")
-    task = local_app.task(name=name, shared=False)(guard(work))
+    task = own_app.task(name=name, shared=False)(guard(work))
     with lock(name, None, using="locmem"), pytest.raises(TaskAlreadyRunning) as caught:
         task()
     assert caught.value.ttl is None
     assert TaskAlreadyRunning("nobody").ttl is None
 
 
-def test_options_of_celery_once_are_refused(local_app: Celery, name: str) -> None:
+def test_options_of_celery_once_are_refused(own_app: Celery, name: str) -> None:
     """``once=`` is told, not swallowed."""
-    task = local_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))
+    task = own_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))
     with pytest.raises(TypeError, match=r"once= .*celery-once"):
         task.apply_async(once={"graceful": True})
 
@@ -54,11 +45,11 @@ def test_options_of_celery_once_are_refused(local_app: Celery, name: str) -> Non
 # All tasks.
 
 
-def test_an_app_has_defaults(local_app: Celery, name: str, settings: Any) -> None:
+def test_an_app_has_defaults(own_app: Celery, name: str, settings: Any) -> None:
     """Under what the decorator says."""
     settings.SINGLE_INSTANCE_TASK = {"using": "locmem", "on_conflict": "raise"}
-    plain = local_app.task(name=name, shared=False)(single_instance_task(work))
-    skipping = local_app.task(name=f"{name}-2", shared=False)(
+    plain = own_app.task(name=name, shared=False)(single_instance_task(work))
+    skipping = own_app.task(name=f"{name}-2", shared=False)(
         single_instance_task(key=name, on_conflict="skip")(work)
     )
     with lock(name, using="locmem"):
@@ -70,14 +61,14 @@ def test_an_app_has_defaults(local_app: Celery, name: str, settings: Any) -> Non
 
 
 def test_a_task_may_say_what_is_the_default_anyway(
-    local_app: Celery, name: str, settings: Any
+    own_app: Celery, name: str, settings: Any
 ) -> None:
     """Said is said, also where it is what goes without saying."""
     settings.SINGLE_INSTANCE_TASK = {"using": "locmem", "scope": "queue"}
-    task = local_app.task(name=name, shared=False)(single_instance_task(scope="run")(work))
+    task = own_app.task(name=name, shared=False)(single_instance_task(scope="run")(work))
     task.delay()
     assert not list(locks["locmem"].holders())
-    other = local_app.task(name=f"{name}-2", shared=False)(single_instance_task(work))
+    other = own_app.task(name=f"{name}-2", shared=False)(single_instance_task(work))
     other.delay()
     assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}-2~~queued:{name}-2"]
 
@@ -104,11 +95,11 @@ def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> N
     ],
 )
 def test_wrong_defaults_are_found(
-    local_app: Celery, name: str, settings: Any, given: Any, text: str
+    own_app: Celery, name: str, settings: Any, given: Any, text: str
 ) -> None:
     """By the system checks, and at the first use; the import of tasks goes on."""
     settings.SINGLE_INSTANCE_TASK = given
-    task = local_app.task(name=name, shared=False)(single_instance_task(work))
+    task = own_app.task(name=name, shared=False)(single_instance_task(work))
     (found,) = [item for item in run_checks() if item.id == "django_redis_lock.E008"]
     assert text in found.msg
     with pytest.raises(ImproperlyConfigured):
@@ -116,14 +107,12 @@ def test_wrong_defaults_are_found(
 
 
 def test_a_task_that_does_not_fit_the_defaults_is_found(
-    local_app: Celery, name: str, settings: Any
+    own_app: Celery, name: str, settings: Any
 ) -> None:
     """The checks name the task; where the setting is there before it, the import fails."""
     guard = single_instance_task(on_conflict="supersede", scope="queue", using="locmem")
-    local_app.task(name=name, shared=False)(guard(work))
-    other = local_app.task(name=f"{name}-2", shared=False)(
-        single_instance_task(scope="queue")(work)
-    )
+    own_app.task(name=name, shared=False)(guard(work))
+    other = own_app.task(name=f"{name}-2", shared=False)(single_instance_task(scope="queue")(work))
     settings.SINGLE_INSTANCE_TASK = {"on_conflict": "wait"}
     found = [item.msg for item in run_checks() if item.id == "django_redis_lock.E008"]
     (message,) = [item for item in found if name in item]
@@ -139,13 +128,13 @@ def test_a_task_that_does_not_fit_the_defaults_is_found(
 
 @pytest.mark.parametrize("scope", ["queue", "queue_and_run"])
 def test_a_silent_server_is_waited_for_once(
-    own_server: EmbeddedServer, local_app: Celery, name: str, settings: Any, scope: Any
+    own_server: EmbeddedServer, own_app: Celery, name: str, settings: Any, scope: Any
 ) -> None:
     """Sending asks it one question, and does not wait for the answer to another."""
     with Proxy(own_server.port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=2.2"  # beyond what is tried again
         settings.LOCKS = {"default": {"LOCATION": url}}
-        task = local_app.task(name=name, shared=False)(single_instance_task(scope=scope)(work))
+        task = own_app.task(name=name, shared=False)(single_instance_task(scope=scope)(work))
         with lock("warm", timeout=10):
             pass
         asked: list[str] = []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +16,6 @@ from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from django_redis_lock.celery import private
-from tests.apps.celery.app import app as tests_app
 from tests.tools import ROOT, syntax_tree
 
 PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
@@ -36,15 +34,6 @@ PRIVATE_ATTRIBUTES = {
 }
 
 
-@pytest.fixture
-def app() -> Iterator[Celery]:
-    """An app of the test's own."""
-    own = Celery("own", broker="memory://", set_as_current=False)
-    yield own
-    own.close()
-    tests_app.set_current()
-
-
 def body(number: int, *, text: str = "") -> None:
     """Have nothing to do."""
 
@@ -61,17 +50,17 @@ def test_all_of_it_stands_in_one_module() -> None:
                 pytest.fail(f"{path} names {node.attr}")
 
 
-def test_a_task_checks_its_arguments(app: Celery) -> None:
+def test_a_task_checks_its_arguments(own_app: Celery) -> None:
     """``Task.__header__``: what ``apply_async`` checks them by; a class has none."""
-    task = app.task(name="private-9", shared=False)(body)
+    task = own_app.task(name="private-9", shared=False)(body)
     private.check_arguments(task, (1,), {"text": "a"})
     assert hasattr(task, "__header__")
     with pytest.raises(TypeError, match=re.escape("required positional argument: 'number'")):
         private.check_arguments(task, (), {})
-    untyped = app.task(name="private-10", shared=False, typing=False)(body)
+    untyped = own_app.task(name="private-10", shared=False, typing=False)(body)
     private.check_arguments(untyped, (), {})
     private.check_arguments(
-        app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
+        own_app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
     )
 
 
@@ -85,13 +74,13 @@ def test_a_task_checks_its_arguments(app: Celery) -> None:
     ],
 )
 def test_quorum_queues_delay_by_whole_seconds(
-    app: Celery, broker: str, kind: str, exchange: str, whole: bool
+    own_app: Celery, broker: str, kind: str, exchange: str, whole: bool
 ) -> None:
     """``celery.utils.quorum_queues``, the queues that Celery asks there, and its router."""
     own = Queue("own", Exchange("own", type=exchange), queue_arguments={"x-queue-type": kind})
     other = Queue("other", Exchange("other", type="direct"))
-    app.conf.update(broker_url=broker, task_queues=[own, other], task_default_queue="own")
-    task = app.task(name="private-14", shared=False)(body)
+    own_app.conf.update(broker_url=broker, task_queues=[own, other], task_default_queue="own")
+    task = own_app.task(name="private-14", shared=False)(body)
 
     def delays(**options: Any) -> bool:
         return private.delays_by_whole_seconds(task, (1,), {}, options)
@@ -100,19 +89,19 @@ def test_quorum_queues_delay_by_whole_seconds(
     assert delays() is whole
     assert delays(queue="own") is delays(queue=own) is whole
     assert delays(queue="other") is False
-    app.conf.task_always_eager = True
+    own_app.conf.task_always_eager = True
     assert delays() is False
 
 
-def test_a_call_in_a_worker_is_known(app: Celery) -> None:
+def test_a_call_in_a_worker_is_known(own_app: Celery) -> None:
     """However deep; eager and direct calls count for what they are called in."""
     seen: list[bool] = []
 
-    @app.task
+    @own_app.task
     def inner() -> None:
         seen.append(private.in_worker())
 
-    @app.task
+    @own_app.task
     def outer() -> None:
         for call in (inner, inner.apply):
             call()
@@ -121,7 +110,7 @@ def test_a_call_in_a_worker_is_known(app: Celery) -> None:
         call()
     assert seen == [False] * 6
     seen.clear()
-    tracer = build_tracer("outer", outer, app=app)
+    tracer = build_tracer("outer", outer, app=own_app)
     tracer("id", (), {}, {"id": "id", "delivery_info": {}})
     assert seen == [True, True]
     assert not private.in_worker()

@@ -38,7 +38,6 @@ from tests.tools.celery_worker import (
     go,
     held,
     key_of,
-    place_of,
     ran,
     signals_of,
     started,
@@ -103,7 +102,7 @@ def test_conflicts_burn_no_retries(
 
 # Other ends.
 
-ENDS = ["ignore", "reject", "exit", "replace", "replace by another", "replace by itself"]
+ENDS = ["ignore", "reject", "replace", "replace by another", "replace by itself"]
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -178,22 +177,6 @@ def eager(session_server: EmbeddedServer) -> Iterator[Celery]:
     own.conf.task_always_eager = True
     yield own
     locks.reset()
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_eager_tasks_are_guarded(eager: Celery, what: str, scope: str) -> None:
-    """With ``task_always_eager`` a task runs under its lock, and a duplicate is skipped."""
-
-    @eager.task(name=what, bind=True)
-    @single_instance_task(scope=scope, on_conflict={"run": "skip"})
-    def work(self: Any) -> Any:
-        return [self.lock.name, self.request.is_eager, len(held(what))]
-
-    assert work.delay().get() == [what, True, 1]
-    with lock(what):
-        assert work.delay().get()["skipped"]
-        assert work.apply_async().get()["holder"]["pid"] == os.getpid()
-    assert not held(what)
 
 
 PATIENT: list[dict[str, Any]] = [
@@ -312,28 +295,6 @@ def test_open_guard_runs_without_its_server(
 # The newest arguments win.
 
 
-def test_supersede_in_a_burst(client: redis.Redis, what: str) -> None:
-    """Of a burst the newest runs after the one that runs; there are never more than one of each."""
-    task = tasks.superseding
-    running = task.delay(what, 0)
-    started(client, what)
-    burst = []
-    for number in range(1, 9):
-        burst.append(task.delay(what, number))
-        assert locks["default"].holder(place_of(task, what)).task_id == burst[-1].id
-    *older, newest = burst
-    go(client, what)
-    assert running.get(timeout=WAIT) == "0 go 0"
-    go(client, what)
-    assert newest.get(timeout=WAIT) == "8 go 0"
-    for result in older:
-        answer = result.get(timeout=WAIT)
-        assert answer["reason"] == "superseded by newer arguments"
-    assert ran(client, f"order:{what}") == ["0", "8"]
-    assert ran(client, what) == ["1", "1"]
-    all_free(what)
-
-
 def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> None:
     """A run that had begun and was killed begins again; it gave up its place by itself."""
     running = tasks.superseding.delay(what, 0)
@@ -341,24 +302,6 @@ def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> N
     started(client, what)
     go(client, what)
     assert running.get(timeout=WAIT) == "0 go 0"
-    all_free(what)
-
-
-def test_supersede_spares_a_retried_run(client: redis.Redis, what: str) -> None:
-    """A retry does not wait for its first run, so no other message takes its place."""
-    task = tasks.superseding
-    running = task.delay(what, 0)
-    started(client, what)
-    go(client, what, say="retry")
-    started(client, what)
-    older, newest = task.delay(what, 1), task.delay(what, 2)
-    assert older.get(timeout=WAIT)["reason"] == "superseded by newer arguments"
-    go(client, what)
-    assert running.get(timeout=WAIT) == "0 go 1"
-    started(client, what)
-    go(client, what)
-    assert newest.get(timeout=WAIT) == "2 go 0"
-    assert ran(client, what) == ["1", "1", "1"]
     all_free(what)
 
 

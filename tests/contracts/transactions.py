@@ -89,17 +89,6 @@ def is_held(name: str) -> bool:
 class TransactionContract:
     """When a lock is released whose handle is released inside of a transaction."""
 
-    def test_release_waits_for_the_commit(self, name: str) -> None:
-        """The lock is held until the transaction has committed, and is free then."""
-        with atomic("first"):
-            with lock(name) as held:
-                sell()
-            assert is_held(name)
-            assert units_for_others() == 10
-        assert not is_held(name)
-        assert held.remaining == 0.0
-        assert units_for_others() == 9
-
     @pytest.mark.parametrize("how", ["_commit", "_rollback"])
     def test_release_comes_after_the_end(
         self, name: str, how: str, monkeypatch: pytest.MonkeyPatch

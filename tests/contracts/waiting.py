@@ -21,20 +21,6 @@ from tests.tools import SOON, Background, eventually, told, waiters
 class WaitingContract(Contract):
     """What waiters can rely on."""
 
-    def test_waiter_gets_the_lock_on_release(self, name: str) -> None:
-        """A release hands the lock off to a waiter, with a greater fence."""
-        first = self.lock(name)
-        first.acquire()
-        fence = first.fence
-        other = self.lock(name)
-        waiting = Background(other.acquire)
-        eventually(lambda: waiters(name, self.using) == 1)
-        first.release()
-        assert waiting.outcome() is True
-        assert other.fence > fence
-        other.ensure_held()
-        other.release()
-
     def check_order(self, served: list[int], count: int) -> None:
         """Check that all waiters were served, in order of arrival if the backend promises it."""
         if "queue" in self.lacks:
@@ -151,15 +137,6 @@ class WaitingContract(Contract):
                 assert time.monotonic() - began < 5
             assert waiting.outcome() is False
             assert 1 <= waiting.ended_at - began < 3
-
-    @needs("precision")
-    def test_dead_holder_delays_waiters_by_its_lease_only(self, name: str) -> None:
-        """A waiter gets the lock within 100 ms of the end of a lease that nobody released."""
-        dead = self.lock(name, timeout=0.4)
-        dead.acquire()
-        end = time.monotonic() + dead.remaining
-        with self.lock(name, blocking_timeout=5):
-            assert -0.01 < time.monotonic() - end < SOON
 
     @needs("queue")
     def test_shortened_lease_is_noticed_by_waiters(self, name: str) -> None:

@@ -18,19 +18,6 @@ from tests.tools import ROOT, Background, Child, eventually
 from tests.tools.docs import acl_rule
 from tests.tools.quorums import Quorum, in_use, started
 
-
-@pytest.fixture(scope="module", params=[3, 5])
-def session_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
-    with started(request.param) as quorum:
-        yield quorum
-
-
-@pytest.fixture
-def quorum(session_quorum: Quorum) -> Iterator[Quorum]:
-    with in_use(session_quorum):
-        yield session_quorum
-
-
 # Servers that fail while locks are held and waited for.
 
 USE = """
@@ -46,10 +33,10 @@ def in_child(program: str, entry: dict[str, Any], *args: str, before: str = "") 
     return Child(USE + textwrap.dedent(program), json.dumps(entry), *args, before=before)
 
 
-@pytest.fixture
-def own_quorum(session_quorum: Quorum) -> Iterator[Quorum]:
+@pytest.fixture(params=[3, 5])
+def own_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
     with (
-        started(len(session_quorum.servers)) as quorum,
+        started(request.param) as quorum,
         in_use(quorum, REJOIN_DELAY=600, SERVER_TIMEOUT=20),
     ):
         yield quorum

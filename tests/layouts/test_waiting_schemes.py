@@ -8,7 +8,6 @@ import redis
 from django_redis_lock import lock, locks
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually
-from tests.transport.test_waiting_schemes import OTHERS
 
 GREENLETS = """
     import gevent
@@ -28,7 +27,7 @@ GREENLETS = """
 """
 
 
-@pytest.mark.parametrize("wait", OTHERS)
+@pytest.mark.parametrize("wait", ["blpop", "poll"])
 def test_greenlets_wait_beside_each_other(server: EmbeddedServer, name: str, wait: str) -> None:
     """A waiting greenlet does not block the others, and they are served in order."""
     with Child(

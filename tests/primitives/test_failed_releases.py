@@ -61,12 +61,6 @@ def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
     refusing.client.close()
 
 
-@pytest.fixture
-def unavailable() -> Iterator[list[dict[str, Any]]]:
-    with told(signals.lock_unavailable) as calls:
-        yield calls
-
-
 def handle(kind: str, name: str) -> Any:
     return lock(name, timeout=None) if kind == "lock" else lock_many([name, name + "!"], None)
 
@@ -122,29 +116,21 @@ def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
 @pytest.mark.usefixtures("server")
 def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: Any) -> None:
     """It is not a loss, and a second call succeeds."""
-    lost: list[Any] = []
-    signals.lock_lost.connect(lambda **kwargs: lost.append(kwargs), weak=False, dispatch_uid="told")
-    try:
-        with Proxy(server.port) as proxy:
-            url = f"redis://127.0.0.1:{proxy.port}/0"
-            settings.LOCKS = {
-                "default": {"LOCATION": url},
-                "direct": {"LOCATION": server.url()},
-            }
-            for number in range(2):  # the first makes the script known
-                held = lock(name if number else f"{name}!", timeout=1.2, auto_renew=True)
-                held.acquire()
-                if not number:
-                    held.detach(30)
-            proxy.lose_replies(1000, marker=packing.TAKE_OVER.sha.encode())
-            with pytest.raises(LockUnavailable):
-                held.detach(30)
-            proxy.lose_replies(0)
-            eventually(lambda: held.lost)
-            assert held.detach(30) == locks["direct"].holder(name).token_id
-            locks.reset()
-    finally:
-        signals.lock_lost.disconnect(dispatch_uid="told")
+    with told(signals.lock_lost) as lost, Proxy(server.port) as proxy:
+        url = f"redis://127.0.0.1:{proxy.port}/0"
+        settings.LOCKS = {"default": {"LOCATION": url}, "direct": {"LOCATION": server.url()}}
+        other = lock(f"{name}!", timeout=1.2)
+        other.acquire()
+        other.detach(30)  # makes the script known
+        held = lock(name, timeout=1.2, auto_renew=True)
+        held.acquire()
+        proxy.lose_replies(1000, marker=packing.TAKE_OVER.sha.encode())
+        with pytest.raises(LockUnavailable):
+            held.detach(30)
+        proxy.lose_replies(0)
+        eventually(lambda: held.lost)
+        assert held.detach(30) == locks["direct"].holder(name).token_id
+        locks.reset()
     assert lost == []
 
 
@@ -243,11 +229,7 @@ def test_release_is_tried_at_the_end_of_the_process(
 
 @pytest.mark.parametrize("how", ["acquire", "extend", "release", "async", "holders"])
 def test_each_failed_operation_is_reported_once(
-    name: str,
-    settings: Any,
-    own_server: EmbeddedServer,
-    unavailable: list[dict[str, Any]],
-    how: str,
+    name: str, settings: Any, own_server: EmbeddedServer, how: str
 ) -> None:
     """``lock_unavailable`` is sent once for each operation, however often it was tried."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
@@ -262,7 +244,11 @@ def test_each_failed_operation_is_reported_once(
         "async": lambda: asyncio.run(held.aacquire()),
         "holders": lambda: list(locks["default"].holders()),
     }
-    with told(signals.lock_not_acquired) as missed, pytest.raises(LockUnavailable) as caught:
+    with (
+        told(signals.lock_unavailable) as unavailable,
+        told(signals.lock_not_acquired) as missed,
+        pytest.raises(LockUnavailable) as caught,
+    ):
         operations[how]()
     (outage,) = unavailable
     assert outage["error"] is caught.value

@@ -6,14 +6,12 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 from django.db import connection
 from django.db.transaction import atomic
-from django.test import override_settings
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import renewer
@@ -27,7 +25,6 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, told, waiters
-from tests.tools.proxy import Proxy
 
 KINDS = ["default", "locmem"]
 
@@ -348,33 +345,3 @@ class TestOnAServer:
             with lock_many(many):
                 pass
         assert counts["evalsha"] == 10
-
-    @pytest.fixture
-    def proxy(self, server: EmbeddedServer) -> Iterator[Proxy]:
-        with Proxy(server.port) as proxy:
-            entry = {**locks.settings["default"], "LOCATION": f"redis://127.0.0.1:{proxy.port}/1"}
-            with override_settings(LOCKS={"default": entry}):
-                yield proxy
-
-    @pytest.mark.parametrize("timeout", [30, None])
-    def test_lost_replies(self, proxy: Proxy, names: list[str], timeout: float | None) -> None:
-        """A reply that is lost strands no lock, and makes no release fail."""
-        with lock_many(names):
-            pass
-        proxy.lose_replies(1)
-        group = lock_many(names, timeout=timeout)
-        assert group.acquire(blocking=False)
-        group.ensure_held()
-        proxy.lose_replies(1)
-        group.release()
-        assert held(names) == []
-
-    def test_interrupted_acquisition(self, proxy: Proxy, names: list[str]) -> None:
-        """Where every reply is lost the locks are withdrawn when the server can be asked again."""
-        with lock_many(names):
-            pass
-        proxy.lose_replies(9)
-        with pytest.raises(LockError):
-            lock_many(names).acquire(blocking=False)
-        proxy.lose_replies(0)
-        eventually(lambda: held(names) == [])

@@ -64,11 +64,6 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
 Driver = Callable[[Any, Steps[Any]], Any]
 DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
 both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
-each = pytest.mark.parametrize(
-    "driver",
-    [*DRIVERS, drivers.drive, lambda port, steps: asyncio.run(drivers.adrive(port, steps))],
-    ids=["blocking", "asyncio", "part of a blocking call", "part of one under asyncio"],
-)
 
 
 @pytest.fixture
@@ -85,13 +80,6 @@ class Interruption(Step):
 
     async def ado(self, port: Any) -> None:
         raise asyncio.CancelledError
-
-
-class Refused(Step):
-    """A step that fails as a call does that the server refuses."""
-
-    def do(self, port: Any) -> None:
-        raise LockUnavailable("refused")
 
 
 class Told(Step):
@@ -243,28 +231,6 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
     assert reported == []
 
 
-@each
-def test_results_and_errors_of_steps_are_given_to_them(driver: Driver) -> None:
-    """Their own result is the caller's, and so is an error that they do not handle."""
-    server = Server()
-
-    def steps() -> Steps[str]:
-        assert (yield Told()) is server
-        try:
-            yield Peek("fails")
-        except LookupError:
-            return str((yield Peek("one")))
-        return "no error"
-
-    assert driver(server, steps()) == "answer about one"
-
-    def failing() -> Steps[None]:
-        yield Peek("fails")
-
-    with pytest.raises(LookupError):
-        driver(server, failing())
-
-
 @both
 @pytest.mark.parametrize("last", [True, False])
 def test_a_child_does_not_go_on_with_what_its_parent_began(
@@ -296,18 +262,3 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
     assert caught.value.name == "n"
     assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
     assert closed
-
-
-def test_lock_error_is_no_interruption() -> None:
-    """The steps go on in this thread, with all the time that they want."""
-    server = Server()
-
-    def steps() -> Steps[str]:
-        try:
-            yield Refused()
-        except LockUnavailable:
-            return str((yield Peek("one")))
-        return "no error"
-
-    assert run(server, steps()) == "answer about one"
-    assert server.asked_by == [threading.current_thread()]

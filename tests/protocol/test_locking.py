@@ -12,7 +12,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol.calls import Pause, Peek, Release, Renew, TakeOver
+from django_redis_lock.protocol.calls import Pause, Peek, Release, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from tests.protocol.steps import ended, refused
 from tests.tools.interruption import Interrupted, Interruption
@@ -85,25 +85,6 @@ def test_a_server_has_time_to_answer(
     assert call.until == 100.0 + given
 
 
-def test_leases_are_set_as_the_server_says() -> None:
-    """What is left counts from the sending; no end and no lock are told apart."""
-    held, endless, lost = lease("held"), lease("endless"), lease("lost")
-    steps = locking.set_leases([held, endless, lost], [5_000, -1, 0])
-    call = next(steps)
-    assert isinstance(call, Renew)
-    assert [(name, ms) for name, _, ms in call.leases] == [
-        ("held", 5_000),
-        ("endless", -1),
-        ("lost", 0),
-    ]
-    assert [token for _, token, _ in call.leases] == [held.token, endless.token, lost.token]
-    call.sending()
-    assert ended(steps, [5_000, -1, -2]) == [lost]
-    assert held.deadline == pytest.approx(call.sent_at + 5)
-    assert endless.deadline == math.inf
-    assert [each.version for each in (held, endless, lost)] == [1, 1, 1]
-
-
 def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:
     """A signal handler may raise at any moment; renewals of the lease are believed again."""
     mine = lease()
@@ -156,18 +137,13 @@ def test_failure_to_set_leases_names_the_first_lock() -> None:
         assert caught.value.name == shown
 
 
-@pytest.mark.parametrize("held", [False, True])
-def test_release_returns_whether_it_was_still_held(held: bool) -> None:
+def test_release_of_an_expired_lease_is_a_loss() -> None:
+    """A lease that had ended before the first sending was not released by it."""
     mine = lease()
-    before = monotonic()
+    mine.deadline = monotonic() - 1
     steps = locking.release(mine)
-    call = next(steps)
-    assert isinstance(call, Release)
-    assert (call.name, call.token) == (mine.name, mine.token)
-    assert mine.release_sent_at is not None
-    assert before <= mine.release_sent_at <= monotonic()
-    call.sending()
-    assert ended(steps, int(held)) is held
+    lose_reply(steps, next(steps))
+    assert ended(steps, 0) is False
 
 
 def test_interrupted_release_is_completed() -> None:
@@ -184,57 +160,9 @@ def test_interrupted_release_is_completed() -> None:
         steps.throw(LockUnavailable("gone"))
 
 
-def test_release_whose_reply_was_lost_is_no_loss() -> None:
-    """The second sending finds the lock free, which the first may have released."""
-    mine = lease()
-    steps = locking.release(mine)
-    lose_reply(steps, next(steps))
-    assert ended(steps, 0) is True
-
-
-def test_release_of_an_expired_lease_is_a_loss() -> None:
-    """A lease that had ended before the first sending was not released by it."""
-    mine = lease()
-    mine.deadline = monotonic() - 1
-    steps = locking.release(mine)
-    lose_reply(steps, next(steps))
-    assert ended(steps, 0) is False
-
-
-def test_release_that_is_repeated_by_the_caller_is_no_loss() -> None:
-    """The first call failed, but the server may have carried it out while the lease was valid."""
-    mine = lease()
-    mine.release_sent_at = monotonic()
-    steps = locking.release(mine)
-    call = next(steps)
-    call.sending()
-    assert ended(steps, 0) is True
-
-
-def detaching(mine: Lease) -> tuple[Any, TakeOver]:
-    call = TakeOver(Request(mine.name, "ticket", 30.0, "{}"), "digest")
-    steps = locking.detach(mine, call)
-    assert next(steps) is call
-    return steps, call
-
-
 def test_detach_whose_reply_was_lost_is_no_loss() -> None:
     """Another process may have taken the lock over before the second sending."""
-    steps, call = detaching(lease())
-    lose_reply(steps, call)
+    call = TakeOver(Request("name", "ticket", 30.0, "{}"), "digest")
+    steps = locking.detach(lease(), call)
+    lose_reply(steps, next(steps))
     assert ended(steps, None) is True
-
-
-def test_failed_detach_keeps_in_mind_when_it_was_first_sent() -> None:
-    """So a second one knows that the first may have been carried out."""
-    mine = lease()
-    steps, call = detaching(mine)
-    call.sending()
-    with pytest.raises(LockUnavailable):
-        steps.throw(refused())
-    first = mine.release_sent_at
-    assert first == call.first_sent_at
-    steps, call = detaching(mine)
-    call.sending()
-    assert ended(steps, None) is True
-    assert mine.release_sent_at == first

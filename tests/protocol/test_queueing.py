@@ -13,7 +13,6 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import locking, queueing
 from django_redis_lock.protocol.calls import (
     Acquire,
-    Listen,
     Pause,
     Peek,
     Release,
@@ -23,17 +22,6 @@ from django_redis_lock.protocol.calls import (
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import POLL_EVERY, Hub, LocalWaiter
 from tests.protocol.steps import ended, joined, refused
-
-
-class PeekingHub(Hub):
-    """A hub whose waiters poll, with a server clock that a test sets."""
-
-    def __init__(self) -> None:
-        super().__init__(interval=POLL_EVERY, peeks=True)
-        self.clock: int | None = 5_000
-
-    def server_ms(self) -> int | None:
-        return self.clock
 
 
 class KnowingHub(Hub):
@@ -46,55 +34,6 @@ class KnowingHub(Hub):
 
 def request(timeout: float | None = 30.0) -> Request:
     return Request("name", "token", timeout, "{}")
-
-
-@pytest.fixture
-def hub() -> PeekingHub:
-    return PeekingHub()
-
-
-class ListeningHub(Hub):
-    """A hub that notes the readings of the server's clock, and has a channel for each lock."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.readings: list[int] = []
-        self.listened_for: set[str] = set()
-
-    def note_server_ms(self, now_ms: int) -> None:
-        super().note_server_ms(now_ms)
-        self.readings.append(now_ms)
-
-    def receives(self, name: str) -> bool:
-        return name in self.listened_for
-
-    def channel_of(self, name: str) -> str:
-        return f"channel of {name}"
-
-
-@pytest.mark.parametrize(
-    ("answer", "fence", "left"),
-    [
-        (7, 7, 30.0),
-        ([7, 5_000, 9_000], 7, 5.0),
-        ([7, 0, 9_000], 7, 0.0),
-        ([7, -1, 9_000], 7, math.inf),
-        ([0, 5_000, 9_000, 0], None, None),
-    ],
-)
-def test_one_attempt(answer: Any, fence: int | None, left: float | None) -> None:
-    """The lease counts from the sending; a lock that is held is no reason to withdraw anything."""
-    hub, wanted = ListeningHub(), request()
-    steps = locking.acquire(hub, wanted, None)
-    call = poll(steps)
-    assert (call.request, call.channel) == (wanted, "")
-    lease = ended(steps, answer)
-    if fence is None:
-        assert lease is None
-    else:
-        assert (lease.name, lease.token, lease.fence) == ("name", "token", fence)
-        assert lease.deadline - call.sent_at == pytest.approx(left)
-    assert wanted.sent is (fence is not None)
 
 
 def test_lock_without_end_is_made_so_by_a_second_call() -> None:
@@ -126,31 +65,6 @@ def poll(steps: Any, answer: Any = None) -> Acquire:
     return call
 
 
-def test_waiter_listens_on_the_channel_of_its_lock() -> None:
-    """Before it joins the queue, and again if it hears nothing any more."""
-    hub, wanted = ListeningHub(), request()
-    steps = locking.acquire(hub, wanted, monotonic() + 60)
-    assert poll(steps).channel == ""
-    listen = steps.send([HELD, 30_000, 5_000, 0])
-    hub.listened_for.add("name")
-    assert isinstance(listen, Listen)
-    assert (listen.hub, listen.name) == (hub, "name")
-    assert poll(steps).channel == "channel of name"
-    wait = steps.send([HELD, 30_000, 6_000, JOINED])
-    assert isinstance(wait, Wait)
-    assert wait.hub is hub
-    assert hub.readings == [5_000, 6_000]
-    hub.listened_for.clear()
-    hub.notify_all("name")
-    listen = steps.send(None)
-    assert isinstance(listen, Listen)
-    assert (listen.hub, listen.name) == (hub, "name")
-    assert poll(steps).channel == "channel of name"
-    withdrawal = steps.throw(KeyboardInterrupt())
-    assert isinstance(withdrawal, Release)
-    assert withdrawal.entry == wanted.entry("channel of name")
-
-
 def waiting(hub: Hub, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
     steps = locking.acquire(hub, wanted, monotonic() + 60)
@@ -179,16 +93,6 @@ def test_when_a_waiter_polls_again(kind: int, ttl_ms: int, seconds: float) -> No
     steps.close()
 
 
-def test_waiter_joins_the_queue_with_its_first_call() -> None:
-    """Where the server's clock is known, and grants are heard."""
-    hub, wanted = KnowingHub(), request()
-    steps = locking.acquire(hub, wanted, monotonic() + 60)
-    call = poll(steps)
-    assert call.channel == hub.channel_of("name")
-    assert wanted.since is not None
-    steps.close()
-
-
 @pytest.mark.parametrize(
     ("kind", "lost_its_position"),
     [(JOINED, True), (WAITING, False), (JOINED_FOREIGN, True), (WAITING_FOREIGN, False)],
@@ -209,13 +113,15 @@ def test_all_poll_where_a_waiter_has_lost_its_position(kind: int, lost_its_posit
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
-    steps = locking.acquire(KnowingHub(), request(), monotonic())
+    wanted = request()
+    steps = locking.acquire(KnowingHub(), wanted, monotonic())
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
     withdrawal = steps.send(None)
     assert isinstance(withdrawal, Release)
     assert withdrawal.patient
     assert ended(steps, 0) is None
+    assert not wanted.adrift
 
 
 def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,13 +176,10 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
 # Waiters that poll: one of them reads the holder for all.
 
 
-@pytest.fixture
-def waiter(hub: PeekingHub) -> LocalWaiter:
-    """A waiter that has just asked for the lock, and read its holder."""
-    return joined(hub, "token")
+# A waiter that polls reads the holder for all of its process.
 
 
-def peeking(hub: PeekingHub, waiter: LocalWaiter) -> Any:
+def peeking(hub: Hub, waiter: LocalWaiter) -> Any:
     steps = queueing._peek_shows_need(hub, waiter)
     peek = next(steps)
     assert isinstance(peek, Peek)
@@ -284,51 +187,19 @@ def peeking(hub: PeekingHub, waiter: LocalWaiter) -> Any:
     return steps
 
 
-def test_lock_is_asked_for_if_it_can_not_be_read(hub: PeekingHub, waiter: LocalWaiter) -> None:
+def test_lock_is_asked_for_if_it_can_not_be_read() -> None:
     """The poll knows how long to bear with a server."""
+    hub = Hub(interval=POLL_EVERY, peeks=True)
     with pytest.raises(StopIteration) as stop:
-        peeking(hub, waiter).throw(refused())
+        peeking(hub, joined(hub, "token")).throw(refused())
     assert stop.value.value is True
 
 
-def test_lock_that_was_handed_off_to_another_waiter_here(
-    hub: PeekingHub, waiter: LocalWaiter
-) -> None:
-    """That one has to poll, and nobody else, even if it is late."""
-    hub.clock = 9_000
-    heir = joined(hub, "heir")
-    third = joined(hub, "third")
-    assert ended(peeking(hub, waiter), b'heir 7 {"unclaimed":"6200 x",') is False
-    assert [each.must_poll for each in (waiter, heir, third)] == [False, True, False]
-
-
-@pytest.mark.parametrize(
-    ("value", "clock", "asked"),
-    [
-        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', 6_199, False),
-        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', 6_200, True),
-        (b'another 7 {"unclaimed":"6200 1000 channel","host":"far"}', None, True),
-        (b'another 7 {"host":"far","unclaimed":"6200 1000 channel"}', 6_200, False),
-        (b'another 7 {"host":"far"}', None, False),
-        (b"\xff of another program", 6_200, False),
-        (b"token 7 {}", 6_200, True),
-        (None, 6_200, True),
-    ],
-)
-def test_lock_that_nobody_claims_is_asked_for(
-    hub: PeekingHub, waiter: LocalWaiter, value: bytes | None, clock: int | None, asked: bool
-) -> None:
-    """Once its time is over, or where the server's clock is not known; and so is a free one."""
-    hub.clock = clock
-    assert ended(peeking(hub, waiter), value) is asked
-
-
 @pytest.mark.parametrize(("ago", "missed"), [(10.0, True), (1.0, False)])
-def test_all_waiters_poll_if_the_holder_was_not_read_for_long(
-    hub: PeekingHub, waiter: LocalWaiter, ago: float, missed: bool
-) -> None:
+def test_all_waiters_poll_if_the_holder_was_not_read_for_long(ago: float, missed: bool) -> None:
     """A turn of theirs may have come and gone; waiters of other locks are left alone."""
-    beside = joined(hub, "beside")
+    hub = Hub(interval=POLL_EVERY, peeks=True)
+    waiter, beside = joined(hub, "token"), joined(hub, "beside")
     elsewhere = joined(hub, "elsewhere", "other")
     waiter.schedule.peeked(monotonic() - ago)
     ended(peeking(hub, waiter), b"another 7 {}")
@@ -361,13 +232,15 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     assert asked.adrift
 
 
-def test_waiter_that_does_not_know_the_servers_clock_tries_first(hub: PeekingHub) -> None:
+def test_waiter_that_does_not_know_the_servers_clock_tries_first() -> None:
     """The answer tells it; a lock that is free needs no more."""
-    hub.clock = None
-    wanted = request()
+    hub, wanted = Hub(), request()
     steps = locking.acquire(hub, wanted, monotonic() + 60)
     assert poll(steps).channel == ""
-    hub.clock = 5_000
     assert poll(steps, [HELD, 30_000, 5_000, 0]).channel == hub.channel_of("name")
     assert wanted.since == 5_000
+    steps.close()
+    # From now on the clock is known.
+    steps = locking.acquire(hub, request(), monotonic() + 60)
+    assert poll(steps).channel == hub.channel_of("name")
     steps.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.lease import token_id, write_record
 from django_redis_lock.protocol.records import Holder, Waiter, read_holder, read_waiter
-from django_redis_lock.support.process import known_process
 
 
 def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> Holder:
@@ -132,30 +130,6 @@ def test_a_lease_in_milliseconds(written: object, seconds: float | None) -> None
 
 def waiter(entry: bytes) -> Waiter:
     return read_waiter(entry, name="n", using="u", now_ms=1_700_000_010_000)
-
-
-def test_a_waiter() -> None:
-    metadata = {"shop": "number 7"}
-    record = write_record(auto_renew=True, metadata=metadata, task_id="id", task_name="task")
-    found = waiter(f'channel token 2500 {record[:-1]},"since":1700000000123}}'.encode())
-    process = known_process()
-    assert found == Waiter(
-        name="n",
-        using="u",
-        token_id=token_id(b"token"),
-        since=datetime(2023, 11, 14, 22, 13, 20, 123000, UTC),
-        waited=9.877,
-        lease=2.5,
-        auto_renew=True,
-        host=process.host,
-        pid=process.pid,
-        thread=threading.current_thread().name,
-        task_id="id",
-        task_name="task",
-        metadata=metadata,
-    )
-    assert str(found) == f"task task[id] on {process.host}:{process.pid}"
-    assert str(waiter(b'c t 1 {"host":"h","pid":5,"thread":"main"}')) == "h:5 (main)"
 
 
 @pytest.mark.parametrize("entry", [b"", b"c", b"c t", b"c t x {}", b"c t 12345678901234567 {}"])

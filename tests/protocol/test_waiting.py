@@ -12,19 +12,9 @@ import pytest
 from django_redis_lock.protocol import locking, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import CLOCK_VALID, Grant, Hub, LocalWaiter
-from django_redis_lock.support.arguments import check_scheme
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
 from tests.tools.interruption import Interrupted, Interruption
-
-
-def test_other_waiting_schemes_are_refused() -> None:
-    with pytest.raises(ValueError, match="no waiting scheme") as caught:
-        check_scheme("pubsub")
-    assert str(caught.value) == (
-        "wait='pubsub' is no waiting scheme. "
-        "Give 'queue', 'blpop', 'poll', or None for the backend's."
-    )
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from typing import Self
 
@@ -15,10 +16,12 @@ class Proxy:
     after the server has carried the command out: what a client can't tell from a command that
     never arrived. ``silence()`` makes the open connections dead without a word (half-open), while
     new ones work. ``hold_back()`` stops all traffic, also of new connections, until ``let_go()``
-    delivers what was sent meanwhile, as TCP does after a gap. ``delay`` is a slow network.
+    delivers what was sent meanwhile, as TCP does after a gap. ``delay`` is a slow network. With
+    ``tls`` its clients speak TLS, and the server does not.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._target = ("127.0.0.1", port)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
@@ -104,8 +107,10 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 try:
+                    if self._tls is not None:
+                        client = self._tls.wrap_socket(client, server_side=True)
                     server = socket.create_connection(self._target)
-                except OSError:  # it is down just now
+                except OSError:  # it is down just now, or the client does not trust it
                     _close(client)
                     continue
                 pair = _Pair(self, client, server)

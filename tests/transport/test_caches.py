@@ -12,7 +12,8 @@ from django.core.cache import cache, caches
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually
+from tests.tools import Background
+from tests.transport.test_connections import exercise
 
 DJANGO = "django.core.cache.backends.redis.RedisCache"
 
@@ -30,16 +31,9 @@ def entry(server: EmbeddedServer, settings: Any) -> dict[str, Any]:
 def test_it_locks_waits_and_lists(name: str, server: EmbeddedServer) -> None:
     """Blocking and asyncio callers lock in the database of the alias, and wait in its queue."""
     assert list(check_locks()) == []
-    with lock(name, timeout=5) as held, redis.Redis.from_url(server.url(3)) as client:
+    exercise(name)
+    with lock(name, timeout=5), redis.Redis.from_url(server.url(3)) as client:
         assert client.exists(f"lock:{name}")
-        waiting = Background(lock(name, blocking_timeout=5).acquire)
-        eventually(lambda: locks["default"].holder(name).waiters == 1)
-        assert asyncio.run(lock(name, blocking=False).aacquire()) is False
-        held.release()
-        assert waiting.outcome() is True
-        held.acquire(blocking=False)
-        locks["default"].force_release(name)
-        assert held.acquire()
 
 
 @pytest.mark.usefixtures("entry")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import ipaddress
 import math
@@ -11,7 +10,6 @@ import random
 import signal
 import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -28,6 +26,7 @@ from django_redis_lock.protocol.calls import Peek
 from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
+from tests.tools.proxy import Proxy
 
 
 def exercise(name: str) -> None:
@@ -189,41 +188,14 @@ def test_password(name: str, settings: Any) -> None:
 def tls(server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """A port that speaks TLS for the server, and the file of the certificate to trust.
 
-    The embedded server is built without TLS, so a tunnel of this process's terminates it.
+    The embedded server is built without TLS, so a proxy terminates it.
     """
     certificate, key = _certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    listener = socket.create_server(("127.0.0.1", 0))
-    open_sockets: list[socket.socket] = [listener]
-
-    def accept() -> None:
-        while True:
-            try:
-                plain, _ = listener.accept()
-            except OSError:
-                return
-            with contextlib.suppress(OSError), plain:
-                client = context.wrap_socket(plain, server_side=True)
-                upstream = socket.create_connection(("127.0.0.1", server.port))
-                open_sockets.extend([client, upstream])
-                for pair in ((client, upstream), (upstream, client)):
-                    threading.Thread(target=_pump, args=pair, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    yield listener.getsockname()[1], certificate
-    locks.reset()
-    for item in open_sockets:
-        item.close()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for item in (source, target):
-        with contextlib.suppress(OSError):
-            item.shutdown(socket.SHUT_RDWR)
+    with Proxy(server.port, context) as proxy:
+        yield proxy.port, certificate
+        locks.reset()
 
 
 def _certificate(directory: Path) -> tuple[Path, Path]:

@@ -13,6 +13,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
+from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
@@ -73,6 +74,18 @@ def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
         assert proxy.lost.acquire(timeout=1)
         assert 19 < held.remaining <= 20
         assert 19 < locks["direct"].holder(name).ttl <= 20
+
+
+def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) -> None:
+    """A forced release that is sent twice is in the audit once."""
+    lock("warm-up", using="direct").acquire()
+    locks["direct"].force_release("warm-up")
+    lock(name, using="direct").acquire()
+    proxy.lose_replies(1, marker=packing.FORCE_RELEASE.sha.encode())
+    assert locks["default"].force_release(name, by="ada", reason="stuck")
+    assert proxy.lost.acquire(timeout=1)
+    (entry,) = locks["direct"].history(name)
+    assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "stuck")
 
 
 def test_silent_connection_is_noticed(
@@ -208,8 +221,9 @@ def test_waiters_survive_a_restart_of_the_server(name: str, settings: Any, persi
         locks.reset()
 
 
-def test_unreachable_server(name: str, settings: Any) -> None:
+def test_unreachable_server(name: str, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """No server is LockUnavailable, never False: for every operation, sync and async."""
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"LOCATION": "redis://:secret@127.0.0.1:1/0"}}
     with pytest.raises(LockUnavailable) as caught:
         lock(name).acquire(blocking=False)
@@ -244,25 +258,6 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     assert locks["default"].hub.receiver.connection is listening
     held.release()
     assert waiting.outcome() is True
-
-
-def test_read_only_replica(
-    name: str, settings: Any, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A replica that a failover left behind is LockUnavailable, on acquiring and on releasing."""
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    client = redis.Redis.from_url(own_server.url())
-    held = lock(name, timeout=60)
-    held.acquire()
-    client.replicaof("127.0.0.1", 1)
-    with pytest.raises(LockUnavailable, match=r"(?i)read.?only|replica"):
-        held.release()
-    with pytest.raises(LockUnavailable):
-        lock(name + "!").acquire(blocking=False)
-    client.replicaof("NO", "ONE")
-    client.close()
-    held.release()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -1,10 +1,11 @@
-"""Waiters whose process does not run: they delay the others by a moment, however many they are."""
+"""Waiters whose process is stopped or was killed: they delay the others by a moment."""
 
 from __future__ import annotations
 
+import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.operator_settings import OTHER
+from django_redis_lock.contrib.gauges import read_held
 from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import packing
@@ -25,14 +28,24 @@ DELAY = 1.5
 adds to them below."""
 SLACK = 1.0
 
+SHOWN = 3.0
+"""Seconds for which a waiter that was killed shows, and after which it has lost its place; and
+what a busy machine adds."""
+DROPPED = 10.0
+MUCH_SLACK = 4.0
+
 CROWD = """
-    name, wait, number, timeout = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    def take():
+    from tests.tools import eventually, waiters
+    names, schemes, timeout = sys.argv[1].split(), sys.argv[2].split(), float(sys.argv[3])
+    def take(name, wait):
         with lock(name, timeout=timeout, wait=wait) as held:
             say("holds", held.fence)
-    threads = [threading.Thread(target=take) for _ in range(number)]
-    for thread in threads:
-        thread.start()
+    before, threads = waiters(names[0]), []
+    for number, wait in enumerate(schemes, 1):
+        for name in names:
+            threads.append(threading.Thread(target=take, args=(name, wait)))
+            threads[-1].start()
+        eventually(lambda: waiters(names[0]) == before + number)
     say("ready")
     for thread in threads:
         thread.join()
@@ -41,25 +54,23 @@ CROWD = """
 
 
 @contextmanager
-def crowd(name: str, wait: str, number: int, timeout: float = 30) -> Iterator[Child]:
-    """Some waiters in a process of their own, which are in the queue already."""
-    before = waiters(name)
-    with Child(CROWD, name, wait, str(number), str(timeout)) as child:
+def crowd(names: Sequence[str], schemes: Sequence[str], timeout: float = 30) -> Iterator[Child]:
+    """Waiters of a process of its own, which are in the queues already."""
+    with Child(CROWD, " ".join(names), " ".join(schemes), str(timeout)) as child:
         assert child.hear() == "ready"
-        eventually(lambda: waiters(name) == before + number)
         try:
             yield child
         finally:
             child.go_on()
 
 
-def take(name: str, wait: str = "queue") -> Background:
+def take(name: str) -> Background:
     """Wait for a lock behind all present waiters; the outcome is the handle."""
     before = waiters(name)
-    handle = lock(name, timeout=20, wait=wait)
+    handle = lock(name, timeout=60)
 
     def acquire() -> Any:
-        assert handle.acquire(blocking_timeout=15)
+        assert handle.acquire()
         return handle
 
     waiting = Background(acquire)
@@ -75,7 +86,7 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(
     """Their process does not claim the lock that it was handed, so all of them are skipped."""
     held = lock(name, timeout=60)
     held.acquire()
-    with crowd(name, wait, 100, timeout) as child:
+    with crowd([name], [wait] * 100, timeout) as child:
         healthy, next_one = take(name), take(name)
         child.stop()
         began = time.monotonic()
@@ -109,7 +120,7 @@ def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
         'import ctypes; os.write(1, b"holds\\n"); ctypes.PyDLL(None).usleep(3_000_000);'
         ' held.ensure_held(); say("held")',
     )
-    with Child(program, name, "queue", "1", "30") as child:
+    with Child(program, name, "queue", "30") as child:
         assert child.hear() == "ready"
         eventually(lambda: waiters(name) == 1)
         healthy = take(name)
@@ -155,6 +166,52 @@ def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) ->
         assert healthy.ended_at - began < DELAY + SLACK
         child.say()
         assert [child.hear() for _ in range(20)] == ["holds"] * 20
+
+
+def test_killed_waiters_are_gone(name: str, client: redis.Redis) -> None:
+    """That is so while another one waits, and while the holder goes on alone."""
+    both = (name, f"{name}-alone")
+    holders = [lock(one, timeout=60) for one in both]
+    for held in holders:
+        held.acquire()
+    with crowd(both, WAITING_SCHEMES) as child:
+        eventually(lambda: waiters(both[1]) == len(WAITING_SCHEMES))
+        joined_at = time.monotonic()
+        healthy = take(name)
+        child.process.kill()
+        killed_at = time.monotonic()
+        eventually(lambda: [waiters(one) for one in both] == [1, 0])
+        shown = [[waiter.pid for waiter in locks["default"].waiting(one, limit=1)] for one in both]
+        assert shown == [[os.getpid()], []]
+        figures = read_held(locks["default"]).groups[OTHER]
+        assert figures.waiting == 1
+        assert figures.oldest_wait < time.monotonic() - joined_at
+        assert time.monotonic() - killed_at < SHOWN + MUCH_SLACK
+        eventually(lambda: [client.llen(f"lock-queue:{one}") for one in both] == [1, 0])
+        assert time.monotonic() - killed_at < DROPPED + MUCH_SLACK
+    for held in holders:
+        held.release()
+    healthy.outcome().release()
+
+
+def test_who_was_stopped_for_long_comes_back_to_its_place(name: str, client: redis.Redis) -> None:
+    """It comes before those who joined after it, though it had lost its place meanwhile."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    first = take(name)
+    with crowd([name], WAITING_SCHEMES) as child:
+        child.stop()
+        eventually(lambda: client.llen(f"lock-queue:{name}") == waiters(name) == 1)
+        last = take(name)
+        child.go_on()
+        eventually(lambda: waiters(name) == 5)
+        held.release()
+        earliest = first.outcome()
+        fence = earliest.fence
+        earliest.release()
+        fences = [int(child.hear().split()[1]) for _ in WAITING_SCHEMES]
+        assert fence < min(fences) < max(fences) < last.outcome().fence
+        assert child.hear() == "done"
 
 
 def test_numbers_are_the_same_in_lua_and_in_python() -> None:

@@ -71,20 +71,6 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
         waiting.outcome()
 
 
-def test_dead_waiter_is_skipped_at_once(name: str) -> None:
-    """A waiter killed in the queue does not delay those behind it."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    with queued(name) as dead, queued(name) as alive:
-        dead.process.kill()
-        dead.process.wait()
-        began = time.monotonic()
-        held.release()
-        said, _, when = alive.hear().split()
-        assert said == "acquired"
-        assert float(when) - began < 1
-
-
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
@@ -129,3 +115,17 @@ def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> No
         assert len(list(locks["default"].holders())) == 1200
     assert not {"keys", "scan", "randomkey"} & counts.keys()
     assert counts["evalsha"] == 4  # the index, and three pages of locks
+
+
+def test_time_of_waiting_is_the_servers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client whose wall clock is wrong waits since when the server says."""
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    monkeypatch.setattr("time.time", lambda: 0.0)
+    with lock(name):
+        acquired_at = locks["default"].holder(name).acquired_at
+        for _ in range(2):
+            waiting = Background(lambda: lock(name).acquire(blocking_timeout=0.3))
+            eventually(lambda: waiters(name) == 1)
+            (waiter,) = locks["default"].waiting(name)
+            assert -0.02 < (waiter.since - acquired_at).total_seconds() < 5
+            assert waiting.outcome() is False

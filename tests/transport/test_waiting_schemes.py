@@ -15,11 +15,10 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.waiting import POLL_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.settings import server_url
-from tests.tools import QUEUED, Background, connections, counted, eventually, queued, waiters
+from tests.tools import QUEUED, SOON, Background, connections, counted, eventually, queued, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
-OTHERS = ("blpop", "poll")
 HASTY = (
     """
     locks["default"].hub_for("poll").claim_ms = 300
@@ -65,9 +64,9 @@ def test_all_schemes_share_one_queue(name: str) -> None:
     assert lock(name).locked() is False
 
 
-@pytest.mark.parametrize("wait", OTHERS)
+@pytest.mark.parametrize("wait", WAITING_SCHEMES)
 def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str) -> None:
-    """A dead waiter's turn lasts a moment, and not its lease."""
+    """A dead waiter's turn lasts a moment, and not its lease; with ``queue`` it has none."""
     held = lock(name, timeout=300)
     held.acquire()
     with queued(name, wait, 300, program=HASTY) as dead:
@@ -79,8 +78,10 @@ def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str)
             for alive in server.keys("*:alive"):
                 assert server.pttl(alive) <= 5000
                 server.delete(alive)
+        released_at = time.monotonic()
         held.release()
         assert next_one.waiting.outcome() is True
+        assert wait != "queue" or next_one.waiting.ended_at - released_at < SOON
         next_one.release()
 
 

@@ -122,7 +122,10 @@ def test_a_project_without_templates(settings: Any, caplog: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "on-api-method", "on-class"])
-def test_an_unreachable_server(web: Client, settings: Any, kind: str) -> None:
+def test_an_unreachable_server(
+    web: Client, settings: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     location = f"redis://127.0.0.1:{free_port()}/0"
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": location}}
     answer, page = web.post(f"/{kind}/7/"), web.post(f"/{kind}/7/", headers=BROWSER)

@@ -111,13 +111,6 @@ def test_a_request_waits_for_its_turn() -> None:
     assert request.outcome().status_code == 200
 
 
-def test_a_wait_that_runs_out() -> None:
-    answer = locked("view", blocking_timeout=0.05)(lambda request: HttpResponse("done"))
-    with lock("view", timeout=60):
-        assert answer(RequestFactory().post("/")).status_code == 409
-        assert waiters("view") == 0
-
-
 @pytest.mark.parametrize("address", ["/failing/", "/afailing/"])
 def test_an_error_of_the_view(web: Client, address: str) -> None:
     with pytest.raises(LookupError, match="own"):

@@ -86,7 +86,6 @@ def leave(self: Task, what: str, how: str) -> Any:
     ends = {
         "ignore": celery.exceptions.Ignore(),
         "reject": celery.exceptions.Reject("", requeue=False),
-        "exit": SystemExit(1),
     }
     raise ends[how]
 

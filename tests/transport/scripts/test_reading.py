@@ -9,11 +9,10 @@ import redis
 
 from django_redis_lock.transport.packing import (
     HISTORY,
-    INDEX,
     INSPECT,
     WAITING,
 )
-from tests.transport.scripts import CHANNEL, LEASE, REFUSED, Keys
+from tests.transport.scripts import CHANNEL, REFUSED, Keys
 
 # Holders.
 
@@ -89,48 +88,6 @@ def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> Non
 
 
 # The index.
-
-
-def read(keys: Keys, begin: str, size: int) -> list[str]:
-    """Read page by page, as a caller does."""
-    found: list[str] = []
-    after = ""
-    while True:
-        names, ends, last = keys.call(INDEX, [keys.index], begin, after, size)
-        if not ends:
-            assert (names, last) == ("", "")
-            return found
-        assert len(names.split("\n")) == len(ends.split("\n")) <= size
-        found += names.split("\n")
-        begin, after = ends.split("\n")[-1], last.encode().hex()
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 10])
-def test_the_index(keys: Keys, size: int) -> None:
-    """By the end of the lease, then by the bytes of the name; from now on, or as it is told."""
-    end = keys.now() + LEASE
-    scores = {"b": end, "a": end, "ab": end, "é": end, "Z": end, "c": end + 1, "d": "inf"}
-    keys.client.zadd(keys.index, {"expired": end - LEASE - 1000, **scores})
-    whole = ["Z", "a", "ab", "b", "é", "c", "d"]
-    assert read(keys, "", size) == whole
-    assert read(keys, "1", size) == ["expired", *whole]
-    assert read(keys, str(end + 1), size) == ["c", "d"]
-
-
-@pytest.mark.parametrize("removed", ["a", "ab", "abc", "b"])
-def test_a_page_after_a_name_that_has_gone(keys: Keys, removed: str) -> None:
-    """Its place is known; a name that another one begins with comes before that."""
-    names = ["a", "ab", "abc", "b"]
-    end = keys.now() + LEASE
-    keys.client.zadd(keys.index, {each: end for each in names if each != removed})
-    after = removed.encode().hex()
-    found, _, _ = keys.call(INDEX, [keys.index], end, after, 10)
-    assert found == "\n".join(names[names.index(removed) + 1 :])
-
-
-def test_members_that_are_no_names(keys: Keys) -> None:
-    keys.client.zadd(keys.index, {"\none": 5, "a": 5, "two\nlines": 5})
-    assert keys.call(INDEX, [keys.index], "1", "", 10) == ["\na\n", "5\n5\n5", "two\nlines"]
 
 
 # The audit.
