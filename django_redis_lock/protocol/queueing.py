@@ -84,7 +84,7 @@ def _wait_for_turn(
             due = min(due, schedule.due)
         schedule.plan(due, version)
         yield from _found_held(request)
-        reason = yield from _sleep(hub, waiter, until)
+        reason = yield from _sleep(hub, request, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
             grant, waiter.grant = waiter.grant, None
@@ -113,9 +113,10 @@ class _Awake(Enum):
     OVER = auto()
 
 
-def _sleep(hub: Hub, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
+def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
     while True:
-        yield Wait(hub, waiter, until)
+        check = request.before_sleep
+        yield Wait(hub, waiter, until if check is None else min(until, check()))
         if waiter.grant is not None:
             return _Awake.GRANTED
         if waiter.must_poll:
