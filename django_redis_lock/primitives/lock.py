@@ -20,7 +20,6 @@ from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
     GONE,
     Held,
-    emission,
     emit,
     finish,
     register,
@@ -243,11 +242,11 @@ class Lock(Held, Handle):
             yield from self._check_own_lease()
         yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
-            yield emission(signals.lock_waiting, self, backend)
+            yield from emit(signals.lock_waiting, self, backend)
 
     def _check_own_lease(self) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
-        for lease in register.under_any_alias(self.name):
+        for lease in register.held_here(self.name):
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:

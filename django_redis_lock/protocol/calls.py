@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.signals import LockSignal
 
 if TYPE_CHECKING:
+    from django_redis_lock.protocol.drivers import Runner
     from django_redis_lock.protocol.records import Fields
     from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 
@@ -33,24 +34,11 @@ GRACE = 0.3
 LAST_CALL = 0.02
 """Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
 not answered."""
-
-
 PAGE = 50
 """Entries of the audit that one call reads, so that it does not block the server for long. A script
 reads about a hundred in a millisecond."""
-
-
 PASSED_OVER = {"django_redis_lock", "contextlib"}
 """Packages that call on behalf of the caller."""
-
-
-class Port(Protocol):
-    """What steps are carried out on: a backend. Each method raises ``LockUnavailable``."""
-
-    def call(self, call: Call) -> Any: ...
-    async def acall(self, call: Call) -> Any: ...
-    def post(self, call: Call) -> None: ...
-    async def apost(self, call: Call) -> None: ...
 
 
 class Step:
@@ -93,10 +81,10 @@ class Call(Step):
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
 
-    def do(self, port: Port) -> Any:
+    def do(self, port: Runner) -> Any:
         return port.call(self)
 
-    async def ado(self, port: Port) -> Any:
+    async def ado(self, port: Runner) -> Any:
         return await self._in_time(port.acall(self))
 
     async def _in_time(self, answer: Awaitable[Result]) -> Result:
@@ -274,10 +262,10 @@ class Listen(Call):
     hub: Any
     name: str
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.hub.listen(self.name, self.until)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         await self._in_time(self.hub.alisten(self.name))
 
 
@@ -289,10 +277,10 @@ class Wait(Step):
     waiter: LocalWaiter
     until: float
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.hub.wait(self.waiter, self.until)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         await self.hub.await_(self.waiter, self.until)
 
 
@@ -302,31 +290,23 @@ class BeginToWait(Step):
     __slots__ = ()
 
     def do(self, port: Any) -> None:
-        _warn_if_loop_runs()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        level, frame = 1, sys._getframe()  # the warning is for who called this package
+        while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(  # with a text that names no lock, so that Python shows it once a place
+            "A lock is waited for with a blocking call, which stops the event loop of this thread: "
+            "its other tasks can neither run nor release the lock. Use 'async with', or await "
+            "aacquire().",
+            RuntimeWarning,
+            stacklevel=level,
+        )
 
     async def ado(self, port: Any) -> None:
         pass
-
-
-def _warn_if_loop_runs() -> None:
-    """Warn where this package was called, if the thread is about to block its running event loop.
-
-    The text names no lock, so that Python shows it once for each place.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(
-        "A lock is waited for with a blocking call, which stops the event loop of this thread: "
-        "its other tasks can neither run nor release the lock. Use 'async with', or await "
-        "aacquire().",
-        RuntimeWarning,
-        stacklevel=level,
-    )
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -335,10 +315,10 @@ class Post(Step):
 
     call: Call
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         port.post(self.call)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         await port.apost(self.call)
 
 
@@ -390,10 +370,10 @@ class Emit(Step):
     signal: LockSignal
     arguments: dict[str, Any]
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.signal.send_robust(**self.arguments)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         if self.signal.may_block:
             await self.signal.asend_robust(**self.arguments)
         else:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Emit, Pause, Port, Step, Steps
+from django_redis_lock.protocol.calls import Call, Emit, Pause, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 
 Result = TypeVar("Result")
@@ -59,7 +59,7 @@ async def adrive(port: Any, steps: Steps[Result]) -> Result:
             resume, value = steps.throw, error
 
 
-def run(port: Port, steps: Steps[Result]) -> Result:
+def run(port: Runner, steps: Steps[Result]) -> Result:
     """Carry out steps in this thread or greenlet, and return their result.
 
     After an interruption the remaining steps clean up. A server that does not answer soon then
@@ -88,7 +88,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
 
 
 def _run_on(
-    port: Port,
+    port: Runner,
     steps: Steps[Result],
     raised: BaseException | None,
     process: Process,
@@ -119,7 +119,7 @@ def _run_on(
             raised = error
 
 
-def _tidy(port: Port, step: Step, until: float) -> Any:
+def _tidy(port: Runner, step: Step, until: float) -> Any:
     left, step = _limited(step, until)
     if not isinstance(step, Call):
         return step.do(port)
@@ -161,7 +161,7 @@ def _begun_by(process: Process, first: Step | None) -> LockError:
     )
 
 
-async def arun(port: Port, steps: Steps[Result]) -> Result:
+async def arun(port: Runner, steps: Steps[Result]) -> Result:
     """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
 
     After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
@@ -171,7 +171,7 @@ async def arun(port: Port, steps: Steps[Result]) -> Result:
 
 
 async def _arun(
-    port: Port,
+    port: Runner,
     steps: Steps[Result],
     resume: Callable[[Any], Step],
     value: Any,
@@ -209,7 +209,7 @@ async def _arun(
     raise _begun_by(process, first)
 
 
-async def _atidy(port: Port, step: Step, until: float) -> Any:
+async def _atidy(port: Runner, step: Step, until: float) -> Any:
     left, step = _limited(step, until)
     if not isinstance(step, Call):
         return await step.ado(port)

@@ -8,6 +8,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -42,16 +43,14 @@ CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
 
 
+@dataclass(slots=True)
 class Grant:
     """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
-    __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
-
-    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
-        self.fence = fence
-        self.lease_ms = lease_ms
-        self.now_ms = now_ms
-        self.received_at = monotonic()
+    fence: int
+    lease_ms: int
+    now_ms: int
+    received_at: float = field(default_factory=monotonic)
 
 
 class Schedule:
