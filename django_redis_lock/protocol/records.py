@@ -122,7 +122,9 @@ def read_holder(
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
     fence = _whole(fence_text)
-    facts, metadata = _facts({}) if fence is None else _read_facts(record_text)
+    # No other lock has the same record as one with a task's id.
+    own = len(record_text) > MAX_CACHED_BYTES or b'"task_id"' in record_text
+    facts = (_facts if own else _cached_facts)(b"" if fence is None else record_text)
     return Holder(
         name=name,
         using=using,
@@ -132,9 +134,8 @@ def read_holder(
         expires_at=None if ttl_ms < 0 else moment((now_ms + ttl_ms) * 1000),
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
         waiters=waiters,
-        metadata=dict(metadata),
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **facts,
+        **{**facts, "metadata": dict(facts["metadata"])},
     )
 
 
@@ -170,32 +171,22 @@ def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_Facts = tuple[Mapping[str, Any], Mapping[str, str]]
-"""The fields of a ``Holder`` that a record tells, and its metadata."""
-
-
-def _facts(record: Mapping[str, Any]) -> _Facts:
-    began = record.get("pid_began")
-    fields = {
-        "auto_renew": record.get("auto_renew") is True,
-        "lease": _seconds(record.get("lease")),
-        "max_hold": _seconds(record.get("max_hold")),
-        "pid_space": _text(record.get("pid_space")),
+def _facts(record: bytes) -> dict[str, Any]:
+    """Return the fields of a ``Holder`` that a record tells."""
+    found = load_record(record)
+    began = found.get("pid_began")
+    return {
+        "auto_renew": found.get("auto_renew") is True,
+        "lease": _seconds(found.get("lease")),
+        "max_hold": _seconds(found.get("max_hold")),
+        "pid_space": _text(found.get("pid_space")),
         "pid_began": began if type(began) is int and began > 0 else None,
-        **read_origin(record),
+        "metadata": _metadata(found),
+        **read_origin(found),
     }
-    return fields, _metadata(record)
 
 
-def _read_facts(record: bytes) -> _Facts:
-    if len(record) > MAX_CACHED_BYTES or b'"task_id"' in record:  # no other lock has the same
-        return _facts(load_record(record))
-    return _cached_facts(record)
-
-
-@lru_cache(maxsize=512)  # the locks of one process often have the same
-def _cached_facts(record: bytes) -> _Facts:
-    return _facts(load_record(record))
+_cached_facts = lru_cache(maxsize=512)(_facts)  # the locks of one process often have the same
 
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
