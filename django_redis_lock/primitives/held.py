@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
@@ -198,7 +197,7 @@ def release(held: Held) -> Steps[None]:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at
-        yield from emit(signals.lock_released, held, backend, held_for=held_for)
+        yield from backend.emit(signals.lock_released, lease.name, lock=held, held_for=held_for)
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
@@ -255,25 +254,9 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
         if mark_lost(lease, reason):
-            yield from emit(signals.lock_lost, each, backend)
+            yield from backend.emit(signals.lock_lost, lease.name, lock=each)
     name = holds[0][1].name
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
-
-
-def emit(
-    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **facts: Any
-) -> tuple[calls.Emit, ...]:
-    """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
-    origin = {"sender": type(backend), "using": backend.alias, "name": held.name}
-    arguments = {**origin, "lock": held, **facts}
-    if signal.may_block:
-        return (calls.Emit(signal, arguments),)
-    for receiver in signal.quick:  # here, as each further call would take as long as the receiver
-        try:
-            receiver(signal=signal, **arguments)
-        except Exception:
-            signal.log_failure(receiver)
-    return ()
 
 
 def _give_up(held: Held) -> Held:

@@ -169,13 +169,22 @@ class Release(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Claim(Call):
-    """Claim a lock that was handed off. Answers 1, or 0 if the grant was taken back."""
+    """Claim a lock that was handed off, without waiting for the answer.
+
+    The server answers 1, or 0 if the grant was taken back.
+    """
 
     name: str
     token: str
     end_ms: int
     """When the lease ends, by the server's clock."""
     patient: bool = field(default=False, kw_only=True)
+
+    def do(self, port: Runner) -> None:
+        port.post(self)
+
+    async def ado(self, port: Runner) -> None:
+        await port.apost(self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -310,19 +319,6 @@ class BeginToWait(Step):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Post(Step):
-    """Send a call without waiting for its answer."""
-
-    call: Call
-
-    def do(self, port: Runner) -> None:
-        port.post(self.call)
-
-    async def ado(self, port: Runner) -> None:
-        await port.apost(self.call)
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
     """Let some seconds pass."""
 
@@ -374,7 +370,4 @@ class Emit(Step):
         self.signal.send_robust(**self.arguments)
 
     async def ado(self, port: Runner) -> None:
-        if self.signal.may_block:
-            await self.signal.asend_robust(**self.arguments)
-        else:
-            self.signal.send_robust(**self.arguments)
+        await self.signal.asend_robust(**self.arguments)

@@ -19,7 +19,6 @@ from django_redis_lock.protocol.calls import (
     Listen,
     Pause,
     Peek,
-    Post,
     Steps,
     Wait,
     ask,
@@ -203,7 +202,7 @@ def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
         return False
     try:
         end_ms = grant.now_ms + grant.lease_ms
-        yield Post(Claim(lease.name, lease.token, end_ms, until=until))
+        yield Claim(lease.name, lease.token, end_ms, until=until)
     except LockUnavailable:
         return False
     return True

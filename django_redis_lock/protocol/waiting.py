@@ -8,7 +8,6 @@ import random
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
@@ -43,28 +42,22 @@ CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
 
 
-@dataclass(slots=True)
 class Grant:
     """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
-    fence: int
-    lease_ms: int
-    now_ms: int
-    received_at: float = field(default_factory=monotonic)
+    __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
+
+    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
+        self.fence = fence
+        self.lease_ms = lease_ms
+        self.now_ms = now_ms
+        self.received_at = monotonic()
 
 
 class Schedule:
     """When the waiters of one lock in this process poll it.
 
-    They share it and take turns, so a hundred waiters ask the server no more often than one:
-
-    ==============  ===========================================================================
-    ``take_turn``   A waiter finds a poll due and takes it on. If it fails, another does later.
-    ``polled``      A poll found the lock held, which tells when the next one is due.
-    ``peeked``      A waiter has read the holder, and not asked for the lock.
-    ``plan``        The next poll is due then. Only who knows the latest may put it off.
-    ``poll_soon``   The next poll is due now: what was planned is out of date.
-    ==============  ===========================================================================
+    They share it and take turns, so a hundred waiters ask the server no more often than one.
     """
 
     TURN = 1.0

@@ -42,8 +42,7 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("driver", [drivers.run, drivers.drive])
-def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., None]) -> None:
+def test_an_interruption_keeps_nothing_that_was_in_hand() -> None:
     """Otherwise a connection is lost to its pool until the garbage collector runs."""
     step = Interrupted()
 
@@ -51,7 +50,7 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
         yield step
 
     try:
-        driver(None, steps())
+        run(None, steps())
     except KeyboardInterrupt:
         pass
     else:
@@ -64,11 +63,6 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
 Driver = Callable[[Any, Steps[Any]], Any]
 DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
 both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
-each = pytest.mark.parametrize(
-    "driver",
-    [*DRIVERS, drivers.drive, lambda port, steps: asyncio.run(drivers.adrive(port, steps))],
-    ids=["blocking", "asyncio", "part of a blocking call", "part of one under asyncio"],
-)
 
 
 @pytest.fixture
@@ -163,7 +157,6 @@ def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> Non
     run(server, interrupted(Peek("one")))
     (thread,) = server.asked_by
     assert thread is not threading.main_thread()
-    assert thread.name == "django-redis-lock-tidying"
     assert thread.daemon
 
 
@@ -243,7 +236,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
     assert reported == []
 
 
-@each
+@both
 def test_results_and_errors_of_steps_are_given_to_them(driver: Driver) -> None:
     """Their own result is the caller's, and so is an error that they do not handle."""
     server = Server()
