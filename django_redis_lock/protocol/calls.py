@@ -125,6 +125,17 @@ class _TakeOne(Call):
         self.request.sent = self.request.under_way = True
         Call.sending(self)
 
+    def lease(self, answer: Any) -> Lease | None:
+        """Return the lease that an answer grants, if it does."""
+        request = self.request
+        request.under_way = False
+        if isinstance(answer, int):  # the fence, and nothing else: the lease is as asked
+            return Lease(request, answer, self.sent_at + request.lease_ms / 1000)
+        if answer is None or answer[0] <= 0:
+            return None
+        fence, ttl_ms = answer[0], answer[1]
+        return Lease(request, fence, self.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Acquire(_TakeOne):
@@ -133,17 +144,6 @@ class Acquire(_TakeOne):
     channel: str
     asked_ms: int | None = None
     """For a request that waits already: see ``Schedule.answered_ms``."""
-
-    def lease(self, answer: Any) -> Lease | None:
-        """Return the lease that an answer grants, if it does."""
-        request = self.request
-        request.under_way = False
-        if isinstance(answer, int):  # the fence: the lock was free, and nothing waited for it
-            return Lease(request, answer, self.sent_at + request.lease_ms / 1000)
-        fence, ttl_ms = answer[0], answer[1]
-        if fence <= 0:
-            return None
-        return Lease(request, fence, self.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -104,12 +104,12 @@ def _found_held(request: Request) -> Steps[None]:
 
 
 class _Awake(Enum):
-    """Why a waiter does not sleep any more; see ``LocalWaiter``."""
+    """Why a waiter does not sleep any more: the first of these that is so."""
 
-    GRANTED = auto()
-    NOTIFIED = auto()  # it has to poll
-    TURN = auto()  # it polls on behalf of all waiters of the lock
+    GRANTED = auto()  # it claims the lock that it was given
+    NOTIFIED = auto()  # it polls, as something has happened that may concern it alone
     OVER = auto()
+    TURN = auto()  # it polls for all waiters of the lock in this process, as that is due
 
 
 def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
