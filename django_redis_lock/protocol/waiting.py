@@ -57,7 +57,15 @@ class Grant:
 class Schedule:
     """When the waiters of one lock in this process poll it.
 
-    They share it and take turns, so a hundred waiters ask the server no more often than one.
+    They share it and take turns, so a hundred waiters ask the server no more often than one:
+
+    ==============  ===========================================================================
+    ``take_turn``   A waiter finds a poll due and takes it on. If it fails, another does later.
+    ``polled``      A poll found the lock held, which tells when the next one is due.
+    ``peeked``      A waiter has read the holder, and not asked for the lock.
+    ``plan``        The next poll is due then. Only who knows the latest may put it off.
+    ``poll_soon``   The next poll is due now: what was planned is out of date.
+    ==============  ===========================================================================
     """
 
     TURN = 1.0
