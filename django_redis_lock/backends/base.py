@@ -18,7 +18,7 @@ from django_redis_lock.backends.settings import (
 )
 from django_redis_lock.support.arguments import check_wait
 from django_redis_lock.support.process import made_once
-from django_redis_lock.transport.threads import shielded
+from django_redis_lock.support.threads import shielded
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operator_settings import Operators

@@ -29,7 +29,7 @@ from django_redis_lock.backends.settings import read_choice, read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step, Steps, ask
-from django_redis_lock.protocol.drivers import adrive, drive
+from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Holder, moment, read_holder
 from django_redis_lock.protocol.waiting import Hub
@@ -290,10 +290,10 @@ class _PlainServer(SingleServer):
         self._audit_key = f"{prefix}-audit"
 
     def call(self, call: Call) -> Any:
-        return drive(_Port(self, call), self.carry_out(call))
+        return run(_Port(self, call), self.carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await adrive(_Port(self, call), self.carry_out(call))
+        return await arun(_Port(self, call), self.carry_out(call))
 
     def carry_out(self, call: Call) -> Steps[Any]:
         """Carry out a call. Returns what the script of its name returns."""

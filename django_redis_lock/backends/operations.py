@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from django_redis_lock import signals
 from django_redis_lock.protocol.calls import (
-    Emit,
     ForceRelease,
     Inspect,
     ReadHistory,
@@ -214,8 +213,6 @@ class LockOperations(Runner):
         if answer == 2:
             logger.warning("Lock %r was released, but the audit did not take the entry", name)
         signal = signals.lock_freed if freed else signals.lock_force_released
-        if signal.receivers:
-            arguments = {"sender": type(self), "using": self.alias, "name": name}
-            facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
-            yield Emit(signal, {**arguments, **facts, "reason": reason})
+        facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
+        yield from self.emit(signal, name, **facts, reason=reason)
         return holder

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import datetime
 import hashlib
-import math
 import mmap
 import random
 import secrets
@@ -31,7 +30,7 @@ from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
-from django_redis_lock.protocol.calls import Step, Steps, Wait
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
 from django_redis_lock.support.process import current_process, state_of
@@ -93,39 +92,24 @@ class TaskLock(Lock):
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
 
-    def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
-        steps = super()._acquire(until, from_token_id)
-        return steps if until is None else self._wait_in_worker(steps)
+    _read_due = 0.0  # when (monotonic) the holder is due to be read
 
-    def _wait_in_worker(self, steps: Steps[bool]) -> Steps[bool]:
-        """Take steps, but raise where a worker would wait for a message, or is to stop."""
-        due = 0.0 if in_worker() else math.inf
-        resume: Callable[[Any], Step] = steps.send
-        value: Any = None
-        while True:
-            try:
-                step = resume(value)
-            except StopIteration as stop:
-                return bool(stop.value)
-            try:
-                if isinstance(step, Wait):
-                    due = self._check_wait(due)
-                    step.until = min(step.until, monotonic() + STOP_EVERY)
-                resume, value = steps.send, (yield step)
-            except BaseException as error:
-                resume, value = steps.throw, error
+    def _request(self, backend: BaseLockBackend) -> Request:
+        request = super()._request(backend)
+        request.before_sleep = self._check_wait
+        return request
 
-    def _check_wait(self, due: float) -> float:
-        """Raise if the wait must end; return when the holder is due to be read again."""
+    def _check_wait(self) -> float:
+        """Raise where a worker would wait for a message, or is to stop; see ``before_sleep``."""
         if self.until_worker_stops and _stops[0]:
             raise WorkerStops
-        if monotonic() < due:
-            return due
-        with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
-            holder = self.backend.holder(self.name)
-            if holder is not None and is_for_message(holder):
-                raise HeldForMessage
-        return monotonic() + POLL_EVERY
+        if monotonic() >= self._read_due and in_worker():
+            with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
+                holder = self.backend.holder(self.name)
+                if holder is not None and is_for_message(holder):
+                    raise HeldForMessage
+            self._read_due = monotonic() + POLL_EVERY
+        return monotonic() + STOP_EVERY
 
 
 @dataclass(eq=False)

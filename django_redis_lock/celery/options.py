@@ -29,8 +29,6 @@ ON_CONFLICT = {"queue": get_args(QueuePolicy), "run": get_args(RunPolicy)}
 """The policies for a duplicate when it is sent, and when it is about to run."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
-KEY_OPTIONS = ("key", "unique_on")
-"""The options about a task's arguments, which the setting can't have."""
 
 Handler = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -214,7 +212,7 @@ def project_defaults() -> Mapping[str, Any]:
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
-    for name in KEY_OPTIONS:
+    for name in ("key", "unique_on"):  # those about a task's arguments
         if name in given:
             raise ImproperlyConfigured(
                 f"{SETTING} can't have {name!r}, which depends on the task; set it there."

@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from time import monotonic
-from types import TracebackType
 from typing import Any, NoReturn, Self, TypeVar, cast
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -139,23 +138,13 @@ class Handle(ABC):
             raise self._not_acquired()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.release()
         except LockError as failure:
             self._raise_unless_masking(failure, error)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.arelease()
         except LockError as failure:
@@ -298,7 +287,7 @@ class Handle(ABC):
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
         which = "it" if self._busy == self.name else repr(self._busy)
-        own = register.holds(self.backend.alias, self._busy)
+        own = register.held_here(self._busy, self.backend.alias)
         who = f"this {kind_of_execution()}" if own else "another holder"
         return LockNotAcquired(
             f"Could not acquire {self._label} {tried}: {who} has {which}.",

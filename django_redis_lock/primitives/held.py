@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
@@ -198,7 +197,7 @@ def release(held: Held) -> Steps[None]:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at
-        yield from emit(signals.lock_released, held, backend, held_for=held_for)
+        yield from backend.emit(signals.lock_released, lease.name, lock=held, held_for=held_for)
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
@@ -255,38 +254,9 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
         if mark_lost(lease, reason):
-            yield from emit(signals.lock_lost, each, backend)
+            yield from backend.emit(signals.lock_lost, lease.name, lock=each)
     name = holds[0][1].name
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
-
-
-def emit(
-    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **facts: Any
-) -> tuple[calls.Emit, ...]:
-    """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
-    if signal.may_block:
-        return (emission(signal, held, backend, **facts),)
-    for receiver in signal.quick:  # here, as each further call would take as long as the receiver
-        try:
-            receiver(
-                signal=signal,
-                sender=type(backend),
-                using=backend.alias,
-                name=held.name,
-                lock=held,
-                **facts,
-            )
-        except Exception:
-            signal.log_failure(receiver)
-    return ()
-
-
-def emission(
-    signal: signals.LockSignal, held: Held, backend: BaseLockBackend, **facts: Any
-) -> calls.Emit:
-    """Return the step that sends a signal about a lock."""
-    arguments = {"sender": type(backend), "using": backend.alias, "name": held.name}
-    return calls.Emit(signal, {**arguments, "lock": held, **facts})
 
 
 def _give_up(held: Held) -> Held:
@@ -336,25 +306,23 @@ class Register:
 
     def find(self, alias: str, name: str) -> Lease | None:
         """Return the lease that the current execution seems to hold; ``enter`` checks it."""
-        return self._get((name, id(current_execution()), alias, True))
-
-    def _get(self, key: _Key) -> Lease | None:
-        reference = self._leases.get(key)
+        reference = self._leases.get((name, id(current_execution()), alias, True))
         return None if reference is None else reference()
 
-    def holds(self, alias: str, name: str) -> bool:
-        """Whether the current execution holds a lock, as far as is known here."""
-        key = name, id(current_execution()), alias
-        found = (self._get((*key, reentrant)) for reentrant in (True, False))
-        return any(lease is not None and _is_held_here(lease) for lease in found)
+    def held_here(self, name: str, *aliases: str) -> list[Lease]:
+        """Return the leases of the current execution on locks of a name, as far as is known.
 
-    def under_any_alias(self, name: str) -> list[Lease]:
-        """Return the leases of the current execution on locks of a name, as far as is known."""
-        leases = (reference() for reference in [*self._leases.values()])
+        Without ``aliases`` they may be of any alias.
+        """
+        keys = [key for key in [*self._leases] if key[0] == name]
+        found = [self._leases.get(key) for key in keys if not aliases or key[2] in aliases]
+        leases = [reference() for reference in found if reference is not None]
         return [
             lease
             for lease in leases
-            if lease is not None and lease.name == name and _is_held_here(lease)
+            if lease is not None
+            and _is_mine(lease)
+            and not (lease.lost or lease.passed or lease.given_up)
         ]
 
     def enter(self, lease: Lease) -> bool:
@@ -378,10 +346,6 @@ class Register:
 
 
 register = Register()
-
-
-def _is_held_here(lease: Lease) -> bool:
-    return _is_mine(lease) and not (lease.lost or lease.passed or lease.given_up)
 
 
 def _is_mine(lease: Lease) -> bool:

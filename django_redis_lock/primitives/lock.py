@@ -20,8 +20,6 @@ from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
     GONE,
     Held,
-    emission,
-    emit,
     finish,
     register,
     report_losses,
@@ -163,7 +161,7 @@ class Lock(Held, Handle):
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
             facts = {"waited": monotonic() - began, "reason": "unavailable"}
-            yield from emit(signals.lock_not_acquired, self, self.backend, **facts)
+            yield from self.backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             raise
         finally:
             self._vacant.append(None)
@@ -175,9 +173,9 @@ class Lock(Held, Handle):
             if not acquired:
                 reason = "busy" if until is None else "timeout"
                 facts = {"waited": waited, "reason": reason}
-                yield from emit(signals.lock_not_acquired, self, backend, **facts)
+                yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
-                yield from emit(signals.lock_acquired, self, backend, waited=waited)
+                yield from backend.emit(signals.lock_acquired, self.name, lock=self, waited=waited)
         except GeneratorExit:
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
@@ -243,11 +241,11 @@ class Lock(Held, Handle):
             yield from self._check_own_lease()
         yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
-            yield emission(signals.lock_waiting, self, backend)
+            yield from backend.emit(signals.lock_waiting, self.name, lock=self)
 
     def _check_own_lease(self) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
-        for lease in register.under_any_alias(self.name):
+        for lease in register.held_here(self.name):
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
@@ -310,7 +308,7 @@ class Lock(Held, Handle):
             reason = f"{GONE} before it was detached"
             raise (yield from report_losses([(self, lease)], backend, reason))
         held_for = monotonic() - self._acquired_at
-        yield from emit(signals.lock_detached, self, backend, held_for=held_for)
+        yield from backend.emit(signals.lock_detached, self.name, lock=self, held_for=held_for)
         return token_id(request.token.encode())
 
     def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:

@@ -13,13 +13,14 @@ import warnings
 from collections.abc import Awaitable, Generator, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.signals import LockSignal
 
 if TYPE_CHECKING:
+    from django_redis_lock.protocol.drivers import Runner
     from django_redis_lock.protocol.records import Fields
     from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 
@@ -33,24 +34,11 @@ GRACE = 0.3
 LAST_CALL = 0.02
 """Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
 not answered."""
-
-
 PAGE = 50
 """Entries of the audit that one call reads, so that it does not block the server for long. A script
 reads about a hundred in a millisecond."""
-
-
 PASSED_OVER = {"django_redis_lock", "contextlib"}
 """Packages that call on behalf of the caller."""
-
-
-class Port(Protocol):
-    """What steps are carried out on: a backend. Each method raises ``LockUnavailable``."""
-
-    def call(self, call: Call) -> Any: ...
-    async def acall(self, call: Call) -> Any: ...
-    def post(self, call: Call) -> None: ...
-    async def apost(self, call: Call) -> None: ...
 
 
 class Step:
@@ -93,10 +81,10 @@ class Call(Step):
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
 
-    def do(self, port: Port) -> Any:
+    def do(self, port: Runner) -> Any:
         return port.call(self)
 
-    async def ado(self, port: Port) -> Any:
+    async def ado(self, port: Runner) -> Any:
         return await self._in_time(port.acall(self))
 
     async def _in_time(self, answer: Awaitable[Result]) -> Result:
@@ -137,6 +125,17 @@ class _TakeOne(Call):
         self.request.sent = self.request.under_way = True
         Call.sending(self)
 
+    def lease(self, answer: Any) -> Lease | None:
+        """Return the lease that an answer grants, if it does."""
+        request = self.request
+        request.under_way = False
+        if isinstance(answer, int):  # the fence, and nothing else: the lease is as asked
+            return Lease(request, answer, self.sent_at + request.lease_ms / 1000)
+        if answer is None or answer[0] <= 0:
+            return None
+        fence, ttl_ms = answer[0], answer[1]
+        return Lease(request, fence, self.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class Acquire(_TakeOne):
@@ -145,17 +144,6 @@ class Acquire(_TakeOne):
     channel: str
     asked_ms: int | None = None
     """For a request that waits already: see ``Schedule.answered_ms``."""
-
-    def lease(self, answer: Any) -> Lease | None:
-        """Return the lease that an answer grants, if it does."""
-        request = self.request
-        request.under_way = False
-        if isinstance(answer, int):  # the fence: the lock was free, and nothing waited for it
-            return Lease(request, answer, self.sent_at + request.lease_ms / 1000)
-        fence, ttl_ms = answer[0], answer[1]
-        if fence <= 0:
-            return None
-        return Lease(request, fence, self.sent_at + ttl_ms / 1000 if ttl_ms >= 0 else math.inf)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -181,13 +169,22 @@ class Release(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Claim(Call):
-    """Claim a lock that was handed off. Answers 1, or 0 if the grant was taken back."""
+    """Claim a lock that was handed off, without waiting for the answer.
+
+    The server answers 1, or 0 if the grant was taken back.
+    """
 
     name: str
     token: str
     end_ms: int
     """When the lease ends, by the server's clock."""
     patient: bool = field(default=False, kw_only=True)
+
+    def do(self, port: Runner) -> None:
+        port.post(self)
+
+    async def ado(self, port: Runner) -> None:
+        await port.apost(self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -274,10 +271,10 @@ class Listen(Call):
     hub: Any
     name: str
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.hub.listen(self.name, self.until)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         await self._in_time(self.hub.alisten(self.name))
 
 
@@ -289,10 +286,10 @@ class Wait(Step):
     waiter: LocalWaiter
     until: float
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.hub.wait(self.waiter, self.until)
 
-    async def ado(self, port: Port) -> None:
+    async def ado(self, port: Runner) -> None:
         await self.hub.await_(self.waiter, self.until)
 
 
@@ -302,44 +299,23 @@ class BeginToWait(Step):
     __slots__ = ()
 
     def do(self, port: Any) -> None:
-        _warn_if_loop_runs()
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        level, frame = 1, sys._getframe()  # the warning is for who called this package
+        while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(  # with a text that names no lock, so that Python shows it once a place
+            "A lock is waited for with a blocking call, which stops the event loop of this thread: "
+            "its other tasks can neither run nor release the lock. Use 'async with', or await "
+            "aacquire().",
+            RuntimeWarning,
+            stacklevel=level,
+        )
 
     async def ado(self, port: Any) -> None:
         pass
-
-
-def _warn_if_loop_runs() -> None:
-    """Warn where this package was called, if the thread is about to block its running event loop.
-
-    The text names no lock, so that Python shows it once for each place.
-    """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    level, frame = 1, sys._getframe()
-    while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
-        level, frame = level + 1, frame.f_back
-    warnings.warn(
-        "A lock is waited for with a blocking call, which stops the event loop of this thread: "
-        "its other tasks can neither run nor release the lock. Use 'async with', or await "
-        "aacquire().",
-        RuntimeWarning,
-        stacklevel=level,
-    )
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Post(Step):
-    """Send a call without waiting for its answer."""
-
-    call: Call
-
-    def do(self, port: Port) -> None:
-        port.post(self.call)
-
-    async def ado(self, port: Port) -> None:
-        await port.apost(self.call)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -390,11 +366,8 @@ class Emit(Step):
     signal: LockSignal
     arguments: dict[str, Any]
 
-    def do(self, port: Port) -> None:
+    def do(self, port: Runner) -> None:
         self.signal.send_robust(**self.arguments)
 
-    async def ado(self, port: Port) -> None:
-        if self.signal.may_block:
-            await self.signal.asend_robust(**self.arguments)
-        else:
-            self.signal.send_robust(**self.arguments)
+    async def ado(self, port: Runner) -> None:
+        await self.signal.asend_robust(**self.arguments)

@@ -1,65 +1,31 @@
 """The drivers that carry out generators of steps, blocking or under asyncio.
 
-``run`` and ``arun`` carry out what a caller asked for, and handle interruption, cancellation and
-forks. ``drive`` and ``adrive`` carry out the parts of a single call, within them. A ``Runner`` is
-what calls are carried out on: a backend.
+``run`` and ``arun`` handle interruption, cancellation and forks. They carry out what a caller asked
+for, and within that the steps of a call which has some of its own. A ``Runner`` is what calls are
+carried out on: a backend.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Emit, Pause, Port, Step, Steps
+from django_redis_lock.protocol.calls import Call, Emit, Pause, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
+from django_redis_lock.support.threads import shielded
 
 Result = TypeVar("Result")
 TIDY_FOR = 0.25
 """Seconds that an interrupted or cancelled caller waits for the server to clean up."""
 
 
-def drive(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps, blocking, and return their result."""
-    resume: Callable[[Any], Step] = steps.send
-    value: Any = None
-    while True:
-        try:
-            step = resume(value)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        except BaseException:
-            value = None  # else the error keeps this frame, and the frame the error
-            raise
-        try:
-            resume, value = steps.send, step.do(port)
-        except BaseException as error:
-            resume, value = steps.throw, error
-
-
-async def adrive(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps under asyncio, and return their result."""
-    resume: Callable[[Any], Step] = steps.send
-    value: Any = None
-    while True:
-        try:
-            step = resume(value)
-        except StopIteration as stop:
-            result: Result = stop.value
-            return result
-        try:
-            resume, value = steps.send, await step.ado(port)
-        except BaseException as error:
-            resume, value = steps.throw, error
-
-
-def run(port: Port, steps: Steps[Result]) -> Result:
+def run(port: Any, steps: Steps[Result]) -> Result:
     """Carry out steps in this thread or greenlet, and return their result.
 
     After an interruption the remaining steps clean up. A server that does not answer soon then
@@ -88,7 +54,7 @@ def run(port: Port, steps: Steps[Result]) -> Result:
 
 
 def _run_on(
-    port: Port,
+    port: Any,
     steps: Steps[Result],
     raised: BaseException | None,
     process: Process,
@@ -119,28 +85,16 @@ def _run_on(
             raised = error
 
 
-def _tidy(port: Port, step: Step, until: float) -> Any:
+def _tidy(port: Any, step: Step, until: float) -> Any:
     left, step = _limited(step, until)
     if not isinstance(step, Call):
         return step.do(port)
-    answers: list[Any] = []
-    bell = threading.Lock()
-    bell.acquire()
-
-    def carry_out() -> None:
-        try:
-            answers.append(step.do(port))
-        except BaseException as error:
-            answers.append(error)
-        bell.release()
-
-    if left:
-        threading.Thread(target=carry_out, name="django-redis-lock-tidying", daemon=True).start()
-    if not bell.acquire(timeout=left):
+    if not left:
         raise _late()
-    if isinstance(answers[0], BaseException):
-        raise answers.pop()
-    return answers[0]
+    try:
+        return shielded(partial(step.do, port), until)
+    except TimeoutError:
+        raise _late() from None
 
 
 def _limited(step: Step, until: float) -> tuple[float, Step]:
@@ -161,7 +115,7 @@ def _begun_by(process: Process, first: Step | None) -> LockError:
     )
 
 
-async def arun(port: Port, steps: Steps[Result]) -> Result:
+async def arun(port: Any, steps: Steps[Result]) -> Result:
     """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
 
     After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
@@ -171,7 +125,7 @@ async def arun(port: Port, steps: Steps[Result]) -> Result:
 
 
 async def _arun(
-    port: Port,
+    port: Any,
     steps: Steps[Result],
     resume: Callable[[Any], Step],
     value: Any,
@@ -209,7 +163,7 @@ async def _arun(
     raise _begun_by(process, first)
 
 
-async def _atidy(port: Port, step: Step, until: float) -> Any:
+async def _atidy(port: Any, step: Step, until: float) -> Any:
     left, step = _limited(step, until)
     if not isinstance(step, Call):
         return await step.ado(port)
@@ -225,14 +179,9 @@ _retained: set[asyncio.Future[Any]] = set()
 
 def _retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
     """Retain a task that nothing may be awaiting, and retrieve its exception."""
-
-    def done(task: asyncio.Future[Any]) -> None:
-        _retained.discard(task)
-        if not task.cancelled():
-            task.exception()
-
     _retained.add(task)
-    task.add_done_callback(done)
+    task.add_done_callback(_retained.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task
 
 
@@ -279,9 +228,17 @@ class Runner:
             raise
 
     def unavailable(self, error: LockUnavailable) -> tuple[Emit, ...]:
-        """Return the step that sends ``lock_unavailable``, if anything receives the signal."""
-        signal = signals.lock_unavailable
-        if not signal.receivers:
-            return ()
-        arguments = {"sender": type(self), "using": self.alias, "name": error.name}
-        return (Emit(signal, {**arguments, "error": error}),)
+        """Send ``lock_unavailable`` as ``emit`` does."""
+        return self.emit(signals.lock_unavailable, error.name, error=error)
+
+    def emit(self, signal: signals.LockSignal, name: str, **facts: Any) -> tuple[Emit, ...]:
+        """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
+        arguments = {"sender": type(self), "using": self.alias, "name": name, **facts}
+        if signal.may_block:
+            return (Emit(signal, arguments),)
+        for receiver in signal.quick:  # a further call would take as long as the receiver
+            try:
+                receiver(signal=signal, **arguments)
+            except Exception:
+                signal.log_failure(receiver)
+        return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
@@ -25,6 +25,8 @@ class Request:
     since: int | None = None
     when_waiting: Any = None
     """Returns the steps to take once, when it begins to wait."""
+    before_sleep: Callable[[], float] | None = None
+    """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
     until = math.inf
     """When (monotonic) its caller gives up on a silent server."""
     sent = False

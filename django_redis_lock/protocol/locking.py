@@ -121,11 +121,7 @@ def _acquire(
 
 def _take_over(request: Request, token_id: str) -> Steps[Lease | None]:
     call = TakeOver(request, token_id, until=request.until)
-    fence = yield from ask(call)
-    request.under_way = False
-    if fence is None:
-        return None
-    return Lease(request, fence, call.sent_at + request.lease_ms / 1000)
+    return call.lease((yield from ask(call)))
 
 
 def release(lease: Lease) -> Steps[bool]:

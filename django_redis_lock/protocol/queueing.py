@@ -19,7 +19,6 @@ from django_redis_lock.protocol.calls import (
     Listen,
     Pause,
     Peek,
-    Post,
     Steps,
     Wait,
     ask,
@@ -84,7 +83,7 @@ def _wait_for_turn(
             due = min(due, schedule.due)
         schedule.plan(due, version)
         yield from _found_held(request)
-        reason = yield from _sleep(hub, waiter, until)
+        reason = yield from _sleep(hub, request, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
             grant, waiter.grant = waiter.grant, None
@@ -105,17 +104,18 @@ def _found_held(request: Request) -> Steps[None]:
 
 
 class _Awake(Enum):
-    """Why a waiter does not sleep any more; see ``LocalWaiter``."""
+    """Why a waiter does not sleep any more: the first of these that is so."""
 
-    GRANTED = auto()
-    NOTIFIED = auto()  # it has to poll
-    TURN = auto()  # it polls on behalf of all waiters of the lock
+    GRANTED = auto()  # it claims the lock that it was given
+    NOTIFIED = auto()  # it polls, as something has happened that may concern it alone
     OVER = auto()
+    TURN = auto()  # it polls for all waiters of the lock in this process, as that is due
 
 
-def _sleep(hub: Hub, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
+def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
     while True:
-        yield Wait(hub, waiter, until)
+        check = request.before_sleep
+        yield Wait(hub, waiter, until if check is None else min(until, check()))
         if waiter.grant is not None:
             return _Awake.GRANTED
         if waiter.must_poll:
@@ -202,7 +202,7 @@ def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
         return False
     try:
         end_ms = grant.now_ms + grant.lease_ms
-        yield Post(Claim(lease.name, lease.token, end_ms, until=until))
+        yield Claim(lease.name, lease.token, end_ms, until=until)
     except LockUnavailable:
         return False
     return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django_redis_lock.protocol.lease import token_id
 
@@ -16,8 +16,30 @@ MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What identifies a process and its task; ``None`` where that can't be read."""
+
+    host: str | None
+    """The host name of the process's machine."""
+    pid: int | None
+    """The process id."""
+    thread: str | None
+    """The name of the thread that acquired the lock, or waits for it."""
+    task_id: str | None = None
+    """The id of the Celery task that holds the lock or waits for it, if one does."""
+    task_name: str | None = None
+    """The name of that task."""
+
+    def __str__(self) -> str:
+        """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
+        if self.task_id:
+            return f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
+        return f"{self.host}:{self.pid} ({self.thread})" if self.host else ""
+
+
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Origin):
     """The holder of a lock at the time the server was asked.
 
     A lock that another program set with ``SET key value NX PX`` has no record. Its fence, times and
@@ -40,19 +62,9 @@ class Holder:
     """Seconds of lease left; ``None`` for a lease without end."""
     auto_renew: bool
     """Whether the holder renews its lease in the background."""
-    host: str | None
-    """The host name of the holder's machine."""
-    pid: int | None
-    """The holder's process id."""
-    thread: str | None
-    """The name of the thread that acquired the lock."""
     waiters: int | None
     """The length of the queue. ``None`` if the server's user may not read it, or if there is no
     queue, as with the backend ``getset``."""
-    task_id: str | None = None
-    """The id of the Celery task that holds the lock, if one does."""
-    task_name: str | None = None
-    """The name of that task."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The caller's ``metadata``."""
     held_for: float | None = None
@@ -69,11 +81,11 @@ class Holder:
     its id can be told apart. ``None`` if unknown."""
 
     def __str__(self) -> str:
-        return origin_text(self) or f"another program ({self.token_id})"
+        return Origin.__str__(self) or f"another program ({self.token_id})"
 
 
 @dataclass(frozen=True, slots=True)
-class Waiter:
+class Waiter(Origin):
     """An entry in the queue of a lock at the time the server was asked.
 
     What can't be read, because another program or version wrote it, is ``None``.
@@ -93,43 +105,11 @@ class Waiter:
     """Seconds of lease that it will get; a lock that never expires starts with ten."""
     auto_renew: bool
     """Whether it will renew its lease in the background."""
-    host: str | None
-    """The host name of the waiter's machine."""
-    pid: int | None
-    """The waiter's process id."""
-    thread: str | None
-    """The name of the thread that waits."""
-    task_id: str | None = None
-    """The id of the Celery task that waits, if one does."""
-    task_name: str | None = None
-    """The name of that task."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The caller's ``metadata``."""
 
     def __str__(self) -> str:
-        return origin_text(self) or "unknown"
-
-
-class Origin(Protocol):
-    """What identifies a process and its task: a holder, a waiter or an audit entry."""
-
-    @property
-    def host(self) -> str | None: ...
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def thread(self) -> str | None: ...
-    @property
-    def task_id(self) -> str | None: ...
-    @property
-    def task_name(self) -> str | None: ...
-
-
-def origin_text(item: Origin) -> str:
-    """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
-    if item.task_id:
-        return f"task {item.task_name}[{item.task_id}] on {item.host}:{item.pid}"
-    return f"{item.host}:{item.pid} ({item.thread})" if item.host else ""
+        return Origin.__str__(self) or "unknown"
 
 
 def read_holder(
@@ -141,8 +121,10 @@ def read_holder(
     """
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
-    fence = int(fence_text) if fence_text.isdigit() and len(fence_text) < 17 else None
-    facts, metadata = _facts({}) if fence is None else _read_facts(record_text)
+    fence = _whole(fence_text)
+    # No other lock has the same record as one with a task's id.
+    own = len(record_text) > MAX_CACHED_BYTES or b'"task_id"' in record_text
+    facts = (_facts if own else _cached_facts)(b"" if fence is None else record_text)
     return Holder(
         name=name,
         using=using,
@@ -152,16 +134,15 @@ def read_holder(
         expires_at=None if ttl_ms < 0 else moment((now_ms + ttl_ms) * 1000),
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
         waiters=waiters,
-        metadata=dict(metadata),
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **facts,
+        **{**facts, "metadata": dict(facts["metadata"])},
     )
 
 
 def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
     """Read an entry of a lock's queue; see ``Request.entry`` and ``common.lua``."""
     _, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
-    lease_ms = int(lease_text) if lease_text.isdigit() and len(lease_text) < 17 else None
+    lease_ms = _whole(lease_text)
     record = {} if lease_ms is None else load_record(record_text)
     since = record.get("since")
     since = since if type(since) is int and 0 < since < 1 << 53 else None
@@ -190,32 +171,22 @@ def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_Facts = tuple[Mapping[str, Any], Mapping[str, str]]
-"""The fields of a ``Holder`` that a record tells, and its metadata."""
-
-
-def _facts(record: Mapping[str, Any]) -> _Facts:
-    began = record.get("pid_began")
-    fields = {
-        "auto_renew": record.get("auto_renew") is True,
-        "lease": _seconds(record.get("lease")),
-        "max_hold": _seconds(record.get("max_hold")),
-        "pid_space": _text(record.get("pid_space")),
+def _facts(record: bytes) -> dict[str, Any]:
+    """Return the fields of a ``Holder`` that a record tells."""
+    found = load_record(record)
+    began = found.get("pid_began")
+    return {
+        "auto_renew": found.get("auto_renew") is True,
+        "lease": _seconds(found.get("lease")),
+        "max_hold": _seconds(found.get("max_hold")),
+        "pid_space": _text(found.get("pid_space")),
         "pid_began": began if type(began) is int and began > 0 else None,
-        **read_origin(record),
+        "metadata": _metadata(found),
+        **read_origin(found),
     }
-    return fields, _metadata(record)
 
 
-def _read_facts(record: bytes) -> _Facts:
-    if len(record) > MAX_CACHED_BYTES or b'"task_id"' in record:  # no other lock has the same
-        return _facts(load_record(record))
-    return _cached_facts(record)
-
-
-@lru_cache(maxsize=512)  # the locks of one process often have the same
-def _cached_facts(record: bytes) -> _Facts:
-    return _facts(load_record(record))
+_cached_facts = lru_cache(maxsize=512)(_facts)  # the locks of one process often have the same
 
 
 def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
@@ -245,6 +216,10 @@ def moment(microseconds: int) -> datetime:
         return datetime.max.replace(tzinfo=UTC)
 
 
+def _whole(text: str | bytes) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 17 else None
+
+
 def _seconds(value: Any) -> float | None:
     return value / 1000 if type(value) is int and 0 < value < 1 << 53 else None
 
@@ -265,8 +240,11 @@ FREED: Final = "freed"
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """One event in the audit. Fields that can't be read are empty or ``None``."""
+class AuditEntry(Origin):
+    """One event in the audit, with the origin of the former holder.
+
+    Fields that can't be read are empty or ``None``.
+    """
 
     id: str
     """The id of the entry; ids rise with time."""
@@ -283,23 +261,13 @@ class AuditEntry:
     """The fence of the hold that ended."""
     token_id: str
     """The ``Holder.token_id`` of the hold that ended."""
-    host: str | None
-    """The host name of the former holder's machine."""
-    pid: int | None
-    """The former holder's process id."""
-    thread: str | None
-    """The name of the thread that acquired the lock."""
-    task_id: str | None
-    """The id of the Celery task that held the lock, if one did."""
-    task_name: str | None
-    """The name of that task."""
     by: str
     """The ``by`` given to ``force_release()``."""
     reason: str
     """The ``reason`` given to ``force_release()``, or why it was freed."""
 
     def __str__(self) -> str:
-        return origin_text(self) or "another program"
+        return Origin.__str__(self) or "another program"
 
 
 Fields = Mapping[str, str]
@@ -308,6 +276,7 @@ Fields = Mapping[str, str]
 
 def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
     """Return the entry for a lock that is released by force or freed."""
+    origin = {key: getattr(holder, key) for key in _ORIGIN}
     return {
         "event": event,
         "name": holder.name,
@@ -315,7 +284,7 @@ def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
         "token_id": holder.token_id,
         "by": by,
         "reason": reason,
-        **_written({key: getattr(holder, key) for key in _ORIGIN}),
+        **{key: str(value) for key, value in origin.items() if value is not None},
     }
 
 
@@ -325,21 +294,18 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
         key.decode(errors="replace"): value.decode(errors="replace")
         for key, value in zip(pairs[0::2], pairs[1::2], strict=False)
     }
-    written_ms = entry_id.split(b"-")[0]
-    known = written_ms.isdigit() and len(written_ms) < 17
-    fence, pid = fields.get("fence", ""), fields.get("pid", "")
-    text: dict[str, Any] = {
+    written_ms = _whole(entry_id.split(b"-")[0])
+    facts: dict[str, Any] = {
         key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
     }
-    where: dict[str, Any] = {key: fields.get(key) or None for key in _ORIGIN}
-    where["pid"] = int(pid) if _is_number(pid) else None
+    facts |= {key: fields.get(key) or None for key in _ORIGIN}
+    facts["pid"] = _whole(fields.get("pid", ""))
     return AuditEntry(
         id=entry_id.decode(errors="replace"),
-        at=moment(int(written_ms) * 1000) if known else None,
+        at=None if written_ms is None else moment(written_ms * 1000),
         using=using,
-        fence=int(fence) if _is_number(fence) else None,
-        **text,
-        **where,
+        fence=_whole(fields.get("fence", "")),
+        **facts,
     )
 
 
@@ -360,15 +326,7 @@ def _parts(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
 
 
-_ORIGIN = ("host", "pid", "thread", "task_id", "task_name")
-
-
-def _written(where: Mapping[str, Any]) -> Fields:
-    return {key: str(value) for key, value in where.items() if value is not None}
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 17
+_ORIGIN = tuple(Origin.__dataclass_fields__)
 
 
 # Which holds the admin page and the command mark as needing attention.

@@ -126,16 +126,7 @@ class Schedule:
 
 
 class LocalWaiter:
-    """One acquisition that waits in this process.
-
-    When it wakes, it does the first of these that applies:
-
-    ==================  ===================================================================
-    ``grant``           It claims the lock that it was given.
-    ``must_poll``       It polls: something has happened that may concern it alone.
-    ``schedule.due``    It takes the turn to poll for all waiters of the lock, if still due.
-    ==================  ===================================================================
-    """
+    """One acquisition that waits in this process."""
 
     __slots__ = ("grant", "must_poll", "name", "schedule", "sleeper", "token", "until")
 

@@ -24,7 +24,7 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol import lease as leases
-from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen, Post
+from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
 from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
 from django_redis_lock.support.arguments import check_name, check_timeout
@@ -164,7 +164,7 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     meanwhile is lost. At the end, releases that failed are sent.
     """
     with ExitStack() as stack:
-        for step in (Call, Listen, Post):
+        for step in (Call, Claim, Listen):
             for method in ("do", "ado"):
                 failing = _failing(getattr(step, method), using)
                 stack.enter_context(patch.object(step, method, failing))
@@ -177,12 +177,11 @@ def _failing(do: Callable[..., Any], using: str | None) -> Callable[..., Any]:
         alias = getattr(port, "alias", None)
         if alias is None or using not in (None, alias):  # a part of a call has no alias
             return do(step, port)
-        call = step.call if isinstance(step, Post) else step
         error = LockUnavailable(
-            f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=call.lock_name
+            f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
         )
         error.passing = False  # a retry would meet the same
-        error.undone = isinstance(call, FORCED_RELEASE)  # nothing was sent
+        error.undone = isinstance(step, FORCED_RELEASE)  # nothing was sent
         raise error
 
     return fail

@@ -17,10 +17,10 @@ from redis.exceptions import RedisError
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
 from django_redis_lock.support.process import LONGEST_SLEEP
+from django_redis_lock.support.threads import shielded, start_in_thread
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
-from django_redis_lock.transport.threads import shielded, start_in_thread
 
 READ_FOR = 0.1
 """Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that

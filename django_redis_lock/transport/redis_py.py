@@ -29,7 +29,7 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from django_redis_lock.transport.threads import start_in_thread
+from django_redis_lock.support.threads import start_in_thread
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread

@@ -42,8 +42,7 @@ def no_collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_collector")
-@pytest.mark.parametrize("driver", [drivers.run, drivers.drive])
-def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., None]) -> None:
+def test_an_interruption_keeps_nothing_that_was_in_hand() -> None:
     """Otherwise a connection is lost to its pool until the garbage collector runs."""
     step = Interrupted()
 
@@ -51,7 +50,7 @@ def test_an_interruption_keeps_nothing_that_was_in_hand(driver: Callable[..., No
         yield step
 
     try:
-        driver(None, steps())
+        run(None, steps())
     except KeyboardInterrupt:
         pass
     else:
@@ -151,7 +150,6 @@ def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> Non
     run(server, interrupted(Peek("one")))
     (thread,) = server.asked_by
     assert thread is not threading.main_thread()
-    assert thread.name == "django-redis-lock-tidying"
     assert thread.daemon
 
 

@@ -26,9 +26,9 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError
 
 from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.threads import start_in_thread
 from django_redis_lock.transport.connections import DEFAULTS
 from django_redis_lock.transport.redis_py import masters_of, parse_url
-from django_redis_lock.transport.threads import start_in_thread
 
 Address = tuple[str, int]
 

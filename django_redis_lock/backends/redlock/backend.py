@@ -30,7 +30,7 @@ from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
-from django_redis_lock.protocol.drivers import adrive, drive
+from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.packing import Packed
@@ -120,10 +120,10 @@ class RedlockLockBackend(BaseLockBackend):
         yield from ask(Admit(max(answer[0] for answer in known if answer)))
 
     def call(self, call: Call) -> Any:
-        return drive(None, self._carry_out(call))
+        return run(None, self._carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await adrive(None, self._carry_out(call))
+        return await arun(None, self._carry_out(call))
 
     def _carry_out(self, call: Call) -> Steps[Any]:
         try:
@@ -319,7 +319,7 @@ class RedlockLockBackend(BaseLockBackend):
         if now - self._taught_at > TEACH_AGAIN:
             self._taught_at = now
             with contextlib.suppress(RuntimeError):  # the process is exiting
-                _thread.start_new_thread(drive, (None, self._teach()))
+                _thread.start_new_thread(run, (None, self._teach()))
 
     # What operators see.
 

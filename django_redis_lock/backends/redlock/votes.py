@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django_redis_lock.exceptions import LockError
+
 DRIFT = 0.01
 """The part of a lease by which two clocks may differ while it lasts."""
 DRIFT_MS = 2
@@ -34,11 +36,11 @@ CONTESTED = Pending()
 would keep the lock from all."""
 
 
-class NoQuorum(Exception):
+class NoQuorum(LockError):
     """Too few servers answered to know what a majority says."""
 
     def __init__(self, answers: Answers) -> None:
-        super().__init__(answers)
+        super().__init__(repr(answers))
         self.answers = list(answers)
 
 
