@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -23,6 +23,7 @@ from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
+    from django_redis_lock.testing.tools import LockSpace
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
@@ -42,28 +43,14 @@ HOW_TO_WRITE = (
 )
 
 
-class Space(Protocol):
-    """Where a test has its locks, in place of where ``LOCKS`` says."""
-
-    isolated: bool
-
-    def move(
-        self, kind: type[BaseLockBackend], params: dict[str, Any]
-    ) -> tuple[type[BaseLockBackend], dict[str, Any]]:
-        """Return the class and the settings to make a backend with."""
-
-    def note(self, backend: BaseLockBackend) -> None:
-        """Learn of a backend that was made."""
-
-
 class LockHandler:
     """The backends in ``LOCKS``, by alias.
 
     Unlike Django's caches, the threads of a process share them: all waiters share a connection.
     """
 
-    space: Space | None = None
-    """Moves every backend; ``testing`` sets it."""
+    space: LockSpace | None = None
+    """Where a test has its locks, in place of where ``LOCKS`` says."""
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
@@ -105,8 +92,8 @@ class LockHandler:
             backend = backends.get(alias)
             if backend is None:
                 backend = kind(alias, params)
-                if others:
-                    check_prefixes(backend, others)
+                for problem in collisions(backend, others):
+                    raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
                 backends[alias] = backend
                 if self.space is not None:
                     self.space.note(backend)
@@ -175,12 +162,6 @@ class LockHandler:
             backends, self._backends = [*self._backends.values()], {}
         for backend in backends:
             backend.close()
-
-
-def check_prefixes(backend: BaseLockBackend, others: Iterable[BaseLockBackend]) -> None:
-    """Raise ``InvalidLockBackend`` if another backend can write a key of this one."""
-    for problem in collisions(backend, others):
-        raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
 
 
 locks = LockHandler()

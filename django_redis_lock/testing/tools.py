@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import secrets
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
@@ -23,7 +23,6 @@ from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen, Post
 from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
@@ -45,10 +44,6 @@ ROUNDS = 1000
 """How often locks are released that waiters get in the meantime."""
 GONE_WITHIN = 5.0
 """Seconds for a server to drop a lock whose lease was set to a millisecond."""
-
-made: weakref.WeakSet[Lease] = weakref.WeakSet() if leases.made is None else leases.made
-"""The leases of this process."""
-leases.made = made  # from here on
 
 
 @contextmanager
@@ -244,9 +239,12 @@ class LockRecorder:
 def lease_of(hold: str) -> Lease | None:
     """Return the lease of this process whose lock has a ``token_id``."""
     mine = current_process()
-    for lease in [*made]:
-        if lease.process is mine and token_id(lease.token.encode()) == hold:
-            return lease
+    for each in gc.get_objects():  # no other part of the package needs a list of all leases
+        # Not by isinstance(), which loads lazy objects. A thread may just be making one.
+        if type(each) is Lease and getattr(each, "process", None) is mine:
+            lease: Lease = each
+            if token_id(lease.token.encode()) == hold:
+                return lease
     return None
 
 
