@@ -34,8 +34,6 @@ from django_redis_lock.operators import attention_of, unwritable_because
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 
-ERRORS = (LockError, InvalidLockBackend)
-"""What a backend can raise."""
 AT_ONCE = 8
 """Backends that are asked at the same time."""
 
@@ -205,7 +203,7 @@ def ask_each(
     def ask(using: str) -> Answer | Problem:
         try:
             return question(locks[using])
-        except ERRORS as error:
+        except (LockError, InvalidLockBackend) as error:
             return Problem.of(using, error)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread

@@ -12,6 +12,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -27,7 +28,6 @@ from django_redis_lock.operators import Outcome, attention_of, unwritable_becaus
 from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
-Answer = TypeVar("Answer")
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
 """Exit codes: an error; wrong usage; a server is unavailable; the holder changed, or nothing
 matched; Ctrl-C."""
@@ -80,18 +80,16 @@ class Backends:
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""
         for backend in self.all:
-            try:
+            with self.noting(backend):
                 yield from ask(backend)
-            except (LockError, InvalidLockBackend, ValueError) as error:
-                self._note(backend.alias, error)
 
-    def attempt(self, backend: BaseLockBackend, read: Callable[[], Answer]) -> Answer | None:
-        """Return a backend's answer, or ``None`` with a notice if it is unavailable."""
+    @contextmanager
+    def noting(self, backend: BaseLockBackend) -> Iterator[None]:
+        """End the block with a notice if a backend is unavailable."""
         try:
-            return read()
+            yield
         except (LockError, InvalidLockBackend, ValueError) as error:
             self._note(backend.alias, error)
-            return None
 
     def _note(self, alias: str, error: Exception) -> None:
         if isinstance(error, ValueError):  # an invalid name
