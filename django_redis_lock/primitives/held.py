@@ -277,7 +277,7 @@ def emit(
                 **facts,
             )
         except Exception:
-            signal.log_failure(receiver)
+            logger.exception("The receiver %r of a signal failed", receiver)
     return ()
 
 
