@@ -45,7 +45,7 @@ Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
-"""Items or rows per write."""
+"""Rows per write."""
 GAP = "  "
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
@@ -194,21 +194,13 @@ class Terminal:
         self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         """Write a JSON object of the items as they are read, and of what ``trailer`` returns."""
-        remaining = map(_encode, items)
-        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: ['
-        gap = "\n"
-        while batch := list(islice(remaining, BATCH)):
-            self._write_raw(before + gap + ",\n".join(batch))
-            before = ","
-        if before != ",":  # no items
-            self._write_raw(before)
-            gap = ""
+        self._out.write(f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', ending="")
+        before, end = "\n", ""
+        for item in items:
+            self._out.write(before + _encode(item), ending="")
+            before, end = ",\n", "\n"
         rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
-        self._write_raw(f"{gap}]{''.join(rest)}}}\n")
-
-    def _write_raw(self, text: str) -> None:
-        self._out.write(text, ending="")
-        self._out.flush()
+        self._out.write(f"{end}]{''.join(rest)}}}\n")
 
     def confirm(self, question: str) -> bool:
         """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""
