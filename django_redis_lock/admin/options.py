@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib import parse
 
 import django
@@ -77,11 +77,6 @@ from django_redis_lock.protocol.records import (
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
-if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[HeldLock]
-else:
-    _ModelAdmin = admin.ModelAdmin
-
 logger = logging.getLogger("django_redis_lock")
 HEADER = "X-Held-Locks"
 """Sent by the script to ask for the part of a page that changes."""
@@ -99,7 +94,7 @@ LEVELS = {
 Item = TypeVar("Item")
 
 
-class HeldLockAdmin(_ModelAdmin):
+class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Lists the held locks and releases them; nothing is added, changed or deleted."""
 
     list_display = tuple(COLUMNS)
