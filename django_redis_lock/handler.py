@@ -230,21 +230,17 @@ def lock_many(
             f"{len(distinct)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
-    return LockGroup(
-        [
-            lock(
-                name,
-                timeout,
-                blocking=blocking,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                metadata=metadata,
-                using=using,
-                after_commit=after_commit,
-            )
-            for name in distinct
-        ]
+    make = partial(
+        lock,
+        timeout=timeout,
+        blocking=blocking,
+        blocking_timeout=blocking_timeout,
+        auto_renew=auto_renew,
+        metadata=metadata,
+        using=using,
+        after_commit=after_commit,
     )
+    return LockGroup(list(map(make, distinct)))
 
 
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:

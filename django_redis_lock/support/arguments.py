@@ -124,15 +124,14 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_scheme(wait: Any) -> str | None:
+def check_scheme(wait: str | None) -> str | None:
     """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
     if wait is not None and wait not in WAITING_SCHEMES:
         raise ValueError(
             f"wait={wait!r} is no waiting scheme. "
             f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
         )
-    scheme: str | None = wait
-    return scheme
+    return wait
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -95,11 +95,8 @@ def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     backend = _backend(using)
     holder = _holder(backend, name, "expire")
     with _found_lost(holder) as lease:
-        if lease is None:
-            _, value, *_ = backend.run(calls.ask(calls.Inspect([name])))
-            token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
-        else:
-            token = lease.token
+        _, value, *_ = backend.run(calls.ask(calls.Inspect([name])))
+        token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
         until = monotonic() + GONE_WITHIN
         while (now := backend.holder(name)) is not None and now.token_id == holder.token_id:
             backend.run(calls.ask(calls.Renew([(name, token, 1)])))
