@@ -242,7 +242,12 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self._page(request, "audit.html", audit(), _("Forced releases"))
+        answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
+        entries = [entry for answer in answers.values() for entry in answer]
+        entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
+        shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
+        context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
+        return self._page(request, "audit.html", context, _("Forced releases"))
 
     # The release.
 
@@ -370,14 +375,6 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "entries": [_entry(entry) for entry in entries],
         "entries_unknown": entries_unknown,
     }
-
-
-def audit() -> dict[str, Any]:
-    answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
-    entries = [entry for answer in answers.values() for entry in answer]
-    entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-    shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
-    return {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
 
 
 def _held(holder: Holder) -> dict[str, Any]:

@@ -257,12 +257,6 @@ def _found_lost(holder: Holder) -> Iterator[Lease | None]:
         entry.server.renew([entry], monotonic() + LONGEST_CALL)
 
 
-def abandon(lease: Lease) -> None:
-    """Have this process neither renew, nor enter, nor miss a lock that a test has left."""
-    renewer.discard(lease)
-    lease.lost = lease.reported = True
-
-
 def finish_releases(backends: Collection[BaseLockBackend]) -> None:
     """Send what is still to be sent to some backends, and drop what does not arrive."""
     renewer.at_exit()
@@ -450,7 +444,8 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
         if not left:
             return
         for holder in left:
-            if lease := lease_of(holder.token_id):
-                abandon(lease)
+            if lease := lease_of(holder.token_id):  # which this process neither renews nor misses
+                renewer.discard(lease)
+                lease.lost = lease.reported = True
             take(backend, holder, "left by a test")
     logger.warning("Threads of a test go on to take locks. %s", _report(left))
