@@ -15,7 +15,6 @@ from django.db.models.query import ModelIterable
 
 from django_redis_lock.exceptions import StaleFence
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.django_private import replace_model_iterable
 
 Row = TypeVar("Row", bound="models.Model")
 
@@ -76,7 +75,8 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
             )
         fenced = self.all()
         fenced._guard = _Guard(held)
-        replace_model_iterable(fenced, _FencedIterable)
+        if fenced._iterable_class is ModelIterable:  # and not the one of values()
+            fenced._iterable_class = _FencedIterable
         return fenced
 
     def _clone(self) -> Self:
