@@ -118,15 +118,12 @@ class HeldLockChangeList(ChangeList):
         for spec in filters:
             spec.offer(self.reading.holders)
             holders = spec.queryset(request, holders)
-        return self._in_order(holders)
-
-    def _in_order(self, holders: list[Holder]) -> _Holders:
-        holders = _Holders(sorted(holders, key=lambda one: (one.name, one.using)))
+        ordered = _Holders(sorted(holders, key=lambda one: (one.name, one.using)))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
-                holders.sort(key=column.key, reverse=direction == "desc")
-        return holders
+                ordered.sort(key=column.key, reverse=direction == "desc")
+        return ordered
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
         """Return the columns to sort by; by default the longest held first."""

@@ -18,6 +18,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
+from django_redis_lock.operators import aliases
 from django_redis_lock.protocol.records import Holder, is_renewed
 from django_redis_lock.support.process import forget_after_fork
 
@@ -66,10 +67,9 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     """
     until = monotonic() + PATIENCE
     backends = []
-    with suppress(InvalidLockBackend):  # as the system checks say
-        for using in locks:
-            with suppress(InvalidLockBackend):
-                backends.append(locks[using])
+    for using in aliases():
+        with suppress(InvalidLockBackend):  # as the system checks say
+            backends.append(locks[using])
     readings = [(each, _readings.of(each)) for each in backends]
     return [(each, reading.result(max(0.0, until - monotonic()))) for each, reading in readings]
 

@@ -18,7 +18,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -105,7 +105,7 @@ class Backends:
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
 
     def warn_of_unwritable(self) -> None:
-        """Warn of servers that answered but refuse writes. Sends an ``INFO`` to each."""
+        """Warn of servers that answered but refuse writes."""
         for backend in self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
                 self._notice(f"The server of {visible(backend.alias)!r} {why}.")
@@ -153,12 +153,11 @@ class Column(Generic[Row]):
 class Terminal:
     """The two streams of the command, and what they can show."""
 
-    def __init__(self, out: Any, err: Any, style: Any, *, force_color: bool, as_json: bool) -> None:
-        self._out = out
-        self._err = err
-        self.as_json = as_json
-        wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
-        self.style = style if wanted else no_style()
+    def __init__(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        self._out, self._err = command.stdout, command.stderr
+        self.as_json = options["format"] == "json"
+        coloured = self._out.isatty() and not os.environ.get("NO_COLOR")
+        self.style: Any = command.style if coloured or options["force_color"] else no_style()
 
     def say(self, text: str = "") -> None:
         self._out.write(text)
