@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from collections.abc import Mapping
-from reprlib import repr as shown
 from typing import Any
 
 LONGEST_LEASE = 100 * 365 * 86400
@@ -44,7 +44,7 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     seconds = _seconds(value, argument, 0.001, "for a lock that never expires")
     if seconds == math.inf:
         raise ValueError(
-            f"{argument}={shown(value)} is longer than a hundred years; "
+            f"{argument}={_shown(value)} is longer than a hundred years; "
             f"write None for a lock that never expires."
         )
     return seconds
@@ -59,7 +59,7 @@ def check_wait(
     """
     if value is not None and not blocking:
         raise ValueError(
-            f"{argument}={shown(value)} has no meaning with blocking=False; leave one of them out."
+            f"{argument}={_shown(value)} has no meaning with blocking=False; leave one of them out."
         )
     seconds = _seconds(value, argument, 0, "to wait without limit")
     return None if seconds == math.inf else seconds
@@ -91,18 +91,26 @@ def _seconds(value: Any, argument: str, least: float, endless: str) -> float | N
     if value is None:
         return None
     if isinstance(value, bool):
-        raise ValueError(f"{argument}={shown(value)} is a bool; give seconds as an int or float.")
+        raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
     if not isinstance(value, int | float):
         raise TypeError(
             f"{argument} must be seconds as an int or float, "
-            f"not {type(value).__name__}: {shown(value)}."
+            f"not {type(value).__name__}: {_shown(value)}."
         )
     if not value >= least:  # as NaN is not
         raise ValueError(
-            f"{argument}={shown(value)} is no time; give seconds of at least {least:g}, "
+            f"{argument}={_shown(value)} is no time; give seconds of at least {least:g}, "
             f"or None {endless}."
         )
     return math.inf if value > LONGEST_LEASE else float(value)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it was given, but no more of it than fits in a message."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # Python writes no int of thousands of digits
+        return "(a number of thousands of digits)"
 
 
 def check_name(name: str) -> str:
