@@ -61,7 +61,7 @@ class Backends:
     """The backends that a command asks, and those that did not answer."""
 
     def __init__(self, using: str | None, notice: Callable[[str], object]) -> None:
-        self._notice = notice
+        self._using, self._notice = using, notice
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
@@ -70,35 +70,30 @@ class Backends:
         self.many = len(self.aliases) > 1
         """Whether there is more than one, so that tables name the backend."""
         for alias in self.aliases:
-            try:
+            with self.noting(alias):
                 self.all.append(locks[alias])
-            except InvalidLockBackend as error:
-                if using:
-                    raise CommandError(without_passwords(str(error))) from error
-                self._note(alias, error)
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""
         for backend in self.all:
-            with self.noting(backend):
+            with self.noting(backend.alias):
                 yield from ask(backend)
 
     @contextmanager
-    def noting(self, backend: BaseLockBackend) -> Iterator[None]:
+    def noting(self, alias: str) -> Iterator[None]:
         """End the block with a notice if a backend is unavailable."""
         try:
             yield
-        except (LockError, InvalidLockBackend, ValueError) as error:
-            self._note(backend.alias, error)
-
-    def _note(self, alias: str, error: Exception) -> None:
-        if isinstance(error, ValueError):  # an invalid name
+        except ValueError as error:  # an invalid name
             raise CommandError(str(error), returncode=USAGE) from error
-        if isinstance(error, InvalidLockBackend):
-            self._misconfigured.add(alias)
-        text = visible(without_passwords(str(error)))
-        if self.silent.setdefault(alias, text) is text:
-            self._notice(text)
+        except (LockError, InvalidLockBackend) as error:
+            text = visible(without_passwords(str(error)))
+            if isinstance(error, InvalidLockBackend):
+                if self._using:
+                    raise CommandError(text) from error
+                self._misconfigured.add(alias)
+            if self.silent.setdefault(alias, text) is text:
+                self._notice(text)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""

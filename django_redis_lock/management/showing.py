@@ -109,10 +109,10 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
     known = _Known(backend.alias, backend.holder(name))
-    with backends.noting(backend):
+    with backends.noting(backend.alias):
         limit = WAITERS if known.holder else None  # a holder knows the number of waiters
         known.queue = backend.waiting(name, limit)
-    with backends.noting(backend):
+    with backends.noting(backend.alias):
         known.history = backend.history(name, EVENTS)
     return known
 
