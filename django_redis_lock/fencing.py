@@ -15,6 +15,7 @@ from django.db.models.query import ModelIterable
 
 from django_redis_lock.exceptions import StaleFence
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.django_private import replace_model_iterable
 
 Row = TypeVar("Row", bound="models.Model")
 
@@ -75,8 +76,7 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
             )
         fenced = self.all()
         fenced._guard = _Guard(held)
-        if fenced._iterable_class is ModelIterable:  # and not the one of values()
-            fenced._iterable_class = _FencedIterable
+        replace_model_iterable(fenced, _FencedIterable)
         return fenced
 
     def _clone(self) -> Self:

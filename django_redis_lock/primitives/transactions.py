@@ -19,6 +19,7 @@ from django.db import Error, connections
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.primitives.held import Held, confirm, finish
+from django_redis_lock.support.django_private import is_of_test_case
 from django_redis_lock.support.process import current_process
 
 logger = logging.getLogger("django_redis_lock")
@@ -182,7 +183,7 @@ def _in_transaction(connection: Any) -> bool:
     if not connection.in_atomic_block:
         return not connection.autocommit
     blocks = connection.atomic_blocks
-    in_test = bool(blocks) and blocks[0]._from_testcase
+    in_test = bool(blocks) and is_of_test_case(blocks[0])
     return not in_test or _savepoint_in_test(connection) is not None
 
 
@@ -193,9 +194,9 @@ def _savepoint_in_test(connection: Any) -> str | None:
     trace when it ends, so no release waits for it.
     """
     blocks = connection.atomic_blocks
-    if not blocks or not blocks[0]._from_testcase:
+    if not blocks or not is_of_test_case(blocks[0]):
         return None
-    outermost = next((i for i, block in enumerate(blocks) if not block._from_testcase), None)
+    outermost = next((i for i, block in enumerate(blocks) if not is_of_test_case(block)), None)
     # The last block has the last savepoint, whether or not the first one has any.
     return None if outermost is None else connection.savepoint_ids[outermost - len(blocks)]
 

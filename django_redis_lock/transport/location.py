@@ -13,6 +13,7 @@ from django.core.cache import caches
 from django.utils.module_loading import import_string
 
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.support.django_private import client_of_cache
 from django_redis_lock.support.text import BETWEEN_URLS, hide_secrets, without_passwords
 from django_redis_lock.transport.connections import (
     SCHEMES,
@@ -205,8 +206,7 @@ def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.Conne
 
         client = get_redis_connection(alias)
     else:
-        cache: Any = caches.create_connection(alias)
-        client = cache._cache.get_client(write=True)
+        client = client_of_cache(caches.create_connection(alias)).get_client(write=True)
     return client.connection_pool
 
 

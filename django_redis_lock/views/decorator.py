@@ -28,6 +28,14 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, Lock
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.django_private import (
+    body_stream,
+    bytes_read,
+    has_begun_reading,
+    non_atomic_databases,
+    replace_body_stream,
+    set_non_atomic_databases,
+)
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
 
@@ -160,7 +168,7 @@ class _Guard:
                 return self._arun(view, args, kwargs)
             return self._run(view, args, kwargs, declined)
 
-        locked._non_atomic_requests = declined  # type: ignore[attr-defined]
+        set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
 
     def _decorate_class(self, view: type) -> type:
@@ -269,7 +277,7 @@ class Declined(set[str]):
 
     @classmethod
     def by(cls, view: View) -> Self:
-        given = getattr(view, "_non_atomic_requests", ())
+        given = non_atomic_databases(view)
         declined = cls(given)
         declined.left_to_view = isinstance(given, cls)
         return declined
@@ -391,8 +399,8 @@ class LockedRequest(HttpRequest):
 
 def has_arrived(request: Any) -> bool:
     """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
-    stream = getattr(request, "_stream", None)  # a request made by hand has none
-    if stream is None or request._read_started or _length(request) <= 0:
+    stream = body_stream(request)
+    if stream is None or has_begun_reading(request) or _length(request) <= 0:
         return True
     return bool(hasattr(stream, "seekable") and stream.seekable())
 
@@ -407,7 +415,7 @@ def receive(request: Any) -> None:
     try:
         if has_arrived(request):
             # Django's CSRF middleware may have read a form, and ignores one that is cut off.
-            received = _bytes_read(getattr(request, "_stream", None), default=length)
+            received = bytes_read(body_stream(request), default=length)
         elif request.content_type == MULTIPART:
             received = _spool(request)
         else:
@@ -416,17 +424,6 @@ def receive(request: Any) -> None:
         raise BadRequest(f"The client went away: {error}") from error
     if received < length:
         raise BadRequest(f"Only {received} of {length} bytes of the body arrived.")
-
-
-def _bytes_read(stream: Any, default: int) -> int:
-    """Return how many bytes were read, ``default`` for a stream that does not count.
-
-    ``request.body`` leaves a ``BytesIO``. Under WSGI a ``LimitedStream`` counts; under ASGI the
-    stream is a file, which is complete.
-    """
-    if isinstance(stream, io.BytesIO):
-        return len(stream.getbuffer())
-    return int(getattr(stream, "_pos", default))
 
 
 def _length(request: Any) -> int:
@@ -450,7 +447,7 @@ def _spool(request: Any) -> int:
             spool.write(chunk)
         size = spool.tell()
         spool.seek(0)
-        request._stream, request._read_started = spool, False
+        replace_body_stream(request, spool)
         closing.callback(request.close)
         request.close = closing.pop_all().close
     return size

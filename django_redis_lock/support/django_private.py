@@ -1,0 +1,67 @@
+"""The private parts of Django that the package depends on.
+
+Seen to work with Django 5.2 and 6.0; ``tests/support/test_django_private.py`` fails first when one
+of them changes. ``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as well.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models.query import ModelIterable
+
+View = Callable[..., Any]
+
+
+def body_stream(request: Any) -> Any:
+    """Return what a request's body is read from, ``None`` for a request made by hand."""
+    return getattr(request, "_stream", None)
+
+
+def has_begun_reading(request: Any) -> bool:
+    """Whether the body, or a part of it, was read."""
+    return bool(request._read_started)
+
+
+def bytes_read(stream: Any, default: int) -> int:
+    """Return how many bytes were read, ``default`` for a stream that does not count.
+
+    ``request.body`` leaves a ``BytesIO``. Under WSGI a ``LimitedStream`` counts; under ASGI the
+    stream is a file, which is complete.
+    """
+    if isinstance(stream, io.BytesIO):
+        return len(stream.getbuffer())
+    return int(getattr(stream, "_pos", default))
+
+
+def replace_body_stream(request: Any, stream: Any) -> None:
+    """Have the body read from another stream, from its beginning."""
+    request._stream, request._read_started = stream, False
+
+
+def non_atomic_databases(view: View) -> Any:
+    """Return the databases that ``transaction.non_atomic_requests`` excluded for a view."""
+    return getattr(view, "_non_atomic_requests", ())
+
+
+def set_non_atomic_databases(view: View, aliases: Any) -> None:
+    """Set the databases in which Django begins no transaction for a view."""
+    view._non_atomic_requests = aliases  # type: ignore[attr-defined]
+
+
+def is_of_test_case(block: Any) -> bool:
+    """Whether a block of ``atomic_blocks`` is the transaction of a ``TestCase``."""
+    return bool(block._from_testcase)
+
+
+def client_of_cache(cache: Any) -> Any:
+    """Return the client of a ``django.core.cache.backends.redis.RedisCache``."""
+    return cache._cache
+
+
+def replace_model_iterable(queryset: Any, replacement: type[ModelIterable]) -> None:  # type: ignore[type-arg]
+    """Have a queryset make instances with another iterable, unless it returns values."""
+    if queryset._iterable_class is ModelIterable:
+        queryset._iterable_class = replacement
