@@ -1,7 +1,6 @@
 """The Django application."""
 
 from django.apps import AppConfig
-from django.core import checks
 from django.utils.translation import gettext_lazy as _
 
 
@@ -13,8 +12,4 @@ class DjangoRedisLockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks."""
-        from django_redis_lock.checks import check_deployed, check_locks, check_reports
-
-        checks.register(check_locks)
-        checks.register(check_deployed, checks.Tags.security, deploy=True)
-        checks.register(check_reports, checks.Tags.security, deploy=True)
+        import django_redis_lock.checks  # noqa: F401 - registers them

@@ -19,6 +19,7 @@ DAY = 86_400
 REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
 
 
+@checks.register(checks.Tags.security, deploy=True)
 def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
     """Check, with ``--deploy``, that mails to ADMINS don't show the passwords in ``LOCKS``."""
     from django.views.debug import SafeExceptionReporterFilter
@@ -45,6 +46,7 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
     ]
 
 
+@checks.register
 def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
     try:
@@ -79,6 +81,7 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         )
 
 
+@checks.register(checks.Tags.security, deploy=True)
 def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
     from django_redis_lock.backends.dummy import DummyLockBackend

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.support.text import without_passwords
@@ -29,10 +27,6 @@ class LockError(Exception):
         super().__init__(message)
         self.name = name
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # Default pickling loses keyword arguments, and Celery pickles errors into results.
-        return partial(type(self), str(self), name=self.name), ()
-
 
 class LockNotAcquired(LockError):
     """Another holder kept the lock until the wait ended, if there was any."""
@@ -55,9 +49,6 @@ class StaleFence(LockError):
     def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:
         super().__init__(message, name=name)
         self.fence = fence
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return partial(type(self), str(self), name=self.name, fence=self.fence), ()
 
 
 class LockUnavailable(LockError):

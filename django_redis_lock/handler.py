@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
@@ -18,11 +17,11 @@ from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
-from django_redis_lock.support.process import current_process, forget_after_fork
 from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
+    from django_redis_lock.testing.tools import LockSpace
 
 DEFAULT_ALIAS = "default"
 MOST_NAMES = 1000
@@ -42,37 +41,17 @@ HOW_TO_WRITE = (
 )
 
 
-class Space(Protocol):
-    """Where a test has its locks, in place of where ``LOCKS`` says."""
-
-    isolated: bool
-
-    def move(
-        self, kind: type[BaseLockBackend], params: dict[str, Any]
-    ) -> tuple[type[BaseLockBackend], dict[str, Any]]:
-        """Return the class and the settings to make a backend with."""
-
-    def note(self, backend: BaseLockBackend) -> None:
-        """Learn of a backend that was made."""
-
-
 class LockHandler:
     """The backends in ``LOCKS``, by alias.
 
     Unlike Django's caches, the threads of a process share them: all waiters share a connection.
     """
 
-    space: Space | None = None
-    """Moves every backend; ``testing`` sets it."""
+    space: LockSpace | None = None
+    """Where a test has its locks, in place of where ``LOCKS`` says."""
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
-        self.after_fork()
-        forget_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Replace the mutex; the backends handle the fork themselves."""
-        self._making = threading.RLock()  # a backend may wrap another one
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -97,19 +76,12 @@ class LockHandler:
     @sensitive_variables()  # the settings contain passwords
     def _make(self, alias: str) -> BaseLockBackend:
         backends = self._backends  # before the settings are read: reset() replaces it
-        # Without the mutex: a thread that imports the backend's module may use locks meanwhile.
-        kind, params = self._moved(alias)
-        others = [*self._others(alias)]
-        current_process()  # a forked child may have to replace the mutex
-        with self._making:
-            backend = backends.get(alias)
-            if backend is None:
-                backend = kind(alias, params)
-                if others:
-                    check_prefixes(backend, others)
-                backends[alias] = backend
-                if self.space is not None:
-                    self.space.note(backend)
+        backend = self.create(alias, self.space)
+        for problem in collisions(backend, self._others(alias)):
+            raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
+        backend = backends.setdefault(alias, backend)  # where two threads make one, both use one
+        if self.space is not None:
+            self.space.note(backend)
         return backend
 
     def __iter__(self) -> Iterator[str]:
@@ -128,19 +100,10 @@ class LockHandler:
         for other in self:
             if other != alias:
                 with suppress(InvalidLockBackend):
-                    kind, params = self._moved(other)
-                    yield self._backends.get(other) or kind(other, params)
+                    yield self._backends.get(other) or self.create(other, self.space)
 
-    def create(self, alias: str) -> BaseLockBackend:
+    def create(self, alias: str, space: LockSpace | None = None) -> BaseLockBackend:
         """Make a new backend for an alias, as LOCKS says. Raises ``InvalidLockBackend``."""
-        kind, params = self._configured(alias)
-        return kind(alias, params)
-
-    def _moved(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
-        kind, params = self._configured(alias)
-        return (kind, params) if self.space is None else self.space.move(kind, params)
-
-    def _configured(self, alias: str) -> tuple[type[BaseLockBackend], dict[str, Any]]:
         configured = self.settings
         if alias not in configured:
             there_are = ", ".join(map(repr, configured))
@@ -166,21 +129,17 @@ class LockHandler:
                 f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is not a subclass of "
                 f"BaseLockBackend. The backends are {', '.join(BACKENDS)}."
             )
-        return kind, dict(params)
+        params = dict(params)
+        if space is not None:
+            kind, params = space.move(kind, params)
+        backend: BaseLockBackend = kind(alias, params)
+        return backend
 
     def reset(self) -> None:
         """Close all backends; new ones are made from the current settings when they are needed."""
-        current_process()
-        with self._making:  # a thread may be adding a backend of the former settings
-            backends, self._backends = [*self._backends.values()], {}
-        for backend in backends:
+        former, self._backends = self._backends, {}
+        for backend in [*former.values()]:
             backend.close()
-
-
-def check_prefixes(backend: BaseLockBackend, others: Iterable[BaseLockBackend]) -> None:
-    """Raise ``InvalidLockBackend`` if another backend can write a key of this one."""
-    for problem in collisions(backend, others):
-        raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
 
 
 locks = LockHandler()
@@ -271,21 +230,17 @@ def lock_many(
             f"{len(distinct)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
-    return LockGroup(
-        [
-            lock(
-                name,
-                timeout,
-                blocking=blocking,
-                blocking_timeout=blocking_timeout,
-                auto_renew=auto_renew,
-                metadata=metadata,
-                using=using,
-                after_commit=after_commit,
-            )
-            for name in distinct
-        ]
+    make = partial(
+        lock,
+        timeout=timeout,
+        blocking=blocking,
+        blocking_timeout=blocking_timeout,
+        auto_renew=auto_renew,
+        metadata=metadata,
+        using=using,
+        after_commit=after_commit,
     )
+    return LockGroup(list(map(make, distinct)))
 
 
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:

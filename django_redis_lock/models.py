@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.records import Attention, Holder
+    from django_redis_lock.protocol.records import Holder
 
 
 class HeldLocks(models.Manager["HeldLock"]):
@@ -36,8 +36,6 @@ class HeldLock(models.Model):
     """The holder when its server was asked; ``None`` if it was free or not asked for."""
     token_id = ""
     """Whom it was shown with as the holder."""
-    attention: Attention | None = None
-    """Why it deserves attention, if it does."""
     may_release = False
     """Whether the user of the page may release it."""
 
@@ -64,6 +62,13 @@ class HeldLock(models.Model):
         """Return the object for a lock, held or not; the admin's log refers to its ``pk``."""
         lock = cls(key=f"{quote(using, safe='')}:{name}", using=using, name=name)
         lock.token_id = token_id
+        return lock
+
+    @classmethod
+    def of_holder(cls, holder: Holder) -> HeldLock:
+        """Return the object for a lock that is held."""
+        lock = cls.of(holder.using, holder.name, holder.token_id)
+        lock.holder = holder
         return lock
 
     @classmethod

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     Shown = Holder | HeldLock
 
 logger = logging.getLogger("django_redis_lock")
-Reason = str | Promise
-"""A text that is translated when it is shown; ``""`` for none."""
 
 
 class Result(StrEnum):
@@ -187,10 +185,11 @@ def judge(holder: Holder) -> Verdict:
     return Verdict(life, why % {"host": visible(holder.host or ""), "pid": holder.pid})
 
 
-def unwritable_because(backend: BaseLockBackend) -> Reason:
+def unwritable_because(backend: BaseLockBackend) -> str | Promise:
     """Return that the server refuses writes, and why, such as ``"is full: ..."``, or ``""``.
 
-    Sends one ``SET`` that writes nothing. Backends with several servers are not asked.
+    It is translated when it is shown. Sends one ``SET`` that writes nothing. Backends with several
+    servers are not asked.
     """
     if not isinstance(backend, RedisLockBackend):
         return ""

@@ -32,14 +32,11 @@ class PasswordsInUrlsFilter(SafeExceptionReporterFilter):
         return {name: _cleansed(value) for name, value in variables}.items()
 
 
-class _Shown:
-    """A value in a report."""
+class _Shown(str):
+    """A value in a report, which shows it as it is."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __repr__(self) -> str:
-        return self._text
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 def _cleansed(value: Any) -> Any:

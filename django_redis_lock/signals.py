@@ -5,14 +5,12 @@ Receivers are called with ``send_robust``: Django logs a receiver that fails, an
 affected. Asyncio code awaits them with ``asend_robust``.
 """
 
-import logging
 from collections.abc import Callable
 from inspect import ismethod
 from typing import Any, TypeVar
 
 from django.dispatch import Signal
 
-logger = logging.getLogger("django_redis_lock")
 Receiver = TypeVar("Receiver", bound=Callable[..., Any])
 
 
@@ -65,10 +63,6 @@ class LockSignal(Signal):
 
     def _note_blocking(self) -> None:
         self.may_block = len(self.receivers) > len(self.quick)
-
-    def log_failure(self, receiver: object) -> None:
-        """Log the exception that a receiver has just raised."""
-        logger.exception("The receiver %r of a signal failed", receiver)
 
 
 lock_acquired = LockSignal()

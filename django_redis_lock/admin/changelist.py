@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -30,11 +31,9 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import attention_of, unwritable_because
-from django_redis_lock.protocol.records import Attention, Holder
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible, without_passwords
 
-ERRORS = (LockError, InvalidLockBackend)
-"""What a backend can raise."""
 AT_ONCE = 8
 """Backends that are asked at the same time."""
 
@@ -44,7 +43,7 @@ DEFAULT_COLUMN = "held_for"
 
 class Column(NamedTuple):
     label: Any
-    html: Callable[[Holder, Attention | None], str]
+    html: Callable[[Holder], str]
     key: Callable[[Holder], Any]
     """To sort by: unknown values are lowest, and a lease without end is highest."""
 
@@ -53,28 +52,26 @@ COLUMNS = {
     "lock": Column(
         _("Name"),
         # The list cuts it to one line.
-        lambda one, attention: format_html('<bdi title="{0}">{0}</bdi>', visible(one.name)),
+        lambda one: format_html('<bdi title="{0}">{0}</bdi>', visible(one.name)),
         lambda one: one.name,
     ),
-    "holder": Column(_("Holder"), lambda one, attention: origin_html(one, brief=True), str),
+    "holder": Column(_("Holder"), partial(origin_html, brief=True), str),
     "held_for": Column(
         _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
     ),
     "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
     "waiters": Column(
         _("Waiters"),
-        lambda one, attention: waiters_text(one),
+        waiters_text,
         lambda one: (one.waiters is not None, one.waiters),
     ),
     "fence": Column(
         _("Fence"),
         # Without digit separators, for comparing.
-        lambda one, attention: "-" if one.fence is None else str(one.fence),
+        lambda one: "-" if one.fence is None else str(one.fence),
         lambda one: (one.fence is not None, one.fence),
     ),
-    "backend": Column(
-        _("Backend"), lambda one, attention: name_html(one.using), lambda one: one.using
-    ),
+    "backend": Column(_("Backend"), lambda one: name_html(one.using), lambda one: one.using),
 }
 
 
@@ -85,7 +82,7 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     @admin.display(description=label, ordering=name)
     def display(self: Any, row: HeldLock) -> SafeString:
         assert row.holder, "the list has rows with holders only"
-        shown = html(row.holder, row.attention)
+        shown = html(row.holder)
         if name in ("lock", "holder"):
             return SafeString(shown)
         return format_html('<span data-label="{}">{}</span>', label, shown)
@@ -93,7 +90,7 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     return display
 
 
-class _Rows(list[HeldLock]):
+class _Holders(list[Holder]):
     """In place of a queryset."""
 
     _clone = list.copy
@@ -115,22 +112,18 @@ class HeldLockChangeList(ChangeList):
         words = self.query.casefold().split()
         model_admin: Any = self.model_admin
         self.reading = read_list(model_admin.most_records, words, using)
-        rows = self.reading.rows
+        holders = self.reading.holders
         if self.reading.is_whole:
-            rows = [row for row in rows if _matches(row, words)]
+            holders = [one for one in holders if _matches(one, words)]
         for spec in filters:
-            spec.offer(self.reading.rows)
-            rows = spec.keep(rows)
-        return self._in_order(rows)
-
-    def _in_order(self, rows: list[HeldLock]) -> _Rows:
-        rows = _Rows(sorted(rows, key=lambda row: (row.name, row.using)))
+            spec.offer(self.reading.holders)
+            holders = spec.queryset(request, holders)
+        ordered = _Holders(sorted(holders, key=lambda one: (one.name, one.using)))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
-                key: Any = column.key
-                rows.sort(key=lambda row: key(row.holder), reverse=direction == "desc")
-        return rows
+                ordered.sort(key=column.key, reverse=direction == "desc")
+        return ordered
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
         """Return the columns to sort by; by default the longest held first."""
@@ -147,23 +140,22 @@ class HeldLockChangeList(ChangeList):
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
         model_admin: Any = self.model_admin
+        self.result_list = [HeldLock.of_holder(one) for one in self.result_list]
         for row in self.result_list:
             row.may_release = model_admin.has_release_permission(request, row)
 
     @property
     def waiting(self) -> int:
-        return sum(row.holder.waiters or 0 for row in self.reading.rows if row.holder)
+        return sum(one.waiters or 0 for one in self.reading.holders)
 
     @property
     def attention(self) -> int:
-        return sum(row.attention is not None for row in self.reading.rows)
+        return sum(attention_of(one) is not None for one in self.reading.holders)
 
 
-def _matches(row: HeldLock, words: list[str]) -> bool:
+def _matches(holder: Holder, words: list[str]) -> bool:
     """Whether the texts known of a lock contain each word."""
-    holder = row.holder
-    assert holder
-    known = [row.name, holder.host, holder.thread, holder.task_name, holder.task_id]
+    known = [holder.name, holder.host, holder.thread, holder.task_name, holder.task_id]
     known += [str(holder.pid), *holder.metadata, *holder.metadata.values()]
     text = "\n".join(part for part in known if part).casefold()
     return all(word in text for word in words)
@@ -189,7 +181,7 @@ class Problem:
 class Reading:
     """What was read for a list of locks."""
 
-    rows: list[HeldLock] = field(default_factory=list)
+    holders: list[Holder] = field(default_factory=list)
     total: int = 0
     """How many locks are held on the backends that answered."""
     is_whole: bool = True
@@ -208,7 +200,7 @@ def ask_each(
     def ask(using: str) -> Answer | Problem:
         try:
             return question(locks[using])
-        except ERRORS as error:
+        except (LockError, InvalidLockBackend) as error:
             return Problem.of(using, error)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
@@ -237,13 +229,13 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         for name, end in index
         if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
     ]
-    rows, silent = read_rows([(alias, name) for _, alias, name in nlargest(most, found)])
+    holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
     total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
     problems += silent
     return Reading(
-        rows,
-        len(rows) if is_whole else total,
+        holders,
+        len(holders) if is_whole else total,
         is_whole,
         max(0, len(found) - most),
         problems,
@@ -251,21 +243,13 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     )
 
 
-def read_rows(keys: Sequence[tuple[str, str]]) -> tuple[list[HeldLock], list[Problem]]:
-    """Read the locks with these (alias, name), in order, without those that are free."""
+def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Problem]]:
+    """Read the holders of locks with these (alias, name), in order, without those that are free."""
     names: dict[str, list[str]] = {}
     for using, name in keys:
         names.setdefault(using, []).append(name)
-
-    def read(backend: BaseLockBackend) -> Iterator[HeldLock]:
-        for holder in backend.holders_of(names[backend.alias]):
-            row = HeldLock.of(holder.using, holder.name, holder.token_id)
-            row.holder = holder
-            row.attention = attention_of(holder)
-            yield row
-
-    answers, problems = ask_each(names, lambda backend: list(read(backend)))
-    found = {(row.using, row.name): row for answer in answers.values() for row in answer}
+    answers, problems = ask_each(names, lambda one: list(one.holders_of(names[one.alias])))
+    found = {(one.using, one.name): one for answer in answers.values() for one in answer}
     return [found[key] for key in dict.fromkeys(keys) if key in found], problems
 
 

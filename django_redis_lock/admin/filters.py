@@ -1,4 +1,4 @@
-"""The filters of the list, which work on the objects that were read."""
+"""The filters of the list, which work on the holders that were read."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import aliases
+from django_redis_lock.operators import aliases, attention_of
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.text import visible
 
-Test = Callable[[HeldLock], bool]
+Test = Callable[[Holder], bool]
 
 
 class LockFilter(admin.SimpleListFilter):
-    """A filter of objects in memory."""
+    """A filter of a list of holders."""
 
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {}
     """The label and the test of each choice."""
@@ -25,20 +25,17 @@ class LockFilter(admin.SimpleListFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         return [(value, label) for value, (label, _test) in self.tests.items()]
 
+    def offer(self, holders: list[Holder]) -> None:
+        """Add choices that depend on the holders read."""
+
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        return queryset
-
-    def offer(self, rows: list[HeldLock]) -> None:
-        """Add choices that depend on the objects read."""
-
-    def keep(self, rows: list[HeldLock]) -> list[HeldLock]:
-        """Return the objects that pass the chosen test."""
+        """Return the holders that pass the chosen test."""
         value = self.value()
-        return rows if value is None else list(filter(self.test(value), rows))
+        return queryset if value is None else list(filter(self.test(value), queryset))
 
     def test(self, value: str) -> Test:
         """Return the test of a choice; an unknown one keeps nothing."""
-        return self.tests[value][1] if value in self.tests else lambda row: False
+        return self.tests[value][1] if value in self.tests else lambda one: False
 
 
 class BackendFilter(LockFilter):
@@ -52,7 +49,7 @@ class BackendFilter(LockFilter):
         return [(using, visible(using)) for using in found] if len(found) > 1 else []
 
     def test(self, value: str) -> Test:
-        return lambda row: row.using == value
+        return lambda one: one.using == value
 
 
 class LeaseFilter(LockFilter):
@@ -61,8 +58,8 @@ class LeaseFilter(LockFilter):
     title = _("lease")
     parameter_name = "lease"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "attention": (_("Needs attention"), lambda row: row.attention is not None),
-        "endless": (_("Without end"), lambda row: bool(row.holder and row.holder.ttl is None)),
+        "attention": (_("Needs attention"), lambda one: attention_of(one) is not None),
+        "endless": (_("Without end"), lambda one: one.ttl is None),
     }
 
 
@@ -72,8 +69,8 @@ class WaitersFilter(LockFilter):
     title = _("waiters")
     parameter_name = "waiting"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "yes": (_("With waiters"), lambda row: bool(row.holder and row.holder.waiters)),
-        "no": (_("Without waiters"), lambda row: bool(row.holder and row.holder.waiters == 0)),
+        "yes": (_("With waiters"), lambda one: bool(one.waiters)),
+        "no": (_("Without waiters"), lambda one: one.waiters == 0),
     }
 
 
@@ -83,18 +80,15 @@ class TaskFilter(LockFilter):
     title = _("Celery task")
     parameter_name = "task"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "*": (_("Any task"), lambda row: bool(row.holder and row.holder.task_id is not None)),
-        "-": (_("No task"), lambda row: bool(row.holder and row.holder.task_id is None)),
+        "*": (_("Any task"), lambda one: one.task_id is not None),
+        "-": (_("No task"), lambda one: one.task_id is None),
     }
 
-    def offer(self, rows: list[HeldLock]) -> None:
+    def offer(self, holders: list[Holder]) -> None:
         """Add the tasks that hold a lock, and the chosen one."""
-        names = {row.holder.task_name for row in rows if row.holder} | {self.value()}
+        names = {one.task_name for one in holders} | {self.value()}
         found = sorted(name for name in names if name and name not in self.tests)
         self.lookup_choices += [(name, visible(name)) for name in found]
 
     def test(self, value: str) -> Test:
-        """Return the test for one task, any task, or no task."""
-        if value in self.tests:
-            return super().test(value)
-        return lambda row: bool(row.holder and row.holder.task_name == value)
+        return super().test(value) if value in self.tests else lambda one: one.task_name == value

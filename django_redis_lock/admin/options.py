@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib import parse
 
 import django
@@ -36,7 +36,7 @@ from django_redis_lock.admin.changelist import (
     HeldLockChangeList,
     ask_each,
     column,
-    read_rows,
+    read_holders,
     unwritable,
 )
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
@@ -77,11 +77,6 @@ from django_redis_lock.protocol.records import (
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
-if TYPE_CHECKING:
-    _ModelAdmin = admin.ModelAdmin[HeldLock]
-else:
-    _ModelAdmin = admin.ModelAdmin
-
 logger = logging.getLogger("django_redis_lock")
 HEADER = "X-Held-Locks"
 """Sent by the script to ask for the part of a page that changes."""
@@ -99,7 +94,7 @@ LEVELS = {
 Item = TypeVar("Item")
 
 
-class HeldLockAdmin(_ModelAdmin):
+class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Lists the held locks and releases them; nothing is added, changed or deleted."""
 
     list_display = tuple(COLUMNS)
@@ -247,7 +242,12 @@ class HeldLockAdmin(_ModelAdmin):
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        return self._page(request, "audit.html", audit(), _("Forced releases"))
+        answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
+        entries = [entry for answer in answers.values() for entry in answer]
+        entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
+        shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
+        context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
+        return self._page(request, "audit.html", context, _("Forced releases"))
 
     # The release.
 
@@ -354,20 +354,21 @@ class HeldLockAdmin(_ModelAdmin):
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; a backend that is not available is a problem in it."""
-    context: dict[str, Any] = {"row": lock, "name": name_html(lock.name), "problems": []}
-    context["backend"] = name_html(lock.using) if len(aliases()) > 1 else ""
-    rows, problems = read_rows([(lock.using, lock.name)])
+    several = len(aliases()) > 1
+    holders, problems = read_holders([(lock.using, lock.name)])
+    context: dict[str, Any] = {
+        "name": name_html(lock.name),
+        "backend": name_html(lock.using) if several else "",
+        "problems": problems,
+    }
     if problems:
-        return {**context, "problems": problems}
-    row = rows[0] if rows else lock
-    if row.holder:
-        context |= _held(row, row.holder)
-    waiting, waiting_unknown = _asked(row, lambda one: one.waiting(row.name, limit=MOST_WAITERS))
-    entries, entries_unknown = _asked(row, lambda one: one.history(row.name, limit=recent_entries))
-    in_queue = (row.holder and row.holder.waiters) or 0
+        return context
+    waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, limit=MOST_WAITERS))
+    entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
+    in_queue = (holders and holders[0].waiters) or 0
     return {
         **context,
-        "row": row,
+        **(_held(holders[0]) if holders else {}),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
@@ -376,20 +377,12 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     }
 
 
-def audit() -> dict[str, Any]:
-    answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
-    entries = [entry for answer in answers.values() for entry in answer]
-    entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-    shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
-    return {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
-
-
-def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
+def _held(holder: Holder) -> dict[str, Any]:
     verdict = judge(holder)
     return {
-        "hold": row.hold,
-        "held_for": held_for_html(holder, row.attention),
-        "lease_left": lease_left_html(holder, row.attention),
+        "hold": HeldLock.of_holder(holder).hold,
+        "held_for": held_for_html(holder),
+        "lease_left": lease_left_html(holder),
         "lease_bar": lease_bar(holder),
         "life": str(verdict.life),
         "why": visible(verdict.why),
@@ -412,7 +405,7 @@ def _held(row: HeldLock, holder: Holder) -> dict[str, Any]:
             (_("Token id"), latin(holder.token_id)),
         ),
         "command": release_command(holder),
-        "unwritable": unwritable([row.using]),
+        "unwritable": unwritable([holder.using]),
     }
 
 
@@ -518,11 +511,11 @@ def lock_of(key: str) -> HeldLock | None:
 
 def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
     """Return the context of the confirmation: who would lose what, and what has changed."""
-    rows, problems = read_rows([(hold.using, hold.name) for hold in holds])
-    found = {row.hold: row for row in rows}
+    holders, problems = read_holders([(hold.using, hold.name) for hold in holds])
+    found = {HeldLock.of_holder(one).hold: one for one in holders}
     silent = {problem.using for problem in problems}
     return {
-        "held": [_shown(found[one.hold]) for one in holds if one.hold in found],
+        "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
         "changed": [
             visible(one.name)
             for one in holds
@@ -535,15 +528,13 @@ def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
     }
 
 
-def _shown(row: HeldLock) -> dict[str, Any]:
-    holder = row.holder
-    assert holder
+def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
     cells = [
-        (one.label, origin_html(holder) if name == "holder" else one.html(holder, row.attention))
+        (one.label, origin_html(holder) if name == "holder" else one.html(holder))
         for name, one in COLUMNS.items()
         if name != "fence"
     ]
-    return {"name": visible(row.name), "hold": row.hold, "cells": cells}
+    return {"name": visible(lock.name), "hold": lock.hold, "cells": cells}
 
 
 def release(

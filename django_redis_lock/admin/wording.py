@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
+from django_redis_lock.operators import attention_of
 from django_redis_lock.protocol.records import Attention, Holder, Origin, is_renewed
 from django_redis_lock.support.text import visible
 
@@ -128,20 +129,21 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     return format_html("{} {}", _("another program"), aside(known))
 
 
-def held_for_html(holder: Holder, attention: Attention | None) -> SafeString | str:
+def held_for_html(holder: Holder) -> SafeString | str:
     """Return how long a lock has been held, ``-`` if another program holds it."""
     if holder.held_for is None:
         return "-"
     held_for = format_html("<bdi>{}</bdi>", _unbroken(holder.held_for))
     threshold = locks[holder.using].operators.threshold(holder.name)
-    if attention is not Attention.HELD_LONG or threshold is None:
+    if threshold is None or attention_of(holder) is not Attention.HELD_LONG:
         return held_for
     note = _("held longer than %(duration)s") % {"duration": _unbroken(threshold)}
     return format_html("{} {}", held_for, aside(note, wrong=True))
 
 
-def lease_left_html(holder: Holder, attention: Attention | None) -> SafeString | str:
+def lease_left_html(holder: Holder) -> SafeString | str:
     """Return how much of the lease is left, and whether its renewal is late."""
+    attention = attention_of(holder)
     if holder.ttl is None:
         if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
             return _("without end")

@@ -5,22 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import nlargest
 from operator import attrgetter
 from time import monotonic
-from typing import Any
 
-from django.core.signals import setting_changed
 from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
+from django_redis_lock.operators import aliases
 from django_redis_lock.protocol.records import Holder, is_renewed
 from django_redis_lock.support.process import forget_after_fork
 
@@ -69,12 +67,11 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     """
     until = monotonic() + PATIENCE
     backends = []
-    with suppress(InvalidLockBackend):  # as the system checks say
-        for using in locks:
-            with suppress(InvalidLockBackend):
-                backends.append(locks[using])
-    readings = _readings.recent(backends)
-    return [(each, readings[each.alias].result(max(0.0, until - monotonic()))) for each in backends]
+    for using in aliases():
+        with suppress(InvalidLockBackend):  # as the system checks say
+            backends.append(locks[using])
+    readings = [(each, _readings.of(each)) for each in backends]
+    return [(each, reading.result(max(0.0, until - monotonic()))) for each, reading in readings]
 
 
 def read_held(backend: BaseLockBackend) -> Held:
@@ -128,9 +125,9 @@ class _Reading(threading.Thread):
         self._late = False
         self.start()
 
-    @property
-    def recent(self) -> bool:
-        return self.is_alive() or monotonic() - self._began < SHARED_FOR
+    def serves(self, backend: BaseLockBackend) -> bool:
+        recent = self.is_alive() or monotonic() - self._began < SHARED_FOR
+        return recent and self._backend is backend
 
     def result(self, patience: float) -> Held | None:
         """Return what was read; ``None`` if it failed or takes too long."""
@@ -155,25 +152,19 @@ class _Readings:
     def __init__(self) -> None:
         self.after_fork()
         forget_after_fork(self)
-        setting_changed.connect(self._settings_changed)
 
     def after_fork(self) -> None:
         """Start over: the threads that read are the parent's."""
         self._mutex = threading.Lock()
         self._latest: dict[str, _Reading] = {}
 
-    def recent(self, backends: Iterable[BaseLockBackend]) -> dict[str, _Reading]:
-        """Return a reading of each backend at most a second old, or still going on, by aliases."""
+    def of(self, backend: BaseLockBackend) -> _Reading:
+        """Return a reading of a backend that is at most a second old, or still going on."""
         with self._mutex:
-            for backend in backends:
-                reading = self._latest.get(backend.alias)
-                if reading is None or not reading.recent:
-                    self._latest[backend.alias] = _Reading(backend)
-            return dict(self._latest)
-
-    def _settings_changed(self, *, setting: str, **kwargs: Any) -> None:
-        if setting == "LOCKS":
-            self.after_fork()
+            reading = self._latest.get(backend.alias)
+            if reading is None or not reading.serves(backend):
+                reading = self._latest[backend.alias] = _Reading(backend)
+        return reading
 
 
 _readings = _Readings()

@@ -12,12 +12,13 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-from django.core.management.base import CommandError
+from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -27,7 +28,6 @@ from django_redis_lock.operators import Outcome, attention_of, unwritable_becaus
 from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
-Answer = TypeVar("Answer")
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
 """Exit codes: an error; wrong usage; a server is unavailable; the holder changed, or nothing
 matched; Ctrl-C."""
@@ -45,7 +45,7 @@ Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
-"""Items or rows per write."""
+"""Rows per write."""
 GAP = "  "
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
@@ -61,7 +61,7 @@ class Backends:
     """The backends that a command asks, and those that did not answer."""
 
     def __init__(self, using: str | None, notice: Callable[[str], object]) -> None:
-        self._notice = notice
+        self._using, self._notice = using, notice
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
@@ -70,44 +70,37 @@ class Backends:
         self.many = len(self.aliases) > 1
         """Whether there is more than one, so that tables name the backend."""
         for alias in self.aliases:
-            try:
+            with self.noting(alias):
                 self.all.append(locks[alias])
-            except InvalidLockBackend as error:
-                if using:
-                    raise CommandError(without_passwords(str(error))) from error
-                self._note(alias, error)
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable and go on."""
         for backend in self.all:
-            try:
+            with self.noting(backend.alias):
                 yield from ask(backend)
-            except (LockError, InvalidLockBackend, ValueError) as error:
-                self._note(backend.alias, error)
 
-    def attempt(self, backend: BaseLockBackend, read: Callable[[], Answer]) -> Answer | None:
-        """Return a backend's answer, or ``None`` with a notice if it is unavailable."""
+    @contextmanager
+    def noting(self, alias: str) -> Iterator[None]:
+        """End the block with a notice if a backend is unavailable."""
         try:
-            return read()
-        except (LockError, InvalidLockBackend, ValueError) as error:
-            self._note(backend.alias, error)
-            return None
-
-    def _note(self, alias: str, error: Exception) -> None:
-        if isinstance(error, ValueError):  # an invalid name
+            yield
+        except ValueError as error:  # an invalid name
             raise CommandError(str(error), returncode=USAGE) from error
-        if isinstance(error, InvalidLockBackend):
-            self._misconfigured.add(alias)
-        text = visible(without_passwords(str(error)))
-        if self.silent.setdefault(alias, text) is text:
-            self._notice(text)
+        except (LockError, InvalidLockBackend) as error:
+            text = visible(without_passwords(str(error)))
+            if isinstance(error, InvalidLockBackend):
+                if self._using:
+                    raise CommandError(text) from error
+                self._misconfigured.add(alias)
+            if self.silent.setdefault(alias, text) is text:
+                self._notice(text)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
 
     def warn_of_unwritable(self) -> None:
-        """Warn of servers that answered but refuse writes. Sends an ``INFO`` to each."""
+        """Warn of servers that answered but refuse writes."""
         for backend in self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
                 self._notice(f"The server of {visible(backend.alias)!r} {why}.")
@@ -155,12 +148,11 @@ class Column(Generic[Row]):
 class Terminal:
     """The two streams of the command, and what they can show."""
 
-    def __init__(self, out: Any, err: Any, style: Any, *, force_color: bool, as_json: bool) -> None:
-        self._out = out
-        self._err = err
-        self.as_json = as_json
-        wanted = force_color or (out.isatty() and not os.environ.get("NO_COLOR"))
-        self.style = style if wanted else no_style()
+    def __init__(self, command: BaseCommand, options: dict[str, Any]) -> None:
+        self._out, self._err = command.stdout, command.stderr
+        self.as_json = options["format"] == "json"
+        coloured = self._out.isatty() and not os.environ.get("NO_COLOR")
+        self.style: Any = command.style if coloured or options["force_color"] else no_style()
 
     def say(self, text: str = "") -> None:
         self._out.write(text)
@@ -196,21 +188,13 @@ class Terminal:
         self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         """Write a JSON object of the items as they are read, and of what ``trailer`` returns."""
-        remaining = map(_encode, items)
-        before = f'{{"schema": {SCHEMA}, {json.dumps(name)}: ['
-        gap = "\n"
-        while batch := list(islice(remaining, BATCH)):
-            self._write_raw(before + gap + ",\n".join(batch))
-            before = ","
-        if before != ",":  # no items
-            self._write_raw(before)
-            gap = ""
+        self._out.write(f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', ending="")
+        before, end = "\n", ""
+        for item in items:
+            self._out.write(before + _encode(item), ending="")
+            before, end = ",\n", "\n"
         rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
-        self._write_raw(f"{gap}]{''.join(rest)}}}\n")
-
-    def _write_raw(self, text: str) -> None:
-        self._out.write(text, ending="")
-        self._out.flush()
+        self._out.write(f"{end}]{''.join(rest)}}}\n")
 
     def confirm(self, question: str) -> bool:
         """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""

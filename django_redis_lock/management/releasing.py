@@ -41,21 +41,16 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
     backends = Backends(options["using"], terminal.notice)
-    asks = options["interactive"] and not options["dry_run"]
-    at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    asks_reason = asks and at_terminal and not options["reason"].strip()
-    if not asks_reason:
+    if not _asks_reason(options):
         _check_reason(options, backends)
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends, terminal)
-    verdicts: dict[str, Verdict] = {}
+    columns = output.holder_columns(many=backends.many)
     if options["only_dead"]:
         verdicts = {one.token_id: judge(one) for one in shown}
+        columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
         shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        columns = output.holder_columns(many=backends.many)
-        if verdicts:
-            columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
         terminal.table(columns, shown, attention_of)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
@@ -65,8 +60,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
             terminal.json_object("locks", map(output.holder_facts, shown), backends.not_known)
         terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
     else:
-        if shown and asks:
-            _ask(shown, options, backends, terminal, asks_reason=asks_reason)
+        if shown and options["interactive"]:
+            _ask(shown, options, backends, terminal)
         results = _release(shown, options, backends, terminal)
     if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
@@ -91,6 +86,12 @@ def _check_text(text: str, option: str) -> None:
         check_text(text, option)
     except ValueError as error:
         raise CommandError(str(error), returncode=USAGE) from error
+
+
+def _asks_reason(options: dict[str, Any]) -> bool:
+    at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    asks = options["interactive"] and not options["dry_run"]
+    return asks and at_terminal and not options["reason"].strip()
 
 
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
@@ -146,18 +147,13 @@ def _the_dead(
 
 
 def _ask(
-    shown: list[Holder],
-    options: dict[str, Any],
-    backends: Backends,
-    terminal: Terminal,
-    *,
-    asks_reason: bool,
+    shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
 ) -> None:
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {output.who(one)}")
     try:
-        if asks_reason:
+        if _asks_reason(options):
             options["reason"] = terminal.ask("Reason for the audit:")
             _check_text(options["reason"], "The reason")
             _check_reason(options, backends)

@@ -73,14 +73,14 @@ def _wanted(options: dict[str, Any]) -> list[str]:
     return wanted
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Known:
     """What one backend knows of a lock; ``None`` for what is not known."""
 
     using: str
     holder: Holder | None
-    queue: list[Waiter] | None
-    history: list[AuditEntry] | None
+    queue: list[Waiter] | None = None
+    history: list[AuditEntry] | None = None
 
     @property
     def waiters(self) -> int | None:
@@ -108,14 +108,13 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
-    holder = backend.holder(name)
-    limit = WAITERS if holder else None  # a holder knows the number of waiters
-    return _Known(
-        backend.alias,
-        holder,
-        backends.attempt(backend, lambda: backend.waiting(name, limit)),
-        backends.attempt(backend, lambda: backend.history(name, EVENTS)),
-    )
+    known = _Known(backend.alias, backend.holder(name))
+    with backends.noting(backend.alias):
+        limit = WAITERS if known.holder else None  # a holder knows the number of waiters
+        known.queue = backend.waiting(name, limit)
+    with backends.noting(backend.alias):
+        known.history = backend.history(name, EVENTS)
+    return known
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from functools import partial
 from time import monotonic
@@ -20,6 +21,7 @@ from django_redis_lock.protocol.calls import Call, Emit, Pause, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 from django_redis_lock.support.threads import shielded
 
+logger = logging.getLogger("django_redis_lock")
 Result = TypeVar("Result")
 TIDY_FOR = 0.25
 """Seconds that an interrupted or cancelled caller waits for the server to clean up."""
@@ -240,5 +242,5 @@ class Runner:
             try:
                 receiver(signal=signal, **arguments)
             except Exception:
-                signal.log_failure(receiver)
+                logger.exception("The receiver %r of a signal failed", receiver)
         return ()

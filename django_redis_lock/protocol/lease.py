@@ -104,8 +104,6 @@ class Lease:
         self.deadline = deadline
         # The longest that was asked for (s). The server may not know that it was made shorter.
         self.longest = math.inf if request.timeout is None else request.timeout
-        if made is not None:
-            made.add(self)
 
     @property
     def remaining(self) -> float:
@@ -132,10 +130,6 @@ class Lease:
             if not self.given_up:
                 self.release_sent_at = None  # the detach was not carried out
         return not self.lost
-
-
-made: weakref.WeakSet[Lease] | None = None
-"""The leases that this process holds or held, where ``testing`` wants to know them."""
 
 
 def milliseconds(seconds: float) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,8 +23,6 @@ WAITING_SCHEMES = ("queue", "blpop", "poll")
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
-MOST_SHOWN = 60
-"""Characters of a wrong value that a message repeats."""
 
 
 class Default:
@@ -109,10 +108,9 @@ def _seconds(value: Any, argument: str, least: float, endless: str) -> float | N
 def _shown(value: Any) -> str:
     """Return a value as it was given, but no more of it than fits in a message."""
     try:
-        text = repr(value)
+        return reprlib.repr(value)
     except ValueError:  # Python writes no int of thousands of digits
         return "(a number of thousands of digits)"
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def check_name(name: str) -> str:
@@ -134,15 +132,14 @@ def check_name(name: str) -> str:
     return name
 
 
-def check_scheme(wait: Any) -> str | None:
+def check_scheme(wait: str | None) -> str | None:
     """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
     if wait is not None and wait not in WAITING_SCHEMES:
         raise ValueError(
             f"wait={wait!r} is no waiting scheme. "
             f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
         )
-    scheme: str | None = wait
-    return scheme
+    return wait
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -190,22 +190,15 @@ if hasattr(os, "register_at_fork"):
 
 
 class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
-    """A cached property that is computed once, even if several threads read it at the same time.
+    """A cached property of which all threads get the same value; two may be made, and one dropped.
 
     ``functools.cached_property`` of Python 3.11 has a mutex that may stay locked in a forked child;
-    in later versions it has none, so each thread computes a value of its own.
+    in later versions it has none, so each thread gets a value of its own.
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
         self.__doc__ = make.__doc__
         self._make = make
-        self._name = make.__name__
-        self.after_fork()
-        forget_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Take a new mutex, because a thread of the parent may have held the old one."""
-        self._mutex = threading.RLock()
 
     @overload
     def __get__(self, instance: None, owner: type) -> made_once[Value]: ...
@@ -216,13 +209,7 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
     def __get__(self, instance: Any, owner: type) -> Any:
         if instance is None:
             return self
-        current_process()  # in a forked child the mutex may be another
-        values = instance.__dict__
-        with self._mutex:
-            value = values.get(self._name, self)
-            if value is self:
-                value = values[self._name] = self._make(instance)
-        return value
+        return instance.__dict__.setdefault(self._make.__name__, self._make(instance))
 
 
 # Waking a sleeping thread or asyncio task, safely even from a signal handler.

@@ -52,14 +52,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if space or _option(session.config, "fail_on_held_locks"):
         from django_redis_lock.testing import LockSpace
 
-        session.config.stash[_session] = LockSpace(space or "settings").__enter__()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    space = session.config.stash.get(_session, None)
-    if space is not None:
-        space.__exit__()
+        entered = session.config.stash[_session] = LockSpace(space or "settings").__enter__()
+        session.config.add_cleanup(entered.__exit__)
 
 
 @pytest.fixture(autouse=True)
@@ -74,14 +68,11 @@ def _locks_of_test(request: pytest.FixtureRequest) -> Iterator[None]:
             from django_redis_lock.testing import LockSpace
 
             space = stack.enter_context(LockSpace(wanted))
-        left = ""
         try:
             with nullcontext() if space is None else space.one_test(fail_on_held=fail):
                 yield
         except AssertionError as error:
-            left = str(error)
-        if left:
-            pytest.fail(left, pytrace=False)
+            raise pytest.fail.Exception(str(error), pytrace=False) from None
 
 
 def _option(config: pytest.Config, name: str) -> Any:

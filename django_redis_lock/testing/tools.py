@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from time import monotonic
@@ -22,10 +21,10 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
+from django_redis_lock.primitives.held import register
 from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol import lease as leases
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
-from django_redis_lock.protocol.lease import Lease, Request, token_id, write_record
+from django_redis_lock.protocol.lease import Lease, Request, write_record
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
 from django_redis_lock.support.arguments import check_name, check_timeout
 from django_redis_lock.support.process import current_process
@@ -45,10 +44,6 @@ ROUNDS = 1000
 """How often locks are released that waiters get in the meantime."""
 GONE_WITHIN = 5.0
 """Seconds for a server to drop a lock whose lease was set to a millisecond."""
-
-made: weakref.WeakSet[Lease] = weakref.WeakSet() if leases.made is None else leases.made
-"""The leases of this process."""
-leases.made = made  # from here on
 
 
 @contextmanager
@@ -100,11 +95,8 @@ def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
     backend = _backend(using)
     holder = _holder(backend, name, "expire")
     with _found_lost(holder) as lease:
-        if lease is None:
-            _, value, *_ = backend.run(calls.ask(calls.Inspect([name])))
-            token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
-        else:
-            token = lease.token
+        _, value, *_ = backend.run(calls.ask(calls.Inspect([name])))
+        token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
         until = monotonic() + GONE_WITHIN
         while (now := backend.holder(name)) is not None and now.token_id == holder.token_id:
             backend.run(calls.ask(calls.Renew([(name, token, 1)])))
@@ -240,31 +232,16 @@ class LockRecorder:
 # What the renewer has to itself.
 
 
-def lease_of(hold: str) -> Lease | None:
-    """Return the lease of this process whose lock has a ``token_id``."""
-    mine = current_process()
-    for lease in [*made]:
-        if lease.process is mine and token_id(lease.token.encode()) == hold:
-            return lease
-    return None
-
-
 @contextmanager
 def _found_lost(holder: Holder) -> Iterator[Lease | None]:
     """End a hold during the block; if this process renews its lease, it finds out at the end."""
-    lease = lease_of(holder.token_id)
+    lease = register.of_hold(holder.token_id)
     entry = None if lease is None else renewer.entries.pop(lease.token, None)
     yield lease
     if lease is not None and entry is not None:
         entry.due = monotonic() + 60.0  # this thread does it
         renewer.entries[lease.token] = entry
         entry.server.renew([entry], monotonic() + LONGEST_CALL)
-
-
-def abandon(lease: Lease) -> None:
-    """Have this process neither renew, nor enter, nor miss a lock that a test has left."""
-    renewer.discard(lease)
-    lease.lost = lease.reported = True
 
 
 def finish_releases(backends: Collection[BaseLockBackend]) -> None:
@@ -454,7 +431,9 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
         if not left:
             return
         for holder in left:
-            if lease := lease_of(holder.token_id):
-                abandon(lease)
+            if lease := register.of_hold(holder.token_id):
+                # This process neither renews it from now on, nor notices the loss.
+                renewer.discard(lease)
+                lease.lost = lease.reported = True
             take(backend, holder, "left by a test")
     logger.warning("Threads of a test go on to take locks. %s", _report(left))

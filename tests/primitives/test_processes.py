@@ -17,7 +17,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockNotOwned
-from tests.tools import ROOT, SOON, Background, Child, connections, eventually, waiters
+from tests.tools import ROOT, Background, Child, connections, eventually, waiters
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -103,26 +103,20 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
     assert waiting.outcome() is True
 
 
-def test_concurrent_threads_open_a_backend_once(name: str) -> None:
+def test_concurrent_threads_share_the_client_of_a_backend(name: str) -> None:
     """Every further client would keep a connection open for ever."""
     backend = locks.create("url")
-    pool = backend.location.pool
-    pools: list[redis.ConnectionPool] = []
-    others: list[Background] = []
+    pool, clients = backend.location.pool, []
 
     def slowly() -> redis.ConnectionPool:
-        if not pools:
-            pools.append(pool())
-            others.append(Background(lambda: backend.holder(name)))
-            others[0].join(SOON)  # it has to wait for us
-            return pools[0]
-        pools.append(pool())
-        return pools[-1]
+        backend.location.pool = pool
+        Background(lambda: backend.holder(name)).outcome()  # another thread makes one meanwhile
+        clients.append(backend.servers.client)
+        return pool()
 
     backend.location.pool = slowly
     assert backend.holder(name) is None
-    assert others[0].outcome() is None
-    assert len(pools) == 1
+    assert clients == [backend.servers.client]
     backend.close()
 
 

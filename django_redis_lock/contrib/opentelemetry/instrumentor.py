@@ -93,8 +93,8 @@ class LockInstrumentor:
             return
         tracer = trace.get_tracer("django_redis_lock", __version__, tracer_provider)
         meter = metrics.get_meter("django_redis_lock", __version__, meter_provider)
-        spans, metered = LockSpans(tracer), LockMetrics(meter)
-        LockInstrumentor._metrics = metered
+        spans = LockSpans(tracer)
+        metered = LockInstrumentor._metrics = LockMetrics(meter)
         LockInstrumentor._receivers = [
             (signals.lock_waiting, spans.wait),
             (signals.lock_acquired, spans.acquired),
@@ -111,7 +111,6 @@ class LockInstrumentor:
         """Stop tracing and counting. If it is off already, nothing happens."""
         if LockInstrumentor._metrics is None:
             return
-        LockInstrumentor._metrics.enabled = False
         LockInstrumentor._metrics = None
         for signal, receiver in LockInstrumentor._receivers:
             signal.disconnect(receiver)
@@ -216,7 +215,6 @@ class LockMetrics:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self.enabled = True
         self._wait, self._hold = (
             meter.create_histogram(
                 f"django_redis_lock.{name}.duration",
@@ -244,7 +242,8 @@ class LockMetrics:
 
     def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterator[Observation]:
-            for backend, held in read_gauges() if self.enabled else ():
+            on = LockInstrumentor._metrics is self  # an instrument can't be taken back
+            for backend, held in read_gauges() if on else ():
                 for group, figures in held.groups.items() if held is not None else ():
                     yield Observation(getattr(figures, field), _attributes_of(backend, group))
 

@@ -14,13 +14,13 @@ from functools import cache, lru_cache, wraps
 from importlib.util import find_spec
 from typing import Any
 
-from django.core.signals import setting_changed
 from django.dispatch import Signal
 from prometheus_client import REGISTRY, Counter, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from django_redis_lock import signals
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.contrib.gauges import MEANINGS, read_gauges, reads
 from django_redis_lock.handler import locks
@@ -114,48 +114,40 @@ def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
 
 
 @cache
-def _groups(using: str, sender: type) -> dict[str, dict[str, Any]]:
+def _groups(backend: BaseLockBackend) -> dict[str, dict[str, Any]]:
     """Return the metrics of each group. All exist from the first one on, most of them as 0."""
-    server = (using, sender.__name__)
+    server = (backend.alias, type(backend).__name__)
     UNAVAILABLE.labels(*server)
     return {
         group: {
             **{what: metric.labels(*server, group) for what, metric in OF_GROUPS.items()},
             **{reason: NOT_ACQUIRED.labels(*server, group, reason) for reason in REASONS},
         }
-        for group in (OTHER, *locks[using].operators.groups.values())
+        for group in (OTHER, *backend.operators.groups.values())
     }
 
 
 @lru_cache(KNOWN_NAMES)  # a name comes back when it is released
-def _group(using: str, sender: type, name: str) -> dict[str, Any]:
-    return _groups(using, sender)[locks[using].operators.group(name)]
-
-
-def _settings_changed(*, setting: str, **kwargs: Any) -> None:
-    if setting == "LOCKS":
-        _groups.cache_clear()
-        _group.cache_clear()
+def _group(backend: BaseLockBackend, name: str) -> dict[str, Any]:
+    return _groups(backend)[backend.operators.group(name)]
 
 
 @_counts
-def waited(
-    sender: type, using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any
-) -> None:
-    group = _group(using, sender, name)
+def waited(using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
+    group = _group(locks[using], name)
     group[reason].inc()
     group["wait"].observe(waited)
 
 
 @_counts
-def released(sender: type, using: str, name: str, held_for: float, **kwargs: Any) -> None:
-    _group(using, sender, name)["hold"].observe(held_for)
+def released(using: str, name: str, held_for: float, **kwargs: Any) -> None:
+    _group(locks[using], name)["hold"].observe(held_for)
 
 
 def _counter(what: str) -> Callable[..., None]:
     @_counts
-    def count(sender: type, using: str, name: str, **kwargs: Any) -> None:
-        _group(using, sender, name)[what].inc()
+    def count(using: str, name: str, **kwargs: Any) -> None:
+        _group(locks[using], name)[what].inc()
 
     return count
 
@@ -192,7 +184,6 @@ if find_spec("celery"):
 def connect() -> None:
     for signal, receiver in RECEIVERS:
         signal.connect(receiver)
-    setting_changed.connect(_settings_changed)
 
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"

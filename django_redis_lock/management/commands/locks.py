@@ -125,14 +125,7 @@ class Command(BaseCommand):
 
     @no_translations  # what is shared with the admin is translated there
     def handle(self, *args: Any, **options: Any) -> None:
-        terminal = Terminal(
-            self.stdout,
-            self.stderr,
-            self.style,
-            force_color=options["force_color"],
-            as_json=options["format"] == "json",
-        )
-        RUN[options["command"]](options, terminal)
+        RUN[options["command"]](options, Terminal(self, options))
 
 
 def _add_list(commands: Any) -> None:

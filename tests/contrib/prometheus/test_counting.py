@@ -189,9 +189,9 @@ def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     """The locks by which a metric is counted are not reentrant; what the handler does is not."""
     find, told = metrics._group, {"using": "default", "sender": type(locks["default"])}
 
-    def interrupted(using: str, sender: type, name: str) -> Any:
+    def interrupted(backend: Any, name: str) -> Any:
         metrics.lost(name="report", **told)
-        return find(using, sender, name)
+        return find(backend, name)
 
     with monkeypatch.context() as patched:
         patched.setattr(metrics, "_group", interrupted)
