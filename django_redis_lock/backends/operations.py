@@ -20,7 +20,6 @@ from django_redis_lock.protocol.drivers import Runner
 from django_redis_lock.support.arguments import check_limit, check_name, check_text
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.index import Index
     from django_redis_lock.backends.operator_settings import Operators
     from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 
@@ -52,22 +51,19 @@ class LockOperations(Runner):
         then the locks in pages, the latest lease end first. Each holder is as current as its page.
         Raises ``LockUnavailable``.
         """
-        from django_redis_lock.backends.index import in_pages, names_of
-
-        for names in in_pages(names_of(self.read_index(pattern)), self.page_size):
-            yield from self.run(self._read(names))
+        yield from self._holders_of(self.read_index(pattern))
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
         """Yield the holders of locks, as ``holders`` does."""
-        from django_redis_lock.backends.index import in_pages, names_of
+        from django_redis_lock.backends.index import in_pages
 
         index = await self.arun(self._read_index(pattern))
-        for names in in_pages(names_of(index), self.page_size):
+        for names in in_pages(index, self.page_size):
             for holder in await self.arun(self._read(names)):
                 yield holder
 
-    def read_index(self, pattern: str = "*") -> Index:
-        """Return the names of the held locks with the ends of their leases.
+    def read_index(self, pattern: str = "*") -> dict[str, float]:
+        """Return the names of the held locks with the ends of their leases, the latest first.
 
         The ends are milliseconds by the server's clock, infinite for a lease without end. The locks
         themselves are not read, so what another program did to a lock does not show. A hundred
@@ -80,9 +76,12 @@ class LockOperations(Runner):
 
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
+        return self._holders_of(map(check_name, names))
+
+    def _holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
         from django_redis_lock.backends.index import in_pages
 
-        for page in in_pages(map(check_name, names), self.page_size):
+        for page in in_pages(names, self.page_size):
             yield from self.run(self._read(page))
 
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
@@ -167,7 +166,7 @@ class LockOperations(Runner):
         queue = queue[:limit]  # a quorum may return more
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
 
-    def _read_index(self, pattern: str) -> Steps[Index]:
+    def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
         from django_redis_lock.backends.index import read_whole
 
         return read_whole(pattern, 10 * self.page_size)  # of names alone

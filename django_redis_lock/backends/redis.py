@@ -15,7 +15,6 @@ from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.clusters.servers import Cluster
-    from django_redis_lock.backends.index import Index
     from django_redis_lock.protocol.waiting import Hub
 
 
@@ -73,5 +72,5 @@ class RedisLockBackend(ServersLockBackend):
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
-    def _read_index(self, pattern: str) -> Steps[Index]:
+    def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
         return self.servers.read_index(pattern, 10 * self.page_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
@@ -21,7 +21,7 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.backends.index import Index, Indexes, ReadPages
+from django_redis_lock.backends.index import ReadPages, read_parts
 from django_redis_lock.backends.servers import Servers, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -128,9 +128,9 @@ class Cluster(Servers):
     async def apost(self, call: Call) -> None:
         await self.acall(call)
 
-    def read_index(self, pattern: str, size: int) -> Steps[Index]:
+    def read_index(self, pattern: str, size: int) -> Steps[dict[str, float]]:
         # With pages of one name, a lock that is renewed again and again would fill them for ever.
-        return Indexes(pattern, SHARDS).read(max(2, size // SHARDS))
+        return read_parts(pattern, max(2, size // SHARDS), SHARDS)
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
@@ -227,7 +227,7 @@ def _disagreement(slot: int) -> RedisError:
     )
 
 
-def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
+def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
     match call:
         case calls.Renew(leases=leases, at_least=at_least, until=until):
             order = _by_shard(lease[0] for lease in leases)
@@ -247,9 +247,9 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case ReadPages(parts=parts):
-            unread = [number for number, part in enumerate(parts) if part.more]
-            return {shard: call.of(shard) for shard in unread}, lambda pages: [
-                pages[unread.index(shard)] if shard in unread else None for shard in range(SHARDS)
+            unread = {shard: part for shard, part in enumerate(parts) if part is not None}
+            return unread, lambda pages: [
+                dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)
             ]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 

@@ -16,7 +16,7 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
-from django_redis_lock.backends.index import Index, Indexes, ReadPages
+from django_redis_lock.backends.index import ReadPages, read_parts
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.servers import (
     Admit,
@@ -356,9 +356,9 @@ class RedlockLockBackend(BaseLockBackend):
         """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
 
-    def _read_index(self, pattern: str) -> Steps[Index]:
+    def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
         """Read the locks of all servers. Those without a majority turn out to have no holder."""
-        return Indexes(pattern, len(self.servers), same=True).read(10 * self.page_size)
+        return read_parts(pattern, 10 * self.page_size, len(self.servers))
 
 
 class Clocks:
