@@ -15,12 +15,11 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Peek, Steps
 from django_redis_lock.support.process import made_once
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.connections import asyncio_connection, listening_connection
+from django_redis_lock.transport.connections import listening_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.index import Index
     from django_redis_lock.protocol.waiting import Hub
     from django_redis_lock.transport.async_client import AsyncClient
 
@@ -82,8 +81,8 @@ class SingleServer(Servers):
     def async_client(self) -> AsyncClient:
         from django_redis_lock.transport.async_client import AsyncClient
 
-        timeout = self.timeout_of(self.pool)
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+        self.timeout_of(self.pool)
+        return AsyncClient(self.pool)
 
 
 class ScriptedServer(SingleServer):
@@ -138,7 +137,7 @@ class ScriptedServer(SingleServer):
     async def apost(self, call: Call) -> None:
         self.async_client.post(self.packing.pack(call))
 
-    def read_index(self, pattern: str, size: int) -> Steps[Index]:
+    def read_index(self, pattern: str, size: int) -> Steps[dict[str, float]]:
         from django_redis_lock.backends.index import read_whole
 
         return read_whole(pattern, size)

@@ -6,13 +6,9 @@ All of it stands here. It was seen to work with redis-py 5.2 to 8.1, and
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import math
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
@@ -28,8 +24,6 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-
-from django_redis_lock.transport.threads import start_in_thread
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
@@ -138,69 +132,3 @@ def speaks_plain_resp2(connection: Any) -> bool:
         and str(connection.protocol) == "2"
         and not connection.health_check_interval
     )
-
-
-# Connections of asyncio.
-
-
-class Dialled:
-    """A mixin for asyncio connections that looks up hosts in a thread of its own.
-
-    asyncio would use the default executor of the loop. That is the application's: its threads may
-    all be busy, or even be waiting for a lock that the awaiting task holds.
-    """
-
-    locate: Callable[[float], tuple[str, int]] | None = None
-    """Asks sentinels for the address, until a time (monotonic)."""
-    host: Any
-    port: Any
-    socket_connect_timeout: Any
-    _dialled: socket.socket
-
-    def _dial(self) -> socket.socket:
-        if self.locate is not None:
-            self.host, self.port = self.locate(math.inf)
-        return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
-
-    async def _connect(self) -> None:
-        dialling = start_in_thread(self._dial)
-        try:
-            self._dialled = await asyncio.wrap_future(dialling)
-        except BaseException:  # cancelled; the thread goes on
-            dialling.add_done_callback(_close_dialled)
-            raise
-        await super()._connect()  # type: ignore[misc]
-
-    def _connection_arguments(self) -> dict[str, Any]:
-        arguments = dict(super()._connection_arguments())  # type: ignore[misc]
-        host, _ = arguments.pop("host"), arguments.pop("port")
-        arguments["sock"] = self._dialled
-        if "ssl" in arguments:
-            arguments["server_hostname"] = host
-        return arguments
-
-
-def _close_dialled(dialling: Future[socket.socket]) -> None:
-    if dialling.exception() is None:
-        dialling.result().close()
-
-
-def write(connection: Any, data: bytes) -> None:
-    """Write without waiting. redis-py's coroutine closes the connection if it is cancelled."""
-    connection._writer.write(data)
-
-
-def take_writer(connection: Any) -> Any:
-    """Make redis-py take a connection for closed; return its ``StreamWriter``, if it has one."""
-    writer = connection._writer
-    connection._reader = connection._writer = None
-    return writer
-
-
-def close_without_loop(writer: Any) -> None:
-    """Close the socket of a writer whose event loop was closed; asyncio has no way to do so."""
-    transport = writer and writer.transport
-    if hasattr(transport, "_sock"):  # others, such as TLS, close it when they are collected
-        plain, transport._sock = transport._sock, None
-        transport._closing = True
-        plain.close()

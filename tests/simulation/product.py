@@ -26,8 +26,8 @@ from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
-from django_redis_lock.transport import location, packing
-from tests.simulation import slots
+from django_redis_lock.transport import async_client, location, packing
+from tests.simulation import loops, slots
 from tests.simulation.clients import Client
 from tests.simulation.threads import Future, virtual_thread, virtual_threading, virtual_time
 
@@ -104,6 +104,8 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (location, "problem_of", functools.cache(location.problem_of)),
     (topology, "masters_of", slots.masters_of),
     (cluster, "BlockingClient", Client),
+    (async_client, "connect", loops.connect),
+    (async_client, "Connection", lambda connection: connection),
     (cluster.Cluster, "timeout_of", lambda servers, pool: None),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])

@@ -29,7 +29,6 @@ from django_redis_lock.protocol.calls import Call, Steps
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
-from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas
 from django_redis_lock.transport.receiving import ReceivingHub
@@ -198,8 +197,8 @@ class Cluster(Servers):
         client = self._async_clients.get(address)
         if client is None:
             pool = self.topology.pool(address)
-            client = AsyncClient(lambda: asyncio_connection(pool), self.timeout_of(pool))
-            client = self._async_clients.setdefault(address, client)
+            self.timeout_of(pool)
+            client = self._async_clients.setdefault(address, AsyncClient(pool))
         return client
 
     def _failed(self, slot: int, address: Address, error: Exception) -> None:
