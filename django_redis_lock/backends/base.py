@@ -18,7 +18,7 @@ from django_redis_lock.backends.settings import (
 )
 from django_redis_lock.support.arguments import check_wait
 from django_redis_lock.support.process import made_once
-from django_redis_lock.transport.threads import shielded
+from django_redis_lock.transport.threads import InThread
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operator_settings import Operators
@@ -103,7 +103,8 @@ class BaseLockBackend(LockOperations):
         scheme = scheme if scheme in self.schemes else self.wait
         hub = self.hubs.get(scheme)
         if hub is None:  # where two threads make one, both use the same
-            hub = self.hubs.setdefault(scheme, shielded(partial(self._import_and_make, scheme)))
+            made = InThread(partial(self._import_and_make, scheme)).result()
+            hub = self.hubs.setdefault(scheme, made)
         return hub
 
     def _import_and_make(self, scheme: str) -> Hub:

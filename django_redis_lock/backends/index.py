@@ -96,21 +96,14 @@ class ReadPages(Call):
         return self.parts[number] or ReadIndex("+inf", b"", 0)
 
 
-def read_whole(pattern: str, size: int) -> Steps[dict[str, float]]:
-    """Read the index of a server, ``size`` names at a time."""
+def read_indexes(pattern: str, number: int, size: int) -> Steps[dict[str, float]]:
+    """Read the indexes of so many servers or shards, ``size`` names in all at a time."""
     index = Index(pattern)
-    call: ReadIndex | None = ReadIndex("", b"", size)
-    while call is not None:
-        call = index.add(call, (yield from ask(call)))
-    return index.latest_first()
-
-
-def read_parts(pattern: str, size: int, number: int) -> Steps[dict[str, float]]:
-    """Read the indexes of several servers or shards, ``size`` names of each at a time."""
-    index = Index(pattern)
-    parts: list[ReadIndex | None] = [ReadIndex("", b"", size)] * number
+    # With pages of one name, a lock that is renewed again and again would fill them for ever.
+    parts: list[ReadIndex | None] = [ReadIndex("", b"", max(2, size // number))] * number
     while any(parts):
-        pages = yield from ask(ReadPages(parts))
+        only = parts[0] if number == 1 else None
+        pages = [(yield from ask(only))] if only else (yield from ask(ReadPages(parts)))
         parts = [
             index.add(call, page) if call is not None and page is not None else None
             for call, page in zip(parts, pages, strict=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
+from collections.abc import AsyncIterator
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -19,7 +18,7 @@ from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is
 from django_redis_lock.transport.connections import connect
 from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import socket_of
-from django_redis_lock.transport.threads import start_in_thread
+from django_redis_lock.transport.threads import InThread
 
 
 class AsyncClient:
@@ -54,20 +53,13 @@ class AsyncClient:
         """Return the connection of the running event loop; it may not be open yet."""
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
-        if connection is None or connection.broken:
+        if connection is None or connection.error is not None:
             for other, abandoned in self._connections.copy().items():
                 if other.is_closed():
                     self._connections.pop(other, None)
                     abandoned.close()
-            connection = LoopConnection(self._pool, self._forget)
-            self._connections[loop] = connection
+            connection = self._connections[loop] = LoopConnection(self._pool)
         return connection
-
-    def _forget(self, connection: LoopConnection) -> None:
-        """Drop the connection of a loop that shuts down."""
-        loop = asyncio.get_running_loop()
-        if self._connections.get(loop) is connection:
-            del self._connections[loop]
 
     async def call(self, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
@@ -133,26 +125,19 @@ class LoopConnection:
     even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(
-        self, pool: redis.ConnectionPool, ended: Callable[[LoopConnection], object]
-    ) -> None:
+    def __init__(self, pool: redis.ConnectionPool) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        self._ended = ended
         self._connection: Connection | None = None
-        self._error: Exception | None = None  # why it is broken
+        self.error: Exception | None = None
+        """Why it can't be used any more."""
         self._unsent = b""
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.received_at = 0.0  # monotonic
         self._ending = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
-
-    @property
-    def broken(self) -> bool:
-        """Whether it can't be used any more."""
-        return self._error is not None
 
     @property
     def is_open(self) -> bool:
@@ -166,21 +151,21 @@ class LoopConnection:
         self._check()
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # it may be raised in many tasks
+        if self.error is not None:
+            raise self.error.with_traceback(None)  # it may be raised in many tasks
 
     async def _open(self) -> None:
         try:
             # Loops don't announce their end. But ``shutdown_asyncgens`` closes the asynchronous
             # generators that were started in them, while connections can still be closed properly.
             await anext(self._ending)
-            connecting = start_in_thread(partial(connect, self._pool))
+            connecting = InThread(partial(connect, self._pool))
             try:
                 async with asyncio.timeout(self._timeout):
-                    origin = await asyncio.wrap_future(connecting)
+                    origin = await connecting.aresult()
                 self._check()  # it may have been hung up meanwhile
             except BaseException:  # the thread goes on
-                connecting.add_done_callback(_disconnect)
+                connecting.when_done(partial(_disconnect, connecting))
                 raise
             self._connection = Connection(origin)
             self._socket = socket_of(origin)
@@ -199,8 +184,7 @@ class LoopConnection:
         try:
             yield
         finally:
-            self._ended(self)
-            self.close()
+            self.hang_up()
 
     def write(self, command: bytes) -> asyncio.Future[Any]:
         """Send a command; return the future of its reply, which may be the server's error.
@@ -271,8 +255,8 @@ class LoopConnection:
         """
         if not isinstance(error, RedisError | OSError):
             error = redis.exceptions.ConnectionError("The connection was closed while in use")
-        if self._error is None:
-            self._error = error
+        if self.error is None:
+            self.error = error
         self.close()
         while self._pending:
             reply = self._pending.popleft()
@@ -291,6 +275,6 @@ class LoopConnection:
             connection.close()
 
 
-def _disconnect(connecting: Future[Any]) -> None:
-    if connecting.exception() is None:
+def _disconnect(connecting: InThread[Any]) -> None:
+    with contextlib.suppress(RedisError, OSError):
         connecting.result().disconnect()

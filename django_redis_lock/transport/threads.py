@@ -4,58 +4,70 @@ from __future__ import annotations
 
 import _thread
 import math
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from time import monotonic
-from typing import TypeVar
+from typing import Generic, TypeVar
+
+from django_redis_lock.support.process import AsyncBell, Bell
 
 Result = TypeVar("Result")
 
 
-def start_in_thread(function: Callable[[], Result]) -> Future[Result]:
-    """Return the outcome of a function that runs in a thread of its own; it can't be cancelled."""
-    outcome: Future[Result] = Future()
-    outcome.set_running_or_notify_cancel()
+class InThread(Generic[Result]):
+    """A function that runs in a thread of its own, for any number of callers.
 
-    def run() -> None:
-        try:
-            outcome.set_result(function())
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    threading.Thread(target=run, name="django-redis-lock-helper", daemon=True).start()
-    return outcome
-
-
-def shielded(function: Callable[[], Result], until: float = math.inf) -> Result:
-    """Return the result of a function that no exception from a signal handler interrupts.
-
-    Handlers run in the main thread, so there the function gets a thread of its own. So it does if
-    the caller waits no longer than ``until`` (monotonic), when ``TimeoutError`` is raised. An
-    exception ends only the wait for it: the function runs on and its result is dropped.
+    No exception from a signal handler interrupts it, as handlers run in the main thread. Such an
+    exception, and a cancellation, ends only the wait of a caller.
     """
-    if until == math.inf and threading.get_ident() != threading.main_thread().ident:
-        return function()
-    outcome: list[Result] = []
-    errors: list[BaseException] = []
-    done = threading.Lock()
 
-    def run() -> None:
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self.done = False
+        self._function = function
+        self._error: BaseException | None = None
+        self._result: Result
+        self._callbacks: list[Callable[[], object]] = []
         try:
-            outcome.append(function())
-        except BaseException as error:
-            errors.append(error)
-        done.release()
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # the interpreter shuts down
+            self._run()
 
-    done.acquire()
-    try:
-        _thread.start_new_thread(run, ())
-    except RuntimeError:  # the interpreter shuts down
-        return function()
-    left = -1 if until == math.inf else max(0.0, until - monotonic())
-    if not done.acquire(timeout=left):
-        raise TimeoutError("The server did not answer in time")
-    if errors:
-        raise errors.pop()
-    return outcome.pop()
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error.with_traceback(None)  # else it keeps this frame, and the frame it
+        self.done = True
+        for callback in [*self._callbacks]:
+            callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call a function at the end, in any thread; it may be called twice."""
+        self._callbacks.append(callback)
+        if self.done:
+            callback()
+
+    def result(self, until: float = math.inf) -> Result:
+        """Return what the function returns, or raise what it raises.
+
+        Raises ``TimeoutError`` if it has not ended ``until`` (monotonic).
+        """
+        bell = Bell()
+        self.when_done(bell.ring)
+        bell.wait(until)
+        if not self.done:
+            raise TimeoutError("The server did not answer in time")
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._result
+        finally:
+            del self  # else the error keeps this frame, and the frame it
+
+    async def aresult(self) -> Result:
+        """Return or raise the same, without blocking the event loop or using its executor."""
+        bell = AsyncBell()
+        self.when_done(bell.ring)
+        await bell.wait(math.inf)
+        try:
+            return self.result()
+        finally:
+            del self

@@ -108,7 +108,7 @@ def _cluster(world: World) -> Sequence[Promise]:
     def backend(process: Process) -> RedisLockBackend:
         made = RedisLockBackend("default", {"LOCATION": ["redis://a.simulated:6379"]})
         topology = made.servers.topology  # type: ignore[union-attr]
-        topology._pools = topology._arguments = pools
+        topology._pools = topology.arguments = pools
         return made
 
     world.backend = backend

@@ -29,7 +29,7 @@ from django_redis_lock.support import process as processes
 from django_redis_lock.transport import async_client, location, packing
 from tests.simulation import loops, slots
 from tests.simulation.clients import Client
-from tests.simulation.threads import Future, virtual_thread, virtual_threading, virtual_time
+from tests.simulation.threads import virtual_thread, virtual_threading, virtual_time
 
 FLOORS = tuple(
     f"{django_redis_lock.__name__}.{floor}"
@@ -85,7 +85,6 @@ _VIRTUAL = {
     "_thread": virtual_thread,
     "time": virtual_time,
     "monotonic": _monotonic,
-    "Future": Future,
     "random": dice,
     "os": SimpleNamespace(urandom=dice.randbytes),
     "secrets": SimpleNamespace(token_hex=lambda size: dice.randbytes(size).hex(),
@@ -106,7 +105,6 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (cluster, "BlockingClient", Client),
     (async_client, "connect", loops.connect),
     (async_client, "Connection", lambda connection: connection),
-    (cluster.Cluster, "timeout_of", lambda servers, pool: None),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
         for module in (topology, cluster, cluster_listener)

@@ -21,11 +21,11 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.backends.index import ReadPages, read_parts
-from django_redis_lock.backends.servers import Servers, numbers
+from django_redis_lock.backends.index import ReadPages
+from django_redis_lock.backends.servers import check_replicas, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Steps
+from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
@@ -42,7 +42,7 @@ Join = Callable[[list[Any]], Any]
 """What makes the answer to a call of the answers to its parts."""
 
 
-class Cluster(Servers):
+class Cluster:
     """The nodes of a cluster."""
 
     def __init__(
@@ -50,26 +50,26 @@ class Cluster(Servers):
         location: Location,
         key_prefix: str,
         replicas: Replicas | None,
-        give_back: Callable[[str, str, float], object],
     ) -> None:
-        super().__init__(location, replicas)
+        self.location = location
+        self.replicas = replicas
         if "{" in key_prefix or "}" in key_prefix:
             raise InvalidLockBackend(
                 f"LOCKS[{location.using!r}]['KEY_PREFIX'] is {key_prefix!r}; braces would choose "
                 f"the slot of a key in the cluster, so leave them out."
             )
         self.topology = Topology(location.urls or [])
+        check_replicas(replicas, self.topology.arguments, location.using)
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
         self._channel_prefix = f"{key_prefix}-grant"
-        self._give_back = give_back
         self._clients: dict[Address, BlockingClient] = {}
         self._async_clients: dict[Address, AsyncClient] = {}
 
-    def make_hub(self, scheme: str) -> Hub:
+    def make_hub(self, scheme: str, give_back: Callable[[str, str, float], object]) -> Hub:
         """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._channel_prefix)
-        return ReceivingHub(listener, self._give_back, confirming=True)
+        return ReceivingHub(listener, give_back, confirming=True)
 
     def check_scheme(self, scheme: str) -> None:
         """Raise ``InvalidLockBackend`` for a waiting scheme that a cluster does not have."""
@@ -126,10 +126,6 @@ class Cluster(Servers):
 
     async def apost(self, call: Call) -> None:
         await self.acall(call)
-
-    def read_index(self, pattern: str, size: int) -> Steps[dict[str, float]]:
-        # With pages of one name, a lock that is renewed again and again would fill them for ever.
-        return read_parts(pattern, max(2, size // SHARDS), SHARDS)
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
@@ -188,17 +184,15 @@ class Cluster(Servers):
     def _client(self, address: Address) -> BlockingClient:
         client = self._clients.get(address)
         if client is None:
-            pool = self.topology.pool(address)
-            self.timeout_of(pool)
-            client = self._clients.setdefault(address, BlockingClient(pool))
+            client = BlockingClient(self.topology.pool(address))
+            client = self._clients.setdefault(address, client)
         return client
 
     def _async_client(self, address: Address) -> AsyncClient:
         client = self._async_clients.get(address)
         if client is None:
-            pool = self.topology.pool(address)
-            self.timeout_of(pool)
-            client = self._async_clients.setdefault(address, AsyncClient(pool))
+            client = AsyncClient(self.topology.pool(address))
+            client = self._async_clients.setdefault(address, client)
         return client
 
     def _failed(self, slot: int, address: Address, error: Exception) -> None:
