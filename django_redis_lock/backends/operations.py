@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django_redis_lock import signals
 from django_redis_lock.protocol.calls import (
@@ -147,17 +147,18 @@ class LockOperations(Runner):
         return entry_id, *pairs
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
-        from django_redis_lock.protocol.records import read_holder
-
         now_ms, *rest = yield from ask(Inspect(names))
         found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
         return [
-            read_holder(
-                value, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=waiters, now_ms=now_ms
-            )
+            self._holder(value, now_ms, name=name, ttl_ms=ttl_ms, waiters=waiters)
             for name, value, ttl_ms, waiters in found
             if value is not None
         ]
+
+    def _holder(self, value: bytes, now_ms: int, **known: Any) -> Holder:
+        from django_redis_lock.protocol.records import read_holder
+
+        return read_holder(value, using=self.alias, now_ms=now_ms, **known)
 
     def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
         from django_redis_lock.protocol.records import read_waiter

@@ -15,7 +15,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Peek
 from django_redis_lock.support.process import made_once
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.connections import listening_connection
+from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
 
@@ -97,7 +97,7 @@ class ScriptedServer(SingleServer):
             return Hub(interval=self._poll_interval, peeks=True)
         receiver = PoppedList if scheme == "blpop" else Subscription
         return ReceivingHub(
-            receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
+            receiver(lambda: new_connection(self.pool), f"{self._key_prefix}-grant"),
             give_back,
             # A lock that was handed off counts only once the replicas have it, too.
             confirming=self.replicas is not None,

@@ -39,7 +39,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
-from django_redis_lock.transport.connections import listening_connection, master_of, pool_from_url
+from django_redis_lock.transport.connections import master_of, new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
 
 Item = TypeVar("Item")
@@ -341,7 +341,7 @@ class _OwnPool(redis.ConnectionPool):
         self._like = like
 
     def make_connection(self) -> Any:
-        connection = listening_connection(self._like)
+        connection = new_connection(self._like)
         for timeout in ("socket_timeout", "socket_connect_timeout"):
             setattr(
                 connection,

@@ -140,9 +140,6 @@ def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
     return (redis.SSLConnection if uses_tls else redis.Connection)(**kwargs)
 
 
-listening_connection = new_connection
-
-
 def master_of(pool: redis.ConnectionPool) -> Callable[[float], tuple[str, int]] | None:
     """Return a function that asks the sentinels of a pool for the master; ``None`` without any.
 

@@ -89,7 +89,7 @@ _VIRTUAL = {
     "os": SimpleNamespace(urandom=dice.randbytes),
     "secrets": SimpleNamespace(token_hex=lambda size: dice.randbytes(size).hex(),
                                randbelow=dice.randrange),
-    "listening_connection": slots.connection_to,
+    "new_connection": slots.connection_to,
     "selectors": slots.virtual_selectors,
     "socket_of": lambda connection: connection,
     "_Waker": slots.Waker,

@@ -146,7 +146,7 @@ class NodeConnection(Connection):
 
 
 def connection_to(site: Site) -> Connection:
-    """Return a connection that is not open yet; stands for ``listening_connection``."""
+    """Return a connection that is not open yet; stands for ``new_connection``."""
     return NodeConnection(site) if isinstance(site, Node) else Connection(site)
 
 

@@ -18,7 +18,7 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.transport.connections import leave_to_parent, listening_connection
+from django_redis_lock.transport.connections import leave_to_parent, new_connection
 from django_redis_lock.transport.receiving import Liveness, ReceivingHub
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
@@ -81,7 +81,7 @@ class ClusterListener:
             address = self._topology.address(SHARD_SLOTS[shard])
             shards = [one for one, slot in enumerate(SHARD_SLOTS)
                       if self._topology.known(slot) == address]  # fmt: skip
-            connection = listening_connection(self._topology.pool(address))
+            connection = new_connection(self._topology.pool(address))
             ear = _Ear(connection, address, shards)
             try:
                 connection.connect()
