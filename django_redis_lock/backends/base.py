@@ -113,11 +113,6 @@ class BaseLockBackend(LockOperations):
 
         return self.make_hub(scheme)
 
-    @property
-    def hub(self) -> Hub:
-        """The hub of the backend's own waiting scheme."""
-        return self.hub_for(self.wait)
-
     def freed(self, name: str) -> None:
         """Notify the waiters of this process that it has released a lock."""
         for hub in [*self.hubs.values()]:

@@ -257,9 +257,6 @@ def _by_shard(names: Iterable[str]) -> dict[int, list[int]]:
 
 def _in_order(order: dict[int, list[int]], answers: list[Any], each: int = 1) -> list[Any]:
     """Return the values of all answers, of which ``each`` belong to one name, in order of names."""
-    found = {
-        number: answer[start : start + each]
-        for own, answer in zip(order.values(), answers, strict=True)
-        for number, start in zip(own, range(0, len(answer), each), strict=True)
-    }
-    return [*chain(*(found[number] for number in sorted(found)))]
+    groups = zip(*[chain(*answers)] * each, strict=True)
+    pairs = zip(chain(*order.values()), groups, strict=True)
+    return [*chain(*(group for _, group in sorted(pairs, key=itemgetter(0))))]
