@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
 
 from django_redis_lock.protocol.calls import Call, ReadIndex, Steps, ask
-from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
+from django_redis_lock.support.arguments import check_name
 
 Page = tuple[list[str | None], list[str], bytes]
 """Names (``None`` for what another program put there), the ends of their leases, and the last
@@ -27,22 +26,11 @@ def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 
 def read_page(answer: Sequence[bytes]) -> Page:
-    """Read a reply of ``index.lua``.
-
-    To be fast, it handles all names of a page at once. Only a page that holds something else is
-    read name by name.
-    """
-    joined, ends, last = answer
+    """Read a reply of ``index.lua``."""
+    names, ends, last = answer
     if not ends:
         return [], [], b""
-    lease_ends = ends.decode().split("\n")
-    with suppress(ValueError):
-        text = joined.decode()
-        names = text.split("\n")
-        longest = max(map(len, names))
-        if all(names) and longest <= MAX_NAME_LENGTH and text.replace("\n", "").isprintable():
-            return [*names], lease_ends, last
-    return [_name(member) for member in joined.split(b"\n")], lease_ends, last
+    return [_name(member) for member in names.split(b"\n")], ends.decode().split("\n"), last
 
 
 def _name(member: bytes) -> str | None:

@@ -7,8 +7,6 @@ import copy
 import encodings.idna  # noqa: F401 - see below
 import math
 import re
-from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -130,22 +128,13 @@ def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
 
     Sentinels are asked ``until`` (monotonic). Raises ``RedisError`` and ``OSError``.
     """
-    locate = master_of(pool)
-    if locate is None:
+    if not isinstance(pool, SentinelConnectionPool):
         return pool.connection_class(**pool.connection_kwargs)
-    host, port = locate(until)
+    host, port = _ask_sentinels(pool, until)
     kwargs = {**pool.connection_kwargs, "host": host, "port": port}
     del kwargs["connection_pool"]
     uses_tls = issubclass(pool.connection_class, redis.SSLConnection)
     return (redis.SSLConnection if uses_tls else redis.Connection)(**kwargs)
-
-
-def master_of(pool: redis.ConnectionPool) -> Callable[[float], tuple[str, int]] | None:
-    """Return a function that asks the sentinels of a pool for the master; ``None`` without any.
-
-    It is given the time (monotonic) at which the caller gives up.
-    """
-    return partial(_ask_sentinels, pool) if isinstance(pool, SentinelConnectionPool) else None
 
 
 def _ask_sentinels(pool: SentinelConnectionPool, until: float) -> tuple[str, int]:
