@@ -35,7 +35,7 @@ class LockOperations(Runner):
     operators: Operators
     page_size: ClassVar[int] = 500
     """How many locks ``holders()`` reads in one round trip."""
-    indexes = 1
+    _indexes = 1
     """How many servers or shards list the locks."""
 
     def holder(self, name: str) -> Holder | None:
@@ -172,7 +172,7 @@ class LockOperations(Runner):
     def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
         from django_redis_lock.backends.index import read_indexes
 
-        return read_indexes(pattern, self.indexes, 10 * self.page_size)  # of names alone
+        return read_indexes(pattern, self._indexes, 10 * self.page_size)  # of names alone
 
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
         from django_redis_lock.protocol.records import newest, read_entry

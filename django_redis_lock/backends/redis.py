@@ -48,7 +48,7 @@ class RedisLockBackend(ServersLockBackend):
             self.servers = Cluster(self.location, self.key_prefix, self.replicas)
             self.servers.check_scheme(self.wait)
             self.together = self.servers.together  # type: ignore[method-assign]
-            self.indexes = SHARDS
+            self._indexes = SHARDS
         else:
             self.servers = ScriptedServer(self.location, self.key_prefix, self.replicas, interval)
 

@@ -163,6 +163,9 @@ class ServersLockBackend(BaseLockBackend):
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
 
+    def together(self, name: str) -> Hashable:
+        return None  # with a cluster ``configure`` replaces this
+
     def _error(self, call: Call, error: Exception) -> LockError:
         return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 

@@ -76,7 +76,7 @@ class RedlockLockBackend(BaseLockBackend):
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in check_servers(self.alias, location)
         ]
-        self.indexes = len(self.servers)  # locks without a majority turn out to have no holder
+        self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, INTERVAL)
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
