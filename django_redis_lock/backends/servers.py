@@ -103,12 +103,6 @@ class ScriptedServer(SingleServer):
             confirming=self.replicas is not None,
         )
 
-    def pools(self) -> list[redis.ConnectionPool]:
-        return [self.pool]
-
-    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        return self.packing
-
     def call(self, call: Call) -> Any:
         reply = self.client.call(self.packing.pack(call))
         return reply if type(reply) is int or type(call) is Peek else numbers(reply)

@@ -528,7 +528,8 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
         or backend.wait != "queue"
     ):
         return
-    shard = backend.servers.packing_at(server.pool).shard
+    cluster = backend.servers if isinstance(backend.servers, Cluster) else None
+    shard = cluster.tag_at(server.pool) if cluster else ""
     command = "SPUBLISH" if shard else "PUBLISH"
     channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
     try:

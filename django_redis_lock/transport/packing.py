@@ -168,7 +168,6 @@ class Packing:
     """The keys of a backend, or of one of its shards, and the packing of calls that use them."""
 
     def __init__(self, prefix: str, shard: str = "", replicas: Replicas | None = None) -> None:
-        self.shard = shard
         tag = f":{{{shard}}}" if shard else ""
         self.lock_prefix = f"{prefix}{tag}:"
         self.queue_prefix = f"{prefix}-queue{tag}:"

@@ -97,13 +97,13 @@ class Cluster:
     def pools(self) -> list[redis.ConnectionPool]:
         return [self.topology.pool(address) for address in self.topology.masters()]
 
-    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        """Return the keys of a shard that a master serves."""
-        for shard, slot in enumerate(SHARD_SLOTS):
+    def tag_at(self, pool: redis.ConnectionPool) -> str:
+        """Return the tag of a shard that a master serves."""
+        for tag, slot in zip(TAGS, SHARD_SLOTS, strict=True):
             address = self.topology.known(slot)
             if address is not None and self.topology.pool(address) is pool:
-                return self._packings[shard]
-        return self._packings[0]
+                return tag
+        return TAGS[0]
 
     def together(self, name: str) -> Hashable:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
