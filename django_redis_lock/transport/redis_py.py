@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-import redis
-from redis.cluster import ClusterNode, NodesManager
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import (
@@ -47,43 +44,6 @@ def parse_url(url: str) -> dict[str, Any]:
     """Return the arguments that a URL stands for. Raises ``ValueError``."""
     arguments: dict[str, Any] = _parse_url(url)  # type: ignore[no-untyped-call]
     return arguments
-
-
-# Clusters.
-
-
-def masters_of(
-    nodes: Sequence[tuple[str, int]], slots: Iterable[int], arguments: dict[str, Any]
-) -> tuple[dict[int, tuple[str, int]], list[tuple[str, int]]]:
-    """Ask nodes of a cluster until one answers; return the master of each slot, and all nodes.
-
-    A node is a host and a port, and ``arguments`` are those of connections. Raises
-    ``ConnectionError`` if no node answers.
-    """
-
-    def remap(address: tuple[Any, int]) -> tuple[str, int]:
-        # A node whose host the others do not know has that of the node that was asked.
-        return (nodes[0][0] if address[0] in ("", None, "?") else address[0]), address[1]
-
-    kwargs = {key: value for key, value in arguments.items() if key not in ("host", "port")}
-    try:
-        # RedisCluster would send COMMAND first, which a user that may only lock can't.
-        manager = NodesManager(
-            [ClusterNode(*node) for node in nodes],  # type: ignore[no-untyped-call]
-            from_url=True,
-            require_full_coverage=False,
-            address_remap=remap,
-            **kwargs,
-        )
-    except Exception as error:  # several classes, and IndexError where no slot is served
-        raise redis.exceptions.ConnectionError(
-            f"none of {len(nodes)} nodes says which slots it serves: {error.__cause__ or error}"
-        ) from error
-    masters = {slot: manager.slots_cache[slot][0] for slot in slots if slot in manager.slots_cache}
-    return (
-        {slot: (node.host, node.port) for slot, node in masters.items()},
-        [(node.host, node.port) for node in manager.nodes_cache.values()],
-    )
 
 
 # Blocking connections.

@@ -101,7 +101,6 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (processes, "_thread", _Execution()),
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
-    (topology, "masters_of", slots.masters_of),
     (cluster, "BlockingClient", Client),
     (async_client, "connect", loops.connect),
     (async_client, "Connection", lambda connection: connection),

@@ -16,7 +16,7 @@ from django_redis_lock.transport import redis_py
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, syntax_tree
 
-PRIVATE_NAMES = {"AbstractConnection", "NodesManager", "parse_url"}
+PRIVATE_NAMES = {"AbstractConnection", "parse_url"}
 PRIVATE_ATTRIBUTES = {
     *("_sock", "_parser"),
     *PRIVATE_NAMES,

@@ -20,11 +20,11 @@ from typing import Any
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, RedisError
 
 from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.transport.connections import DEFAULTS
-from django_redis_lock.transport.redis_py import masters_of, parse_url
+from django_redis_lock.transport.connections import DEFAULTS, new_connection
+from django_redis_lock.transport.redis_py import parse_url
 from django_redis_lock.transport.threads import InThread
 
 Address = tuple[str, int]
@@ -159,13 +159,44 @@ class Topology:
         if suspect in nodes and len(nodes) > 1:
             nodes.remove(suspect)
         try:
-            masters, self._nodes = masters_of(nodes, SHARD_SLOTS, self.arguments)
+            masters, self._nodes = self._ask(nodes)
         except BaseException:
             self._stale = True
             raise
         self._masters = {**masters, **moved}  # a redirection counts for more
         self._stale = False
         self.changed()
+
+    def _ask(self, nodes: Sequence[Address]) -> tuple[dict[int, Address], list[Address]]:
+        """Ask nodes until one answers; return the masters of the shards' slots, and all nodes."""
+        why: Exception | None = None
+        for node in nodes:
+            connection = new_connection(self.pool(node))
+            try:
+                connection.connect()
+                connection.send_command("CLUSTER", "SLOTS")
+                ranges = connection.read_response(disable_decoding=True)
+            except (RedisError, OSError) as error:
+                why = error
+                continue
+            finally:
+                connection.disconnect()
+            masters: dict[int, Address] = {}
+            found: dict[Address, None] = {}
+            for first, last, *serving in ranges:
+                # A node whose host the others do not know has that of the node that was asked.
+                addresses = [
+                    (node[0] if host in (b"", b"?", None) else host.decode(), port)
+                    for host, port, *_ in serving
+                ]
+                found.update(dict.fromkeys(addresses))
+                here = (slot for slot in SHARD_SLOTS if first <= slot <= last)
+                masters.update(dict.fromkeys(here, addresses[0]))
+            if masters:
+                return masters, list(found)
+        raise redis.exceptions.ConnectionError(
+            f"none of {len(nodes)} nodes says which slots it serves: {why}"
+        )
 
 
 def _address_in(url: str) -> Address:
