@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -164,13 +164,10 @@ class LoopConnection:
                 async with asyncio.timeout(self._timeout):
                     origin = await connecting.aresult()
                 self._check()  # it may have been hung up meanwhile
+                self._use(origin)
             except BaseException:  # the thread goes on
                 connecting.when_done(partial(_disconnect, connecting))
                 raise
-            self._connection = Connection(origin)
-            self._socket = socket_of(origin)
-            self._socket.setblocking(False)
-            self._loop.add_reader(self._socket, self._read)
         except TimeoutError:
             self._break(redis.exceptions.TimeoutError("Timeout connecting to the server"))
         except BaseException as error:
@@ -179,6 +176,25 @@ class LoopConnection:
                 raise
         finally:
             self._opening = None
+
+    def _use(self, origin: Any) -> None:
+        self._socket = socket_of(origin)
+        if self._socket is None:
+            raise redis.exceptions.ConnectionError(
+                f"{type(origin).__name__} can't be used under asyncio; use the blocking methods"
+            )
+        self._socket.setblocking(False)
+        self._connection = Connection(origin)
+        self._loop.add_reader(self._socket, self._carry_out, self._read)
+
+    def _carry_out(self, callback: Callable[[], object]) -> None:
+        """Call a function of the loop's; if it fails, the connection is in an unknown state."""
+        try:
+            callback()
+        except BaseException as error:
+            self._break(error)
+            if not isinstance(error, Exception):
+                raise
 
     async def _until_the_loop_ends(self) -> AsyncIterator[None]:
         try:
@@ -211,14 +227,11 @@ class LoopConnection:
             while self._unsent:
                 self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except NOT_NOW:
-            self._loop.add_writer(self._socket, self._send_more)
+            self._loop.add_writer(self._socket, self._carry_out, self._send_more)
 
     def _send_more(self) -> None:
         self._loop.remove_writer(self._socket)
-        try:
-            self._send()
-        except OSError as error:
-            self._break(error)
+        self._send()
 
     def _expect(self) -> None:
         """Give the server time for the next reply."""
@@ -231,18 +244,13 @@ class LoopConnection:
 
     def _read(self) -> None:
         """Read what has arrived."""
-        try:
-            while self._connection and (answer := self._connection.read_arrived()) is not NOTHING:
-                self.received_at = monotonic()
-                reply = self._pending[0]
-                if not reply.done():  # else its task was cancelled
-                    reply.set_result(answer)
-                self._pending.popleft()
-                self._expect()
-        except BaseException as error:
-            self._break(error)
-            if not isinstance(error, Exception):
-                raise
+        while self._connection and (answer := self._connection.read_arrived()) is not NOTHING:
+            self.received_at = monotonic()
+            reply = self._pending[0]
+            if not reply.done():  # else its task was cancelled
+                reply.set_result(answer)
+            self._pending.popleft()
+            self._expect()
 
     def hang_up(self) -> None:
         """Close the connection; the next call opens another."""

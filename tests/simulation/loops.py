@@ -112,8 +112,8 @@ class Loop(asyncio.BaseEventLoop):
     def _process_events(self, events: list[Any]) -> None:
         """Do nothing: there are no files."""
 
-    def add_reader(self, connection: Any, callback: Callable[[], object]) -> None:
-        connection.watched_by(self, callback)
+    def add_reader(self, connection: Any, callback: Callable[..., object], *args: Any) -> None:
+        connection.watched_by(self, partial(callback, *args))
 
     def remove_reader(self, connection: Any) -> None:
         """Do nothing: it is not read any more."""
