@@ -238,7 +238,7 @@ class GetSetLockBackend(ServersLockBackend):
                 f"{NAME} in it once, such as 'lock.{NAME}'."
             )
         self.lock_keys = key.partition(NAME)[0]
-        self.servers = _PlainServer(self.location, self.key_prefix, key, form, self.freed)
+        self.servers = _PlainServer(self.location, self.key_prefix, key, form)
 
     def make_hub(self, scheme: str) -> Hub:
         return Hub(interval=self._interval, channel="")
@@ -260,17 +260,9 @@ class GetSetLockBackend(ServersLockBackend):
 class _PlainServer(SingleServer):
     """A server that carries out each call in some plain commands, for the locks under a prefix."""
 
-    def __init__(
-        self,
-        location: Location,
-        prefix: str,
-        key: str,
-        form: str,
-        freed: Callable[[str], object],
-    ) -> None:
+    def __init__(self, location: Location, prefix: str, key: str, form: str) -> None:
         super().__init__(location)
         self._pattern = key
-        self._freed = freed  # called with the name of each lock that this process frees
         self._clock = ServerClock()
         self._own = Values(form)
         self._claim_prefix = f"{prefix}-claim:"
@@ -508,7 +500,6 @@ class _PlainServer(SingleServer):
         except ResponseError:
             call.deleted = False
             raise
-        self._freed(call.name)
         with contextlib.suppress(ResponseError):  # only the index has it; the lock is free
             yield PlainCommand("ZREM", self._index_key, call.name)
         return (yield from self._write_entry(call))
