@@ -194,7 +194,7 @@ async def _arun(
                 if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
                     rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
-                    task = _retain(asyncio.ensure_future(rest))
+                    task = retain(asyncio.ensure_future(rest))
                     # Unlike shield() of Python 3.14, it reports no error that nobody awaits.
                     await asyncio.wait([task])
                     return task.result()
@@ -223,7 +223,7 @@ async def _atidy(port: Port, step: Step, until: float) -> Any:
 _retained: set[asyncio.Future[Any]] = set()
 
 
-def _retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
+def retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
     """Retain a task that nothing may be awaiting, and retrieve its exception."""
 
     def done(task: asyncio.Future[Any]) -> None:

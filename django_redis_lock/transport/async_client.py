@@ -13,6 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
+from django_redis_lock.protocol.drivers import retain
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is_read_only
 from django_redis_lock.transport.connections import connect
@@ -31,14 +32,12 @@ class AsyncClient:
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
         self._connections: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
-        self._posts: set[asyncio.Future[None]] = set()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
         retain_inherited(self._connections)
         self._connections = {}
-        self._posts = set()
 
     def close(self) -> None:
         """Close the connections of all loops; calls in progress fail."""
@@ -89,9 +88,7 @@ class AsyncClient:
             outcome = _answer(connection, packed, reply)
         else:
             outcome = self.call(packed)
-        task = asyncio.ensure_future(_ignored(outcome))
-        self._posts.add(task)
-        task.add_done_callback(self._posts.discard)
+        retain(asyncio.ensure_future(outcome))
 
 
 async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Future[Any]) -> Any:
@@ -109,11 +106,6 @@ async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Fut
             connection.hang_up()
         raise answer
     return answer
-
-
-async def _ignored(outcome: Any) -> None:
-    with contextlib.suppress(Exception):
-        await outcome
 
 
 class LoopConnection:
