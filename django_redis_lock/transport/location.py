@@ -189,6 +189,11 @@ def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPoo
 
     It is for the primary where there are replicas. Raises what makes no pool, of any class.
     """
+    pool = _pool_that_caches_use(alias, configured)
+    return pool and own_pool(pool)
+
+
+def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
     import_string(configured.get("BACKEND", ""))  # if it can't be, it is not of another kind
     by = served_by(configured)
     if by is None:
@@ -202,7 +207,7 @@ def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPoo
         client = get_redis_connection(alias)
     else:
         client = client_of_cache(caches.create_connection(alias)).get_client(write=True)
-    return own_pool(client.connection_pool)
+    return client.connection_pool
 
 
 def spread_by(configured: dict[str, Any]) -> str | None:
@@ -227,7 +232,7 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
         if not isinstance(url, str):
             return f"whose LOCATION {url!r} is not a str"
     try:
-        pool = pool_of_cache(alias, configured)
+        pool = _pool_that_caches_use(alias, configured)
         assert pool is not None
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # of any class, even ImportError
