@@ -11,10 +11,6 @@ from re import compile as compile_pattern
 from django_redis_lock.protocol.calls import Call, ReadIndex, Steps, ask
 from django_redis_lock.support.arguments import check_name
 
-Page = tuple[list[str | None], list[str], bytes]
-"""Names (``None`` for what another program put there), the ends of their leases, and the last
-member as it is in the index."""
-
 
 def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """Return entries, each a name and a lease end, in the form of the reply of ``index.lua``."""
@@ -25,15 +21,7 @@ def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     return [b"\n".join(names), b"\n".join(ends), name]
 
 
-def read_page(answer: Sequence[bytes]) -> Page:
-    """Read a reply of ``index.lua``."""
-    names, ends, last = answer
-    if not ends:
-        return [], [], b""
-    return [_name(member) for member in names.split(b"\n")], ends.decode().split("\n"), last
-
-
-def _name(member: bytes) -> str | None:
+def read_name(member: bytes) -> str | None:
     """Return a member of the index as a name, ``None`` if it is not one."""
     try:
         return check_name(member.decode())
@@ -49,19 +37,20 @@ class Index:
         self._ends: dict[str, float] = {}
 
     def add(self, call: ReadIndex, answer: Sequence[bytes]) -> ReadIndex | None:
-        """Add a page; return the call that reads the next one, ``None`` after the last.
+        """Add the reply to a call; return the call for the next page, ``None`` after the last.
 
         An offset would not do: when an entry leaves, one that was not read yet takes its place. The
         next page begins at the last lease end, so that some names come twice and count once. If the
         whole page has one lease end, as leases without end do, it begins after the last name.
         """
-        names, ends, last = read_page(answer)
-        for name, end in zip(names, map(float, ends), strict=True):
+        members, lease_ends, last = answer
+        ends = lease_ends.split()
+        for name, end in zip(map(read_name, members.split(b"\n")), map(float, ends), strict=False):
             if name is not None and self._matches(name) and end >= self._ends.get(name, end):
                 self._ends[name] = end
         if len(ends) < call.count:
             return None
-        return ReadIndex(ends[-1], last if ends[0] == ends[-1] else b"", call.count)
+        return ReadIndex(ends[-1].decode(), last if ends[0] == ends[-1] else b"", call.count)
 
     def latest_first(self) -> dict[str, float]:
         """Return the ends of the leases by name, in ms, infinite for none; the latest first."""

@@ -59,10 +59,6 @@ class _Held:
     end: float  # monotonic
 
     @property
-    def value(self) -> bytes:
-        return f"{self.token} {self.fence} {self.record}".encode()
-
-    @property
     def ttl_ms(self) -> int:
         return -1 if math.isinf(self.end) else max(0, int((self.end - monotonic()) * 1000))
 
@@ -192,8 +188,9 @@ class _Store:
         answer: list[Any] = [_now_ms()]
         for name in call.names:
             held = self._get((prefix, name))
+            value = f"{held.token} {held.fence} {held.record}".encode() if held else None
             waiters = len(self._queues.get((prefix, name), ()))
-            answer += [held.value, held.ttl_ms, waiters] if held else [None, -2, waiters]
+            answer += [value, held.ttl_ms if held else -2, waiters]
         return answer
 
     def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:

@@ -87,7 +87,6 @@ class Cluster:
         self._clients, self._async_clients = {}, {}
         for client in clients:
             client.close()
-        self.topology.close()
 
     @property
     def pool(self) -> redis.ConnectionPool:
@@ -120,12 +119,8 @@ class Cluster:
         sent = (self._asend(*part) for part in parts)
         return join(_without_errors(await asyncio.gather(*sent, return_exceptions=True)))
 
-    def post(self, call: Call) -> None:
-        """Carry out a call whose reply is not needed; it waits, to follow a slot that moved."""
-        self.call(call)
-
-    async def apost(self, call: Call) -> None:
-        await self.acall(call)
+    # These wait for the reply that nobody needs, to follow a slot that moved.
+    post, apost = call, acall
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
@@ -182,18 +177,14 @@ class Cluster:
         raise _disagreement(slot)
 
     def _client(self, address: Address) -> BlockingClient:
-        client = self._clients.get(address)
-        if client is None:
-            client = BlockingClient(self.topology.pool(address))
-            client = self._clients.setdefault(address, client)
-        return client
+        return self._clients.get(address) or self._clients.setdefault(
+            address, BlockingClient(self.topology.pool(address))
+        )
 
     def _async_client(self, address: Address) -> AsyncClient:
-        client = self._async_clients.get(address)
-        if client is None:
-            client = AsyncClient(self.topology.pool(address))
-            client = self._async_clients.setdefault(address, client)
-        return client
+        return self._async_clients.get(address) or self._async_clients.setdefault(
+            address, AsyncClient(self.topology.pool(address))
+        )
 
     def _failed(self, slot: int, address: Address, error: Exception) -> None:
         """Follow a redirection. Raises any other error; one may say that the node is no master."""

@@ -81,21 +81,18 @@ class Topology:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the thread that reads the slots; the pools handle the fork themselves."""
+        """Forget the thread that reads the slots."""
         self._mutex = threading.Lock()
         self._reading: InThread[None] | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
+        """Return the settings of the connections to a node."""
         pool = self._pools.get(address)
         if pool is None:
             host, port = address
             pool = redis.ConnectionPool(**{**self.arguments, "host": host, "port": port})
             pool = self._pools.setdefault(address, pool)
         return pool
-
-    def close(self) -> None:
-        for pool in list(self._pools.values()):
-            pool.disconnect()
 
     def known(self, slot: int) -> Address | None:
         """Return the master of a slot if it is known, without a round trip."""
