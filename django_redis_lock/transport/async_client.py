@@ -57,8 +57,15 @@ class AsyncClient:
                 if other.is_closed():
                     self._connections.pop(other, None)
                     abandoned.close()
-            connection = self._connections[loop] = LoopConnection(self._pool)
+            connection = LoopConnection(self._pool, self._forget)
+            self._connections[loop] = connection
         return connection
+
+    def _forget(self, connection: LoopConnection) -> None:
+        """Drop the connection of a loop that shuts down."""
+        loop = asyncio.get_running_loop()
+        if self._connections.get(loop) is connection:
+            del self._connections[loop]
 
     async def call(self, packed: Packed) -> Any:
         """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
@@ -117,7 +124,10 @@ class LoopConnection:
     even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
+    def __init__(
+        self, pool: redis.ConnectionPool, ended: Callable[[LoopConnection], object]
+    ) -> None:
+        self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
@@ -192,6 +202,7 @@ class LoopConnection:
         try:
             yield
         finally:
+            self._ended(self)
             self.hang_up()
 
     def write(self, command: bytes) -> asyncio.Future[Any]:
