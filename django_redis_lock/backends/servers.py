@@ -126,10 +126,9 @@ class ServersLockBackend(BaseLockBackend):
     """One server, or a cluster; ``call`` and ``acall`` raise the errors of redis-py."""
 
     @property
-    def pool(self) -> redis.ConnectionPool:
+    def pool(self) -> Any:
         """The connections to the server, or to one of the masters of a cluster."""
-        pool: redis.ConnectionPool = self.servers.pool
-        return pool
+        return self.servers.pool
 
     def databases(self) -> set[Hashable]:
         return self.location.databases()

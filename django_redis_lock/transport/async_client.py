@@ -124,9 +124,7 @@ class LoopConnection:
     even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(
-        self, pool: redis.ConnectionPool, ended: Callable[[LoopConnection], object]
-    ) -> None:
+    def __init__(self, pool: redis.ConnectionPool, ended: Callable[[Any], object]) -> None:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._pool = pool

@@ -60,13 +60,15 @@ def parse_error(connection: Any, text: str) -> Exception:
     return cluster_error(error)
 
 
-_CLUSTER_ERRORS = {
+_BY_CODE = {
     "ASK": AskError,
     "CLUSTERDOWN": ClusterDownError,
     "MASTERDOWN": MasterDownError,
     "MOVED": MovedError,
     "TRYAGAIN": TryAgainError,
 }
+CLUSTER_ERRORS = tuple(_BY_CODE.values())
+"""The errors of a server in a cluster that may end soon. Their texts lack the error code."""
 
 
 def cluster_error(error: Exception) -> Exception:
@@ -75,7 +77,7 @@ def cluster_error(error: Exception) -> Exception:
     redis-py 5.2 gives these errors their classes nowhere else.
     """
     code, _, rest = str(error).partition(" ")
-    known = _CLUSTER_ERRORS.get(code) if type(error) is ResponseError else None
+    known = _BY_CODE.get(code) if type(error) is ResponseError else None
     return error if known is None or not rest else known(rest)
 
 

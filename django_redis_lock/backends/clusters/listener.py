@@ -86,19 +86,18 @@ class ClusterListener:
             try:
                 connection.connect()
                 ear.subscribe(self._channel(one) for one in shards)
-            except MovedError as error:
-                connection.disconnect()
-                self._topology.moved(error.slot_id, error, address)
-            except ResponseError as error:
-                connection.disconnect()
-                if not (self._sharded and "unknown command" in str(error).lower()):
-                    raise
-                self._sharded = False
             except BaseException as error:
                 connection.disconnect()
-                if isinstance(error, RedisError | OSError):
-                    self._topology.suspect(address)
-                raise
+                if isinstance(error, MovedError):
+                    self._topology.moved(error.slot_id, error, address)
+                elif isinstance(error, ResponseError):
+                    if not (self._sharded and "unknown command" in str(error).lower()):
+                        raise
+                    self._sharded = False
+                else:
+                    if isinstance(error, RedisError | OSError):
+                        self._topology.suspect(address)
+                    raise
             else:
                 return ear
         raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")

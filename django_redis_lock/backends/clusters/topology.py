@@ -179,18 +179,17 @@ class Topology:
             finally:
                 connection.disconnect()
             masters: dict[int, Address] = {}
-            found: dict[Address, None] = {}
+            found: list[Address] = []
             for first, last, *serving in ranges:
                 # A node whose host the others do not know has that of the node that was asked.
                 addresses = [
                     (node[0] if host in (b"", b"?", None) else host.decode(), port)
                     for host, port, *_ in serving
                 ]
-                found.update(dict.fromkeys(addresses))
-                here = (slot for slot in SHARD_SLOTS if first <= slot <= last)
-                masters.update(dict.fromkeys(here, addresses[0]))
+                found += addresses
+                masters |= {slot: addresses[0] for slot in SHARD_SLOTS if first <= slot <= last}
             if masters:
-                return masters, list(found)
+                return masters, list(dict.fromkeys(found))
         raise redis.exceptions.ConnectionError(
             f"none of {len(nodes)} nodes says which slots it serves: {why}"
         )
