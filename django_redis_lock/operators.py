@@ -191,13 +191,11 @@ def unwritable_because(backend: BaseLockBackend) -> str | Promise:
     It is translated when it is shown. Sends one ``SET`` that writes nothing. Backends with several
     servers are not asked.
     """
-    if not isinstance(backend, RedisLockBackend):
+    if not isinstance(backend, RedisLockBackend) or backend.location.urls:
         return ""
     try:
-        pools = backend.servers.pools()
-        if len(pools) == 1:
-            client = redis.Redis(connection_pool=pools[0])
-            client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
+        client = redis.Redis(connection_pool=backend.pool)
+        client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
     except OutOfMemoryError:
         return _("is full: no new lock can be taken there; a forced release still works")
     except (RedisError, OSError) as error:

@@ -221,12 +221,12 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         asked = list(locks)
     except InvalidLockBackend as error:
         return Reading(problems=[Problem.of("LOCKS", error)])
-    indexes, problems = ask_each(asked, lambda one: list(one.read_index().latest()))
+    indexes, problems = ask_each(asked, lambda one: one.read_index())
     is_whole = sum(map(len, indexes.values())) <= most
     found = [
         (end, alias, name)
         for alias, index in indexes.items()
-        for name, end in index
+        for name, end in index.items()
         if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])

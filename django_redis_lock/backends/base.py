@@ -1,14 +1,19 @@
-"""What every backend offers, and the settings that every backend takes."""
+"""What every backend offers, and the settings that every backend takes.
+
+The modules that read records, the audit and the index are imported by the methods that need them. A
+program that only locks imports none of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+import logging
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core import checks
 
-from django_redis_lock.backends.operations import LockOperations
+from django_redis_lock import signals
 from django_redis_lock.backends.settings import (
     SETTINGS,
     check_keys,
@@ -16,16 +21,27 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.support.arguments import check_wait
-from django_redis_lock.support.process import made_once
-from django_redis_lock.support.threads import shielded
+from django_redis_lock.protocol.calls import (
+    ForceRelease,
+    Inspect,
+    ReadHistory,
+    ReadQueue,
+    Steps,
+    ask,
+)
+from django_redis_lock.protocol.drivers import Runner
+from django_redis_lock.support.arguments import check_limit, check_name, check_text, check_wait
+from django_redis_lock.support.process import InThread, made_once
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operator_settings import Operators
+    from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
     from django_redis_lock.protocol.waiting import Hub
 
+logger = logging.getLogger("django_redis_lock")
 
-class BaseLockBackend(LockOperations):
+
+class BaseLockBackend(Runner):
     """One entry of ``LOCKS``: where its locks are kept, and their defaults.
 
     A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the hubs of
@@ -39,6 +55,10 @@ class BaseLockBackend(LockOperations):
     """The waiting schemes that a call may choose; a backend with only one has none."""
     wait = "queue"
     """The waiting scheme where a call gives none."""
+    page_size: ClassVar[int] = 500
+    """How many locks ``holders()`` reads in one round trip."""
+    _indexes = 1
+    """How many servers or shards list the locks."""
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.alias = alias
@@ -103,7 +123,8 @@ class BaseLockBackend(LockOperations):
         scheme = scheme if scheme in self.schemes else self.wait
         hub = self.hubs.get(scheme)
         if hub is None:  # where two threads make one, both use the same
-            hub = self.hubs.setdefault(scheme, shielded(partial(self._import_and_make, scheme)))
+            made = InThread(partial(self._import_and_make, scheme)).result()
+            hub = self.hubs.setdefault(scheme, made)
         return hub
 
     def _import_and_make(self, scheme: str) -> Hub:
@@ -111,11 +132,6 @@ class BaseLockBackend(LockOperations):
         import django_redis_lock.protocol.queueing  # noqa: F401
 
         return self.make_hub(scheme)
-
-    @property
-    def hub(self) -> Hub:
-        """The hub of the backend's own waiting scheme."""
-        return self.hub_for(self.wait)
 
     def freed(self, name: str) -> None:
         """Notify the waiters of this process that it has released a lock."""
@@ -125,3 +141,188 @@ class BaseLockBackend(LockOperations):
     def together(self, name: str) -> Hashable:
         """Return the same for all locks whose leases one round trip can renew."""
         return None
+
+    # What operators do.
+
+    def holder(self, name: str) -> Holder | None:
+        """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
+        return next(iter(self.run(self._read([check_name(name)]))), None)
+
+    async def aholder(self, name: str) -> Holder | None:
+        """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
+        return next(iter(await self.arun(self._read([check_name(name)]))), None)
+
+    def holders(self, pattern: str = "*") -> Iterator[Holder]:
+        """Yield the holders of all locks whose name matches a shell pattern.
+
+        ``*``, ``?`` and ``[...]`` have their usual meaning; case matters. The names are read first,
+        then the locks in pages, the latest lease end first. Each holder is as current as its page.
+        Raises ``LockUnavailable``.
+        """
+        yield from self._holders_of(self.read_index(pattern))
+
+    async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
+        """Yield the holders of locks, as ``holders`` does."""
+        from django_redis_lock.backends.index import in_pages
+
+        index = await self.arun(self._read_index(pattern))
+        for names in in_pages(index, self.page_size):
+            for holder in await self.arun(self._read(names)):
+                yield holder
+
+    def read_index(self, pattern: str = "*") -> dict[str, float]:
+        """Return the names of the held locks with the ends of their leases, the latest first.
+
+        The ends are milliseconds by the server's clock, infinite for a lease without end. The locks
+        themselves are not read, so what another program did to a lock does not show. A hundred
+        thousand locks take a fraction of a second. Raises ``LockUnavailable``.
+        """
+        return self.run(self._read_index(pattern))
+
+    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        """Yield the holders of some locks, passing over free ones.
+
+        Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
+        """
+        return self._holders_of(map(check_name, names))
+
+    def _holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        from django_redis_lock.backends.index import in_pages
+
+        for page in in_pages(names, self.page_size):
+            yield from self.run(self._read(page))
+
+    def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
+        """Return the waiters for a lock, the longest waiting first.
+
+        ``limit`` is the most that are returned. A waiter whose process has died or is stopped is no
+        longer returned after a few seconds. Raises ``LockUnavailable``.
+        """
+        return self.run(self._read_queue(name, limit))
+
+    async def awaiting(self, name: str, limit: int | None = None) -> list[Waiter]:
+        """Return the waiters for a lock, as ``waiting`` does."""
+        return await self.arun(self._read_queue(name, limit))
+
+    def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the audit of a lock, or of all locks, the newest entry first.
+
+        There is an entry for each forced release, and for each lock that a Celery worker freed.
+        About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
+        ``LockUnavailable``.
+        """
+        return self.run(self._read_history(name, limit))
+
+    async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
+        """Return the audit, as ``history`` does."""
+        return await self.arun(self._read_history(name, limit))
+
+    def force_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder and hand it off to the next waiter.
+
+        With ``token_id`` (a ``Holder.token_id``), only that holder loses it. Returns the former
+        holder, or ``None`` where nothing was released. The former holder learns of the loss at its
+        next renewal or ``ensure_held()``; its release raises ``LockLost``.
+
+        The audit records it with ``by`` (who does it) and ``reason`` (at most 500 characters). A
+        server that refuses to write the audit does not release the lock. ``REASON_REQUIRED`` of
+        ``OPERATORS`` does not apply here: it is for people, and this method is for programs.
+
+        Raises ``LockUnavailable``, whose ``undone`` says that certainly nothing was released.
+        """
+        return self.run(self._force_release(name, token_id, by=by, reason=reason))
+
+    async def aforce_release(
+        self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
+    ) -> Holder | None:
+        """Take a lock from its holder, as ``force_release`` does."""
+        return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
+
+    def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
+        """Release a lock for its dead holder.
+
+        It works as ``force_release()``, but the audit says ``freed`` and the signal is
+        ``lock_freed``.
+        """
+        return self.run(self._force_release(name, token_id, reason=reason, freed=True))
+
+    def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
+        """Return a key that two audit entries share only if they record the same event."""
+        return entry_id, *pairs
+
+    def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        now_ms, *rest = yield from ask(Inspect(names))
+        found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
+        return [
+            self._holder(value, now_ms, name=name, ttl_ms=ttl_ms, waiters=waiters)
+            for name, value, ttl_ms, waiters in found
+            if value is not None
+        ]
+
+    def _holder(self, value: bytes, now_ms: int, **known: Any) -> Holder:
+        from django_redis_lock.protocol.records import read_holder
+
+        return read_holder(value, using=self.alias, now_ms=now_ms, **known)
+
+    def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        from django_redis_lock.protocol.records import read_waiter
+
+        if limit is not None:
+            check_limit(limit, "waiters")
+        now_ms, *queue = yield from ask(ReadQueue(check_name(name), limit))
+        queue = queue[:limit]  # a quorum may return more
+        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
+
+    def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
+        from django_redis_lock.backends.index import read_indexes
+
+        return read_indexes(pattern, self._indexes, 10 * self.page_size)  # of names alone
+
+    def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+        from django_redis_lock.protocol.records import newest, read_entry
+
+        check_limit(limit, "entries")
+        wanted = "" if name is None else check_name(name)
+        found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
+        before = b"+"
+        while before and len(found) < limit:
+            call = ReadHistory(wanted, before.decode(), limit - len(found))
+            before, entries = newest((yield from ask(call)))
+            for entry_id, pairs in entries:
+                found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
+        return [
+            read_entry(entry_id, pairs, using=self.alias)
+            for entry_id, pairs in list(found.values())[:limit]
+        ]
+
+    def _force_release(
+        self,
+        name: str,
+        token_id: str | None,
+        *,
+        reason: str,
+        by: str = "",
+        freed: bool = False,
+    ) -> Steps[Holder | None]:
+        from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
+
+        by, reason = check_text(by, "by"), check_text(reason, "reason")
+        # The call always names the holder: sent twice, it must not hit the next one.
+        shown = yield from self._read([check_name(name)])
+        if not shown or token_id not in (None, shown[0].token_id):
+            return None
+        holder = shown[0]
+        entry = taken(FREED if freed else FORCE_RELEASED, holder, by, reason)
+        call = ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
+        answer = yield from ask(call)
+        if answer is None:
+            return None  # it has another holder by now
+        self.freed(name)
+        if answer == 2:
+            logger.warning("Lock %r was released, but the audit did not take the entry", name)
+        signal = signals.lock_freed if freed else signals.lock_force_released
+        facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
+        yield from self.emit(signal, name, **facts, reason=reason)
+        return holder

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import re
 
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import ResponseError
 from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import is_read_only
+from django_redis_lock.transport.redis_py import CLUSTER_ERRORS
 
 _WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$")
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
@@ -25,8 +19,6 @@ _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.I
 _WITHOUT_SCRIPTS = (
     "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
 )
-# redis-py has classes for these and strips the error code from their text.
-_PASSING = (AskError, ClusterDownError, MasterDownError, MovedError, TryAgainError)
 # redis-py has no classes for these. Part of the call may have been carried out.
 _IN_DOUBT = (
     "UNBLOCKED",  # a master that was demoted while it waited for replicas
@@ -72,7 +64,7 @@ def refused(error: Exception) -> bool:
 
 def passes(error: Exception) -> bool:
     """Return whether it may end soon: silence, a failover, a moving slot, a slow script."""
-    if not isinstance(error, ResponseError) or isinstance(error, _PASSING):
+    if not isinstance(error, ResponseError) or isinstance(error, CLUSTER_ERRORS):
         return True
     return is_read_only(error) or _contains(error, _IN_DOUBT) or str(error).startswith("BUSY ")
 

@@ -15,7 +15,7 @@ import random
 import re
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import chain
 from time import monotonic
@@ -28,10 +28,10 @@ from django_redis_lock.backends.servers import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Step, Steps, ask
+from django_redis_lock.protocol.calls import Call, Step, Steps
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request, token_id
-from django_redis_lock.protocol.records import Holder, moment, read_holder
+from django_redis_lock.protocol.records import Holder, moment
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
@@ -238,26 +238,15 @@ class GetSetLockBackend(ServersLockBackend):
                 f"{NAME} in it once, such as 'lock.{NAME}'."
             )
         self.lock_keys = key.partition(NAME)[0]
-        self.servers = _PlainServer(self.location, self.key_prefix, key, form, self.freed)
+        self.servers = _PlainServer(self.location, self.key_prefix, key, form)
 
     def make_hub(self, scheme: str) -> Hub:
         return Hub(interval=self._interval, channel="")
 
-    def _read(self, names: list[str]) -> Steps[list[Holder]]:
-        now_ms, *rest = yield from ask(calls.Inspect(names))
-        found = zip(names, rest[0::3], rest[1::3], strict=False)
-        return [
-            self._holder(name, value, ttl_ms, now_ms)
-            for name, value, ttl_ms in found
-            if value is not None
-        ]
-
-    def _holder(self, name: str, value: bytes, ttl_ms: int, now_ms: int) -> Holder:
+    def _holder(self, value: bytes, now_ms: int, **known: Any) -> Holder:
         stamp = read_stamp(value)
-        known = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
-        holder = read_holder(
-            known, name=name, using=self.alias, ttl_ms=ttl_ms, waiters=None, now_ms=now_ms
-        )
+        record = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
+        holder = super()._holder(record, now_ms, **known)
         began_ms = stamp.acquired_ms
         return replace(
             holder,
@@ -271,17 +260,9 @@ class GetSetLockBackend(ServersLockBackend):
 class _PlainServer(SingleServer):
     """A server that carries out each call in some plain commands, for the locks under a prefix."""
 
-    def __init__(
-        self,
-        location: Location,
-        prefix: str,
-        key: str,
-        form: str,
-        freed: Callable[[str], object],
-    ) -> None:
+    def __init__(self, location: Location, prefix: str, key: str, form: str) -> None:
         super().__init__(location)
         self._pattern = key
-        self._freed = freed  # called with the name of each lock that this process frees
         self._clock = ServerClock()
         self._own = Values(form)
         self._claim_prefix = f"{prefix}-claim:"
@@ -519,7 +500,6 @@ class _PlainServer(SingleServer):
         except ResponseError:
             call.deleted = False
             raise
-        self._freed(call.name)
         with contextlib.suppress(ResponseError):  # only the index has it; the lock is free
             yield PlainCommand("ZREM", self._index_key, call.name)
         return (yield from self._write_entry(call))
@@ -578,9 +558,11 @@ class _PlainServer(SingleServer):
         start = call.start or str(self._clock.earliest_ms())
         command = ("ZRANGEBYSCORE", self._index_key, start, "+inf", "WITHSCORES")
         if not call.after:
-            return write_page(_entries((yield PlainCommand(*command, "LIMIT", 0, call.count))))
+            found = yield PlainCommand(*command, "LIMIT", 0, call.count)
+            return write_page(zip(found[0::2], found[1::2], strict=True))
         # Within one lease end the page begins after a name, and no command finds its position.
-        found = _entries((yield PlainCommand(*command)))
+        found = yield PlainCommand(*command)
+        found = list(zip(found[0::2], found[1::2], strict=True))
         after = float(call.start), call.after
         passed = bisect_right(found, after, key=lambda entry: (float(entry[1]), entry[0]))
         return write_page(found[passed : passed + call.count])
@@ -609,13 +591,6 @@ class _PlainServer(SingleServer):
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }
-
-
-def _entries(found: Sequence[Any]) -> list[tuple[bytes, bytes]]:
-    """Return members and scores of a sorted set. RESP3 replies with pairs, and with numbers."""
-    if found and isinstance(found[0], list):
-        return [(member, b"%.17g" % score) for member, score in found]
-    return list(zip(found[0::2], found[1::2], strict=True))
 
 
 class _Port:

@@ -59,10 +59,6 @@ class _Held:
     end: float  # monotonic
 
     @property
-    def value(self) -> bytes:
-        return f"{self.token} {self.fence} {self.record}".encode()
-
-    @property
     def ttl_ms(self) -> int:
         return -1 if math.isinf(self.end) else max(0, int((self.end - monotonic()) * 1000))
 
@@ -70,18 +66,11 @@ class _Held:
 _Key = tuple[str, str]
 
 
-class _Hub(Hub):
-    """A hub that needs no server to tell the time."""
-
-    def server_ms(self) -> int:
-        return _wall_ms()
-
-
 class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
-        self.hub = _Hub()
+        self.hub = Hub()
         self.after_fork()
         forget_after_fork(self)
 
@@ -122,7 +111,7 @@ class _Store:
         while queue:
             _, token, lease_ms, record = queue.popleft().split(" ", 3)
             fence = self._give(key, token, int(lease_ms), record)
-            if token == own or self.hub.notify(token, Grant(fence, int(lease_ms), _clock_ms())):
+            if token == own or self.hub.notify(token, Grant(fence, int(lease_ms), _now_ms())):
                 self._notify_of_end(key, end)
                 break
         else:
@@ -143,12 +132,12 @@ class _Store:
         if held is None:
             winner = self._hand_off(key, request.token)
             if winner == request.token:
-                return [self._locks[key].fence, request.lease_ms, _clock_ms()]
+                return [self._locks[key].fence, request.lease_ms, _now_ms()]
             if not winner:
                 return self._give(key, request.token, request.lease_ms, request.record)
             held = self._locks[key]
         if held.token == request.token:
-            return [held.fence, held.ttl_ms, _clock_ms()]
+            return [held.fence, held.ttl_ms, _now_ms()]
         kind = 0
         if call.channel:
             entry = request.entry(call.channel)
@@ -156,7 +145,7 @@ class _Store:
             kind = 2 if entry in queue else 1
             if kind == 1:
                 queue.append(entry)
-        return [0, held.ttl_ms, _clock_ms(), kind]
+        return [0, held.ttl_ms, _now_ms(), kind]
 
     def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
         request = call.request
@@ -196,11 +185,12 @@ class _Store:
         return left
 
     def _inspect(self, call: calls.Inspect, prefix: str) -> list[Any]:
-        answer: list[Any] = [_wall_ms()]
+        answer: list[Any] = [_now_ms()]
         for name in call.names:
             held = self._get((prefix, name))
+            value = f"{held.token} {held.fence} {held.record}".encode() if held else None
             waiters = len(self._queues.get((prefix, name), ()))
-            answer += [held.value, held.ttl_ms, waiters] if held else [None, -2, waiters]
+            answer += [value, held.ttl_ms if held else -2, waiters]
         return answer
 
     def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:
@@ -210,7 +200,7 @@ class _Store:
             return None
         self._noted += 1
         audit = self.audits.setdefault(prefix, deque())
-        audit.appendleft((f"{_wall_ms()}-{self._noted}", call.entry))
+        audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
         while len(audit) > call.cap:
             audit.pop()
         self._hand_off(key, "")
@@ -226,7 +216,7 @@ class _Store:
 
     def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
         queue = self._queues.get((prefix, call.name), ())
-        return [_wall_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
+        return [_now_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
 
     def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
         ends = sorted(
@@ -251,13 +241,8 @@ class _Store:
     }
 
 
-def _clock_ms() -> int:
-    """Return the clock of leases."""
-    return int(monotonic() * 1000)
-
-
-def _wall_ms() -> int:
-    """Return the clock of the times that holders show."""
+def _now_ms() -> int:
+    """Return what would be the server's clock."""
     return time.time_ns() // 1_000_000
 
 

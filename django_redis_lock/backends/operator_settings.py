@@ -48,17 +48,13 @@ class Operators:
     def group(self, name: str) -> str:
         """Return the group that a lock is counted in, by the first pattern that matches."""
         found = self._group_patterns.match(name)
-        return OTHER if found is None else self._group_names[(found.lastindex or 0) - 1]
+        return OTHER if found is None else [*self.groups.values()][(found.lastindex or 0) - 1]
 
     @cached_property
     def _group_patterns(self) -> re.Pattern[str]:
         """All patterns as one, which takes a sixth of the time of one after another."""
         patterns = "|".join(f"({translate(pattern)})" for pattern in self.groups)
         return re.compile(patterns or r"(?!)")
-
-    @cached_property
-    def _group_names(self) -> list[str]:
-        return list(self.groups.values())
 
 
 def read_operators(value: Any, alias: str) -> Operators:

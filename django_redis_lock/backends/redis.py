@@ -9,13 +9,12 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.backends.servers import ScriptedServer, ServersLockBackend
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
-from django_redis_lock.protocol.calls import Call, Release, Steps
+from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.clusters.servers import Cluster
-    from django_redis_lock.backends.index import Index
     from django_redis_lock.protocol.waiting import Hub
 
 
@@ -44,17 +43,17 @@ class RedisLockBackend(ServersLockBackend):
         interval = read_poll_interval(options, self.alias)
         if self.location.urls:
             from django_redis_lock.backends.clusters.servers import Cluster
+            from django_redis_lock.backends.clusters.topology import SHARDS
 
-            self.servers = Cluster(self.location, self.key_prefix, self.replicas, self._give_back)
+            self.servers = Cluster(self.location, self.key_prefix, self.replicas)
             self.servers.check_scheme(self.wait)
             self.together = self.servers.together  # type: ignore[method-assign]
+            self._indexes = SHARDS
         else:
-            self.servers = ScriptedServer(
-                self.location, self.key_prefix, self.replicas, interval, self._give_back
-            )
+            self.servers = ScriptedServer(self.location, self.key_prefix, self.replicas, interval)
 
     def make_hub(self, scheme: str) -> Hub:
-        return self.servers.make_hub(scheme)
+        return self.servers.make_hub(scheme, self._give_back)
 
     def _give_back(self, name: str, token: str, seconds: float) -> None:
         """Release a lock that was handed off to a former waiter, unless it was claimed."""
@@ -72,6 +71,3 @@ class RedisLockBackend(ServersLockBackend):
             await self.servers.apost(call)
         except (RedisError, OSError) as error:
             raise self._error(call, error) from error
-
-    def _read_index(self, pattern: str) -> Steps[Index]:
-        return self.servers.read_index(pattern, 10 * self.page_size)

@@ -12,32 +12,43 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol.calls import Call, Peek, Steps
+from django_redis_lock.protocol.calls import Call, Peek
 from django_redis_lock.support.process import made_once
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.connections import asyncio_connection, listening_connection
+from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.index import Index
     from django_redis_lock.protocol.waiting import Hub
     from django_redis_lock.transport.async_client import AsyncClient
 
 
-class Servers:
-    """The servers of one backend: one server, or the nodes of a cluster."""
-
-    pool: Any
-    """The connections to the server, or to one of the masters of a cluster."""
-    client: Any
-    """Sends blocking calls; made when it is first read."""
-    async_client: Any
-    """Sends calls under asyncio; made when it is first read."""
+class SingleServer:
+    """A server, or a proxy that looks like one."""
 
     def __init__(self, location: Location, replicas: Replicas | None = None) -> None:
         self.location = location
         self.replicas = replicas
+
+    @made_once
+    def pool(self) -> redis.ConnectionPool:
+        """The settings of the connections. Raises ``InvalidLockBackend``."""
+        pool = self.location.pool()
+        check_replicas(self.replicas, pool.connection_kwargs, self.location.using)
+        return pool
+
+    @made_once
+    def client(self) -> BlockingClient:
+        """Sends blocking calls."""
+        return BlockingClient(self.pool)
+
+    @made_once
+    def async_client(self) -> AsyncClient:
+        """Sends calls under asyncio."""
+        from django_redis_lock.transport.async_client import AsyncClient
+
+        return AsyncClient(self.pool)
 
     def open(self) -> None:
         """Make what calls need, without connecting. Raises ``InvalidLockBackend``."""
@@ -50,40 +61,16 @@ class Servers:
             if client is not None:
                 client.close()
 
-    def timeout_of(self, pool: redis.ConnectionPool) -> float | None:
-        """Return the socket timeout of a pool in seconds.
 
-        Raises ``InvalidLockBackend`` where replicas may take as long as that.
-        """
-        timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        if self.replicas is not None and timeout and timeout <= self.replicas.timeout:
-            raise InvalidLockBackend(
-                f"LOCKS[{self.location.using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is "
-                f"{self.replicas.timeout:g} s, but a connection is given up after {timeout:g} s; "
-                f"make it shorter than the connection's socket_timeout."
-            )
-        return timeout
-
-
-class SingleServer(Servers):
-    """A server, or a proxy that looks like one."""
-
-    @made_once
-    def pool(self) -> redis.ConnectionPool:
-        """The settings of the connections."""
-        return self.location.pool()
-
-    @made_once
-    def client(self) -> BlockingClient:
-        self.timeout_of(self.pool)
-        return BlockingClient(self.pool)
-
-    @made_once
-    def async_client(self) -> AsyncClient:
-        from django_redis_lock.transport.async_client import AsyncClient
-
-        timeout = self.timeout_of(self.pool)
-        return AsyncClient(lambda: asyncio_connection(self.pool), timeout)
+def check_replicas(replicas: Replicas | None, arguments: dict[str, Any], using: str) -> None:
+    """Raise ``InvalidLockBackend`` where replicas may take as long as an answer."""
+    timeout = arguments.get("socket_timeout")
+    if replicas is not None and timeout and timeout <= replicas.timeout:
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is {replicas.timeout:g} s, but a "
+            f"connection is given up after {timeout:g} s; make it shorter than the connection's "
+            f"socket_timeout."
+        )
 
 
 class ScriptedServer(SingleServer):
@@ -95,15 +82,13 @@ class ScriptedServer(SingleServer):
         key_prefix: str,
         replicas: Replicas | None,
         poll_interval: float,
-        give_back: Callable[[str, str, float], object],
     ) -> None:
         super().__init__(location, replicas)
         self.packing = Packing(key_prefix, replicas=replicas)
         self._key_prefix = key_prefix
         self._poll_interval = poll_interval
-        self._give_back = give_back
 
-    def make_hub(self, scheme: str) -> Hub:
+    def make_hub(self, scheme: str, give_back: Callable[[str, str, float], object]) -> Hub:
         """Return a hub of a waiting scheme."""
         from django_redis_lock.protocol.waiting import Hub
         from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
@@ -112,17 +97,11 @@ class ScriptedServer(SingleServer):
             return Hub(interval=self._poll_interval, peeks=True)
         receiver = PoppedList if scheme == "blpop" else Subscription
         return ReceivingHub(
-            receiver(lambda: listening_connection(self.pool), f"{self._key_prefix}-grant"),
-            self._give_back,
+            receiver(lambda: new_connection(self.pool), f"{self._key_prefix}-grant"),
+            give_back,
             # A lock that was handed off counts only once the replicas have it, too.
             confirming=self.replicas is not None,
         )
-
-    def pools(self) -> list[redis.ConnectionPool]:
-        return [self.pool]
-
-    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        return self.packing
 
     def call(self, call: Call) -> Any:
         reply = self.client.call(self.packing.pack(call))
@@ -138,24 +117,18 @@ class ScriptedServer(SingleServer):
     async def apost(self, call: Call) -> None:
         self.async_client.post(self.packing.pack(call))
 
-    def read_index(self, pattern: str, size: int) -> Steps[Index]:
-        from django_redis_lock.backends.index import read_whole
-
-        return read_whole(pattern, size)
-
 
 class ServersLockBackend(BaseLockBackend):
     """A backend with servers, which LOCATION names."""
 
     location: Location
     servers: Any
-    """The ``Servers``; ``call`` and ``acall`` carry out a call, or raise an error of redis-py."""
+    """One server, or a cluster; ``call`` and ``acall`` raise the errors of redis-py."""
 
     @property
-    def pool(self) -> redis.ConnectionPool:
+    def pool(self) -> Any:
         """The connections to the server, or to one of the masters of a cluster."""
-        pool: redis.ConnectionPool = self.servers.pool
-        return pool
+        return self.servers.pool
 
     def databases(self) -> set[Hashable]:
         return self.location.databases()

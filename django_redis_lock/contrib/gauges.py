@@ -82,7 +82,7 @@ def read_held(backend: BaseLockBackend) -> Held:
         held.groups[known] = Figures()  # 0 rather than absent while none is held
     counts: Counter[str] = Counter()
     ending_first: deque[str] = deque(maxlen=MOST_HOLDERS)
-    for name, _ in backend.read_index().latest():
+    for name in backend.read_index():
         counts[group(name)] += 1
         ending_first.append(name)
     for each, count in counts.items():

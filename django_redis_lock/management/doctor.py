@@ -23,6 +23,7 @@ from django.core.management.base import CommandError
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import SentinelConnectionPool
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.clusters.servers import Cluster
@@ -39,7 +40,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.text import visible, without_passwords
-from django_redis_lock.transport.connections import listening_connection, master_of, pool_from_url
+from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
 
 Item = TypeVar("Item")
@@ -92,8 +93,8 @@ class Server(NamedTuple):
     @property
     def address(self) -> str:
         kwargs = self.pool.connection_kwargs
-        if master_of(self.pool):
-            where = f"the master {getattr(self.pool, 'service_name', '')!r}"
+        if isinstance(self.pool, SentinelConnectionPool):
+            where = f"the master {self.pool.service_name!r}"
         elif "path" in kwargs:
             where = f"unix:{kwargs['path']}"
         else:
@@ -341,7 +342,7 @@ class _OwnPool(redis.ConnectionPool):
         self._like = like
 
     def make_connection(self) -> Any:
-        connection = listening_connection(self._like)
+        connection = new_connection(self._like)
         for timeout in ("socket_timeout", "socket_connect_timeout"):
             setattr(
                 connection,
@@ -384,7 +385,8 @@ def _findings(server: Server) -> Iterator[Finding]:
     except (RedisError, OSError) as error:
         found = f"{server.address} could not be reached: {reason(error)}"
         status = fail if server.rejoin_delay is None else warn  # a quorum has a finding of its own
-        yield status("server", found, START_SENTINELS if master_of(server.pool) else START_IT)
+        by_sentinels = isinstance(server.pool, SentinelConnectionPool)
+        yield status("server", found, START_SENTINELS if by_sentinels else START_IT)
         return
     if denied:
         yield warn(
@@ -526,7 +528,8 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
         or backend.wait != "queue"
     ):
         return
-    shard = backend.servers.packing_at(server.pool).shard
+    cluster = backend.servers if isinstance(backend.servers, Cluster) else None
+    shard = cluster.tag_at(server.pool) if cluster else ""
     command = "SPUBLISH" if shard else "PUBLISH"
     channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
     try:

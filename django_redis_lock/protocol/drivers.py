@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Emit, Pause, Step, Steps
-from django_redis_lock.support.process import Process, current_process, known_process
-from django_redis_lock.support.threads import shielded
+from django_redis_lock.support.process import InThread, Process, current_process, known_process
 
 logger = logging.getLogger("django_redis_lock")
 Result = TypeVar("Result")
@@ -94,7 +93,7 @@ def _tidy(port: Any, step: Step, until: float) -> Any:
     if not left:
         raise _late()
     try:
-        return shielded(partial(step.do, port), until)
+        return InThread(partial(step.do, port)).result(until)
     except TimeoutError:
         raise _late() from None
 
@@ -150,7 +149,7 @@ async def _arun(
                 if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
                     rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
-                    task = _retain(asyncio.ensure_future(rest))
+                    task = retain(asyncio.ensure_future(rest))
                     # Unlike shield() of Python 3.14, it reports no error that nobody awaits.
                     await asyncio.wait([task])
                     return task.result()
@@ -179,7 +178,7 @@ async def _atidy(port: Any, step: Step, until: float) -> Any:
 _retained: set[asyncio.Future[Any]] = set()
 
 
-def _retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
+def retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
     """Retain a task that nothing may be awaiting, and retrieve its exception."""
     _retained.add(task)
     task.add_done_callback(_retained.discard)

@@ -1,11 +1,13 @@
-"""The identity of this process, its threads and tasks; what a forked child creates anew."""
+"""The identity of this process, its threads and tasks; forks; waking threads and starting them."""
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import socket
@@ -18,6 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Generic, TypeVar, overload
 
+Result = TypeVar("Result")
 Value = TypeVar("Value")
 STOPPED = ("T", "t")
 """The states, as from ``state_of``, of processes that a signal or a debugger stopped."""
@@ -144,19 +147,19 @@ class _Identity:
     __slots__ = ("__weakref__",)
 
 
-_thread = _Thread()
+_own_thread = _Thread()
 
 
 def current_execution() -> object:
     """Return the running asyncio task, or an object of the thread or greenlet."""
     task = asyncio.current_task() if asyncio._get_running_loop() else None
-    return task or _current_greenlet() or _thread.identity
+    return task or _current_greenlet() or _own_thread.identity
 
 
 def kind_of_execution() -> str:
     """Return what runs here: ``"task"`` for one of asyncio, ``"greenlet"`` or ``"thread"``."""
     running = current_execution()
-    if running is _thread.identity:
+    if running is _own_thread.identity:
         return "thread"
     return "greenlet" if running is _current_greenlet() else "task"
 
@@ -164,7 +167,7 @@ def kind_of_execution() -> str:
 def _current_greenlet() -> object | None:
     """Return the greenlet that runs, ``None`` for the one that a thread begins with.
 
-    Where gevent patches threads late, as in a preloaded gunicorn, greenlets share ``_thread``.
+    Where gevent patches threads late, as in a preloaded gunicorn, greenlets share ``_own_thread``.
     """
     getcurrent = getattr(sys.modules.get("greenlet"), "getcurrent", None)
     running = getcurrent and getcurrent()
@@ -273,3 +276,64 @@ class AsyncBell:
 
 def _seconds_to(until: float) -> float:
     return min(max(0.0, until - monotonic()), LONGEST_SLEEP)
+
+
+class InThread(Generic[Result]):
+    """A function that runs in a thread of its own, for any number of callers.
+
+    No exception from a signal handler interrupts it, as handlers run in the main thread. Such an
+    exception, and a cancellation, ends only the wait of a caller.
+    """
+
+    def __init__(self, function: Callable[[], Result]) -> None:
+        self.done = False
+        self._function = function
+        self._error: BaseException | None = None
+        self._result: Result
+        self._callbacks: list[Callable[[], object]] = []
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # the interpreter shuts down
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._result = self._function()
+        except BaseException as error:
+            self._error = error.with_traceback(None)  # else it keeps this frame, and the frame it
+        self.done = True
+        for callback in [*self._callbacks]:
+            callback()
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call a function at the end, in any thread; it may be called twice."""
+        self._callbacks.append(callback)
+        if self.done:
+            callback()
+
+    def result(self, until: float = math.inf) -> Result:
+        """Return what the function returns, or raise what it raises.
+
+        Raises ``TimeoutError`` if it has not ended ``until`` (monotonic).
+        """
+        bell = Bell()
+        self.when_done(bell.ring)
+        bell.wait(until)
+        if not self.done:
+            raise TimeoutError("The server did not answer in time")
+        try:
+            if self._error is not None:
+                raise self._error
+            return self._result
+        finally:
+            del self  # else the error keeps this frame, and the frame it
+
+    async def aresult(self) -> Result:
+        """Return or raise the same, without blocking the event loop or using its executor."""
+        bell = AsyncBell()
+        self.when_done(bell.ring)
+        await bell.wait(math.inf)
+        try:
+            return self.result()
+        finally:
+            del self

@@ -6,16 +6,19 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError
 
-from django_redis_lock.support.process import forget_after_fork, retain_inherited
-from django_redis_lock.transport import redis_py
-from django_redis_lock.transport.clients import is_read_only
+from django_redis_lock.protocol.drivers import retain
+from django_redis_lock.support.process import InThread, forget_after_fork, retain_inherited
+from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is_read_only
+from django_redis_lock.transport.connections import connect
 from django_redis_lock.transport.packing import Packed
+from django_redis_lock.transport.redis_py import socket_of
 
 
 class AsyncClient:
@@ -25,18 +28,15 @@ class AsyncClient:
     waiting for its reply, so the connection never gets out of step.
     """
 
-    def __init__(self, make_connection: Callable[[], Any], timeout: float | None) -> None:
-        self._make_connection = make_connection
-        self._timeout = timeout
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
         self._connections: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
-        self._posts: set[asyncio.Future[None]] = set()
         forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Leave the connections to the parent process."""
         retain_inherited(self._connections)
         self._connections = {}
-        self._posts = set()
 
     def close(self) -> None:
         """Close the connections of all loops; calls in progress fail."""
@@ -45,18 +45,18 @@ class AsyncClient:
             try:
                 loop.call_soon_threadsafe(connection.hang_up)
             except RuntimeError:  # the loop was closed
-                connection.abandon()
+                connection.close()
 
     def _connection(self) -> LoopConnection:
         """Return the connection of the running event loop; it may not be open yet."""
         loop = asyncio.get_running_loop()
         connection = self._connections.get(loop)
-        if connection is None or connection.broken:
+        if connection is None or connection.error is not None:
             for other, abandoned in self._connections.copy().items():
                 if other.is_closed():
                     self._connections.pop(other, None)
-                    abandoned.abandon()
-            connection = LoopConnection(self._make_connection(), self._timeout, self._forget)
+                    abandoned.close()
+            connection = LoopConnection(self._pool, self._forget)
             self._connections[loop] = connection
         return connection
 
@@ -94,9 +94,7 @@ class AsyncClient:
             outcome = _answer(connection, packed, reply)
         else:
             outcome = self.call(packed)
-        task = asyncio.ensure_future(_ignored(outcome))
-        self._posts.add(task)
-        task.add_done_callback(self._posts.discard)
+        retain(asyncio.ensure_future(outcome))
 
 
 async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Future[Any]) -> Any:
@@ -116,40 +114,34 @@ async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Fut
     return answer
 
 
-async def _ignored(outcome: Any) -> None:
-    with contextlib.suppress(Exception):
-        await outcome
-
-
 class LoopConnection:
     """A connection of one event loop, from when it is opened until it breaks.
 
     It is opened in a task of its own that all callers wait for: cancelling one of them does not
-    cancel it, and if it fails they all fail.
+    cancel it, and if it fails they all fail. A thread connects, because asyncio would look up the
+    host in the loop's default executor. That is the application's: its threads may all be busy, or
+    even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(
-        self, connection: Any, timeout: float | None, ended: Callable[[LoopConnection], object]
-    ) -> None:
-        self._connection = connection
-        self._timeout = timeout
+    def __init__(self, pool: redis.ConnectionPool, ended: Callable[[Any], object]) -> None:
         self._ended = ended
-        self._error: Exception | None = None  # why it is broken
+        self._loop = asyncio.get_running_loop()
+        self._pool = pool
+        self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
+        self._connection: Connection | None = None
+        self.error: Exception | None = None
+        """Why it can't be used any more."""
+        self._unsent = b""
         self._pending: deque[asyncio.Future[Any]] = deque()
-        self._reader: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self.received_at = 0.0  # monotonic
         self._ending = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
 
     @property
-    def broken(self) -> bool:
-        """Whether it can't be used any more."""
-        return self._error is not None
-
-    @property
     def is_open(self) -> bool:
         """Whether calls can be written."""
-        return self._opening is None and self._error is None
+        return self._connection is not None
 
     async def opened(self) -> None:
         """Wait until calls can be written. Raises ``RedisError`` and ``OSError``."""
@@ -158,18 +150,23 @@ class LoopConnection:
         self._check()
 
     def _check(self) -> None:
-        if self._error is not None:
-            raise self._error.with_traceback(None)  # it may be raised in many tasks
+        if self.error is not None:
+            raise self.error.with_traceback(None)  # it may be raised in many tasks
 
     async def _open(self) -> None:
         try:
             # Loops don't announce their end. But ``shutdown_asyncgens`` closes the asynchronous
             # generators that were started in them, while connections can still be closed properly.
             await anext(self._ending)
-            async with asyncio.timeout(self._timeout):
-                await self._connection.connect()
-            if self._error is not None:  # hung up meanwhile
-                await self._connection.disconnect()
+            connecting = InThread(partial(connect, self._pool))
+            try:
+                async with asyncio.timeout(self._timeout):
+                    origin = await connecting.aresult()
+                self._check()  # it may have been hung up meanwhile
+                self._use(origin)
+            except BaseException:  # the thread goes on
+                connecting.when_done(partial(_disconnect, connecting))
+                raise
         except TimeoutError:
             self._break(redis.exceptions.TimeoutError("Timeout connecting to the server"))
         except BaseException as error:
@@ -179,12 +176,37 @@ class LoopConnection:
         finally:
             self._opening = None
 
+    def _use(self, origin: Any) -> None:
+        self._socket = socket_of(origin)
+        if self._socket is None:
+            raise redis.exceptions.ConnectionError(
+                f"{type(origin).__name__} can't be used under asyncio; use the blocking methods"
+            )
+        self._socket.setblocking(False)
+        try:
+            self._loop.add_reader(self._socket, self._carry_out, self._read)
+        except NotImplementedError:
+            raise redis.exceptions.ConnectionError(
+                f"{type(self._loop).__name__} has no add_reader(); on Windows, use "
+                f"asyncio.SelectorEventLoop"
+            ) from None
+        self._connection = Connection(origin)
+
+    def _carry_out(self, callback: Callable[[], object]) -> None:
+        """Call a function of the loop's; if it fails, the connection is in an unknown state."""
+        try:
+            callback()
+        except BaseException as error:
+            self._break(error)
+            if not isinstance(error, Exception):
+                raise
+
     async def _until_the_loop_ends(self) -> AsyncIterator[None]:
         try:
             yield
         finally:
             self._ended(self)
-            await self._connection.disconnect()
+            self.hang_up()
 
     def write(self, command: bytes) -> asyncio.Future[Any]:
         """Send a command; return the future of its reply, which may be the server's error.
@@ -193,12 +215,48 @@ class LoopConnection:
         ``RedisError`` and ``OSError``.
         """
         self._check()
-        reply = asyncio.get_running_loop().create_future()
-        redis_py.write(self._connection, command)
-        self._pending.append(reply)
-        if self._reader is None:
-            self._reader = asyncio.ensure_future(self._read())
+        reply = self._loop.create_future()
+        try:
+            self._pending.append(reply)
+            self._unsent += command
+            self._send()
+            if len(self._pending) == 1:
+                self._expect()
+        except BaseException as error:
+            self._break(error)
+            raise
         return reply
+
+    def _send(self) -> None:
+        """Send what the socket takes now, and the rest when it takes more."""
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except NOT_NOW:
+            self._loop.add_writer(self._socket, self._carry_out, self._send_more)
+
+    def _send_more(self) -> None:
+        self._loop.remove_writer(self._socket)
+        self._send()
+
+    def _expect(self) -> None:
+        """Give the server time for the next reply."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._pending and self._timeout is not None:
+            late = redis.exceptions.TimeoutError("Timeout reading from the server")
+            self._timer = self._loop.call_later(self._timeout, self._break, late)
+
+    def _read(self) -> None:
+        """Read what has arrived."""
+        while self._connection and (answer := self._connection.read_arrived()) is not NOTHING:
+            self.received_at = monotonic()
+            reply = self._pending[0]
+            if not reply.done():  # else its task was cancelled
+                reply.set_result(answer)
+            self._pending.popleft()
+            self._expect()
 
     def hang_up(self) -> None:
         """Close the connection; the next call opens another."""
@@ -211,41 +269,26 @@ class LoopConnection:
         """
         if not isinstance(error, RedisError | OSError):
             error = redis.exceptions.ConnectionError("The connection was closed while in use")
-        if self._error is None:
-            self._error = error
-        writer = redis_py.take_writer(self._connection)
-        if writer is not None:
-            writer.transport.abort()
+        if self.error is None:
+            self.error = error
+        self.close()
         while self._pending:
             reply = self._pending.popleft()
             if not reply.done():
                 reply.set_exception(error)
                 reply.exception()  # its task may be gone; asyncio would log that no one saw it
+        self._expect()
 
-    def abandon(self) -> None:
-        """Close the connection after its loop was closed."""
-        redis_py.close_without_loop(redis_py.take_writer(self._connection))
+    def close(self) -> None:
+        """Close the connection, of a loop that may have been closed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._socket)
+                self._loop.remove_writer(self._socket)
+            connection.close()
 
-    async def _read(self) -> None:
-        try:
-            while self._pending:
-                async with asyncio.timeout(self._timeout):
-                    answer = await self._reply()
-                self.received_at = monotonic()
-                if self._error is not None:
-                    return  # all replies have failed already
-                reply = self._pending.popleft()
-                if not reply.done():  # else its task was cancelled
-                    reply.set_result(answer)
-        except TimeoutError:
-            self._break(redis.exceptions.TimeoutError("Timeout reading from the server"))
-        except BaseException as error:
-            self._break(error)
-        finally:
-            self._reader = None
 
-    async def _reply(self) -> Any:
-        try:
-            return await self._connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return redis_py.cluster_error(error)
+def _disconnect(connecting: InThread[Any]) -> None:
+    with contextlib.suppress(RedisError, OSError):
+        connecting.result().disconnect()

@@ -33,7 +33,9 @@ _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Makes Linux hold bytes back for up to 200 ms, until more follow."""
 _NUMBER, _TEXT = b":$"
 NOTHING = object()
-"""In place of a message: none has come."""
+"""In place of a message or a reply: none has come."""
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises that would have to block."""
 
 
 class BlockingClient:
@@ -281,9 +283,18 @@ class Connection:
                 return int(received[1:])
             self._buffer = received
         reply = self._reply()
-        if self._start == len(self._buffer):
-            self._buffer, self._start = b"", 0
+        if self._start >= min(len(self._buffer), _RECEIVED):
+            self._buffer, self._start = self._buffer[self._start :], 0
         return reply
+
+    def read_arrived(self) -> Any:
+        """Return a reply as ``read`` does, or ``NOTHING`` if the socket would have to block."""
+        start = self._start
+        try:
+            return self.read()
+        except NOT_NOW:
+            self._start = start
+            return NOTHING
 
     def _reply(self) -> Any:
         line = self._line()
@@ -345,8 +356,7 @@ class Connection:
         received = self._receive(_RECEIVED)
         if not received:
             raise redis.ConnectionError("Connection closed by server.")
-        self._buffer = self._buffer[self._start :] + received
-        self._start = 0
+        self._buffer += received
 
 
 class _Instrumented(Connection):

@@ -7,19 +7,15 @@ import copy
 import encodings.idna  # noqa: F401 - see below
 import math
 import re
-from collections.abc import Callable
-from functools import partial
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
-import redis.asyncio
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.text import hide_secrets
-from django_redis_lock.transport.redis_py import Dialled, parameters_of, socket_of
+from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -132,25 +128,13 @@ def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
 
     Sentinels are asked ``until`` (monotonic). Raises ``RedisError`` and ``OSError``.
     """
-    locate = master_of(pool)
-    if locate is None:
+    if not isinstance(pool, SentinelConnectionPool):
         return pool.connection_class(**pool.connection_kwargs)
-    host, port = locate(until)
+    host, port = _ask_sentinels(pool, until)
     kwargs = {**pool.connection_kwargs, "host": host, "port": port}
     del kwargs["connection_pool"]
     uses_tls = issubclass(pool.connection_class, redis.SSLConnection)
     return (redis.SSLConnection if uses_tls else redis.Connection)(**kwargs)
-
-
-listening_connection = new_connection
-
-
-def master_of(pool: redis.ConnectionPool) -> Callable[[float], tuple[str, int]] | None:
-    """Return a function that asks the sentinels of a pool for the master; ``None`` without any.
-
-    It is given the time (monotonic) at which the caller gives up.
-    """
-    return partial(_ask_sentinels, pool) if isinstance(pool, SentinelConnectionPool) else None
 
 
 def _ask_sentinels(pool: SentinelConnectionPool, until: float) -> tuple[str, int]:
@@ -174,34 +158,3 @@ def _ask_sentinels(pool: SentinelConnectionPool, until: float) -> tuple[str, int
         sentinels[:] = sorted(sentinels, key=lambda each: each is not sentinel)
         return found
     raise why
-
-
-def asyncio_connection(pool: redis.ConnectionPool) -> Any:
-    """Return an asyncio connection to the server of a pool. Raises ``LockUnavailable``."""
-    for blocking, awaiting in (
-        (redis.SSLConnection, _TLSConnection),
-        (redis.UnixDomainSocketConnection, redis.asyncio.UnixDomainSocketConnection),
-        (redis.Connection, _Connection),
-    ):
-        if issubclass(pool.connection_class, blocking):
-            names = parameters_of(awaiting) - {"redis_connect_func"}  # it does not await
-            kwargs = {
-                name: value for name, value in pool.connection_kwargs.items() if name in names
-            }
-            kwargs["socket_timeout"] = None  # the reader times the replies
-            connection = awaiting(**kwargs)
-            if isinstance(connection, Dialled):
-                connection.locate = master_of(pool)
-            return connection
-    raise LockUnavailable(
-        f"No asyncio connection is known for {pool.connection_class.__name__}; "
-        "use the blocking methods, or a redis://, rediss:// or unix:// URL as LOCATION."
-    )
-
-
-class _Connection(Dialled, redis.asyncio.Connection):
-    pass
-
-
-class _TLSConnection(Dialled, redis.asyncio.SSLConnection):
-    pass

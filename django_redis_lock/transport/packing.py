@@ -168,7 +168,6 @@ class Packing:
     """The keys of a backend, or of one of its shards, and the packing of calls that use them."""
 
     def __init__(self, prefix: str, shard: str = "", replicas: Replicas | None = None) -> None:
-        self.shard = shard
         tag = f":{{{shard}}}" if shard else ""
         self.lock_prefix = f"{prefix}{tag}:"
         self.queue_prefix = f"{prefix}-queue{tag}:"
@@ -193,8 +192,7 @@ class Packing:
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
-        lock, queue = self.lock_prefix + name, self.queue_prefix + name
-        return [lock, queue, self.index_key, self.fence_key]
+        return [*self._own_keys(name), self.index_key, self.fence_key]
 
     def _own_keys(self, name: str) -> list[str]:
         return [self.lock_prefix + name, self.queue_prefix + name]

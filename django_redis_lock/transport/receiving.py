@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import math
 import re
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -16,8 +15,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
-from django_redis_lock.support.process import LONGEST_SLEEP
-from django_redis_lock.support.threads import shielded, start_in_thread
+from django_redis_lock.support.process import LONGEST_SLEEP, InThread
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
@@ -67,9 +65,7 @@ class ReceivingHub(Hub):
 
     def _reset(self) -> None:
         super()._reset()
-        self._connecting = threading.Lock()
-        self._failed: tuple[float, str] = 0.0, ""  # when connecting last failed, and why
-        self._attempts: dict[str, Future[None]] = {}  # to listen for asyncio tasks, by channel
+        self._attempt: InThread[None] | None = None  # to connect, the last one
         self._leader: object = None  # who reads: a waiter, or the thread
         self._thread: threading.Thread | None = None
         self._thread_may_lead = threading.Event()
@@ -93,36 +89,31 @@ class ReceivingHub(Hub):
 
         Raises ``LockUnavailable``.
         """
-        if not self.receives(name):
-            try:
-                shielded(partial(self._connect, name), until)
-            except TimeoutError as error:
-                raise LockUnavailable(f"Can't listen for grants: {error}") from error
+        with _listening():
+            while not self.receives(name):
+                self._connect(name).result(until)
 
-    def _connect(self, name: str) -> None:
-        """Connect; no exception from a signal handler interrupts this."""
-        asked_at = monotonic()
-        with self._connecting:
-            if self.receives(name):
-                return
-            failed_at, why = self._failed
-            if failed_at > asked_at:  # another attempt, while this one waited for the mutex
-                raise LockUnavailable(why)
-            try:
+    def _connect(self, name: str) -> InThread[None]:
+        """Connect, if nobody does so at the moment; all who ask meanwhile share the outcome."""
+        with self.mutex:
+            if self._attempt is None or self._attempt.done:  # if it needed no thread
+                self._attempt = InThread(partial(self._connect_now, name))
+            return self._attempt
+
+    def _connect_now(self, name: str) -> None:
+        try:
+            if not self.receives(name):  # another attempt may just have ended
                 self.receiver.connect(name)
-            except (RedisError, OSError) as error:
-                self._failed = monotonic(), f"Can't listen for grants: {error}"
-                raise LockUnavailable(self._failed[1]) from error
             self._closed = False
             self._thread_may_lead.set()
+        finally:
+            self._attempt = None
 
     async def alisten(self, name: str = "") -> None:
-        """Do as ``listen`` without blocking the event loop, and have a thread read.
-
-        The loop's executor is not used: it may be busy with callers that wait for this one.
-        """
-        if not self.receives(name):
-            await asyncio.wrap_future(self._attempt(name))
+        """Do as ``listen`` without blocking the event loop, and have a thread read."""
+        with _listening():
+            while not self.receives(name):
+                await self._connect(name).aresult()
         with self.mutex:
             if self._thread is None:
                 thread = threading.Thread(
@@ -130,23 +121,6 @@ class ReceivingHub(Hub):
                 )
                 thread.start()
                 self._thread = thread
-
-    def _attempt(self, name: str) -> Future[None]:
-        """Return the outcome of listening in a thread, which is shared by all tasks that ask."""
-        channel = self.channel_of(name)
-
-        def connect() -> None:
-            try:
-                self._connect(name)
-            finally:
-                with self.mutex:
-                    self._attempts.pop(channel, None)
-
-        with self.mutex:
-            attempt = self._attempts.get(channel)
-            if attempt is None:
-                attempt = self._attempts[channel] = start_in_thread(connect)
-        return attempt
 
     def close(self) -> None:
         """Close the connection. Waiters open another, which the last of them closes."""
@@ -247,6 +221,14 @@ class ReceivingHub(Hub):
                 if waiter.sleeper is not None:
                     waiter.wake()
                     return
+
+
+@contextlib.contextmanager
+def _listening() -> Iterator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise LockUnavailable(f"Can't listen for grants: {error}") from error
 
 
 class Subscription:

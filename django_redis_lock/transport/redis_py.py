@@ -6,17 +6,10 @@ All of it stands here. It was seen to work with redis-py 5.2 to 8.1, and
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
-import math
-import socket
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from typing import Any
 
-import redis
-from redis.cluster import ClusterNode, NodesManager
 from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import (
@@ -28,8 +21,6 @@ from redis.exceptions import (
     ResponseError,
     TryAgainError,
 )
-
-from django_redis_lock.support.threads import start_in_thread
 
 BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
@@ -55,43 +46,6 @@ def parse_url(url: str) -> dict[str, Any]:
     return arguments
 
 
-# Clusters.
-
-
-def masters_of(
-    nodes: Sequence[tuple[str, int]], slots: Iterable[int], arguments: dict[str, Any]
-) -> tuple[dict[int, tuple[str, int]], list[tuple[str, int]]]:
-    """Ask nodes of a cluster until one answers; return the master of each slot, and all nodes.
-
-    A node is a host and a port, and ``arguments`` are those of connections. Raises
-    ``ConnectionError`` if no node answers.
-    """
-
-    def remap(address: tuple[Any, int]) -> tuple[str, int]:
-        # A node whose host the others do not know has that of the node that was asked.
-        return (nodes[0][0] if address[0] in ("", None, "?") else address[0]), address[1]
-
-    kwargs = {key: value for key, value in arguments.items() if key not in ("host", "port")}
-    try:
-        # RedisCluster would send COMMAND first, which a user that may only lock can't.
-        manager = NodesManager(
-            [ClusterNode(*node) for node in nodes],  # type: ignore[no-untyped-call]
-            from_url=True,
-            require_full_coverage=False,
-            address_remap=remap,
-            **kwargs,
-        )
-    except Exception as error:  # several classes, and IndexError where no slot is served
-        raise redis.exceptions.ConnectionError(
-            f"none of {len(nodes)} nodes says which slots it serves: {error.__cause__ or error}"
-        ) from error
-    masters = {slot: manager.slots_cache[slot][0] for slot in slots if slot in manager.slots_cache}
-    return (
-        {slot: (node.host, node.port) for slot, node in masters.items()},
-        [(node.host, node.port) for node in manager.nodes_cache.values()],
-    )
-
-
 # Blocking connections.
 
 
@@ -106,13 +60,15 @@ def parse_error(connection: Any, text: str) -> Exception:
     return cluster_error(error)
 
 
-_CLUSTER_ERRORS = {
+_BY_CODE = {
     "ASK": AskError,
     "CLUSTERDOWN": ClusterDownError,
     "MASTERDOWN": MasterDownError,
     "MOVED": MovedError,
     "TRYAGAIN": TryAgainError,
 }
+CLUSTER_ERRORS = tuple(_BY_CODE.values())
+"""The errors of a server in a cluster that may end soon. Their texts lack the error code."""
 
 
 def cluster_error(error: Exception) -> Exception:
@@ -121,7 +77,7 @@ def cluster_error(error: Exception) -> Exception:
     redis-py 5.2 gives these errors their classes nowhere else.
     """
     code, _, rest = str(error).partition(" ")
-    known = _CLUSTER_ERRORS.get(code) if type(error) is ResponseError else None
+    known = _BY_CODE.get(code) if type(error) is ResponseError else None
     return error if known is None or not rest else known(rest)
 
 
@@ -138,69 +94,3 @@ def speaks_plain_resp2(connection: Any) -> bool:
         and str(connection.protocol) == "2"
         and not connection.health_check_interval
     )
-
-
-# Connections of asyncio.
-
-
-class Dialled:
-    """A mixin for asyncio connections that looks up hosts in a thread of its own.
-
-    asyncio would use the default executor of the loop. That is the application's: its threads may
-    all be busy, or even be waiting for a lock that the awaiting task holds.
-    """
-
-    locate: Callable[[float], tuple[str, int]] | None = None
-    """Asks sentinels for the address, until a time (monotonic)."""
-    host: Any
-    port: Any
-    socket_connect_timeout: Any
-    _dialled: socket.socket
-
-    def _dial(self) -> socket.socket:
-        if self.locate is not None:
-            self.host, self.port = self.locate(math.inf)
-        return socket.create_connection((self.host, self.port), self.socket_connect_timeout)
-
-    async def _connect(self) -> None:
-        dialling = start_in_thread(self._dial)
-        try:
-            self._dialled = await asyncio.wrap_future(dialling)
-        except BaseException:  # cancelled; the thread goes on
-            dialling.add_done_callback(_close_dialled)
-            raise
-        await super()._connect()  # type: ignore[misc]
-
-    def _connection_arguments(self) -> dict[str, Any]:
-        arguments = dict(super()._connection_arguments())  # type: ignore[misc]
-        host, _ = arguments.pop("host"), arguments.pop("port")
-        arguments["sock"] = self._dialled
-        if "ssl" in arguments:
-            arguments["server_hostname"] = host
-        return arguments
-
-
-def _close_dialled(dialling: Future[socket.socket]) -> None:
-    if dialling.exception() is None:
-        dialling.result().close()
-
-
-def write(connection: Any, data: bytes) -> None:
-    """Write without waiting. redis-py's coroutine closes the connection if it is cancelled."""
-    connection._writer.write(data)
-
-
-def take_writer(connection: Any) -> Any:
-    """Make redis-py take a connection for closed; return its ``StreamWriter``, if it has one."""
-    writer = connection._writer
-    connection._reader = connection._writer = None
-    return writer
-
-
-def close_without_loop(writer: Any) -> None:
-    """Close the socket of a writer whose event loop was closed; asyncio has no way to do so."""
-    transport = writer and writer.transport
-    if hasattr(transport, "_sock"):  # others, such as TLS, close it when they are collected
-        plain, transport._sock = transport._sock, None
-        transport._closing = True
-        plain.close()

@@ -10,7 +10,8 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.index import Index, read_page, write_page
+from django_redis_lock.backends.index import Index, read_name, write_page
+from django_redis_lock.protocol.calls import ReadIndex
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted
 from tests.tools.admin import hold_as
@@ -31,23 +32,27 @@ from tests.tools.admin import hold_as
 def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str | None]) -> None:
     """Each member of a page is a name, or ``None`` if it can't be one."""
     ends = [str(number).encode() for number in range(len(members))]
-    page = write_page(zip(members, ends, strict=True))
-    last = members[-1] if members else b""
-    assert read_page(page) == (names, [end.decode() for end in ends], last)
+    index = Index("*")
+    index.add(ReadIndex("", b"", 10), write_page(zip(members, ends, strict=True)))
+    found = {name: float(end) for end, name in enumerate(names) if name is not None}
+    assert index.latest_first() == found
 
 
 def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
     """A lock that was renewed between two pages is listed once."""
-    index = Index("*")
-    index.add((["a", "b"], ["1", "2"], b"b"), 2)
-    assert (index.more, index.start, index.after) == (True, "2", b"")
-    index.add((["b", "c"], ["2", "2"], b"c"), 2)
-    assert (index.more, index.start, index.after) == (True, "2", b"c")
-    index.add((["d", "a"], ["2", "inf"], b"a"), 2)
-    assert (index.more, index.start, index.after) == (True, "inf", b"")
-    index.add(([], [], b""), 2)
-    assert not index.more
-    assert list(index.latest()) == [("a", math.inf), ("d", 2.0), ("c", 2.0), ("b", 2.0)]
+    index, call = Index("*"), ReadIndex("", b"", 2)
+    pages = [
+        ([(b"a", b"1"), (b"b", b"2")], ("2", b"")),
+        ([(b"b", b"2"), (b"c", b"2")], ("2", b"c")),
+        ([(b"d", b"2"), (b"a", b"inf")], ("inf", b"")),
+    ]
+    for entries, begins in pages:
+        following = index.add(call, write_page(entries))
+        assert following is not None
+        assert (following.start, following.after) == begins
+        call = following
+    assert index.add(call, write_page([])) is None
+    assert list(index.latest_first().items()) == [("a", math.inf), ("d", 2), ("c", 2), ("b", 2)]
 
 
 def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:
@@ -58,7 +63,7 @@ def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> No
         client.zadd("lock-index", {"a\nb": 9e15, "\x07": 9e15})
         client.zadd("lock-index", {"past": 1})
         with counted(client) as commands:
-            found = dict(locks["default"].read_index().latest())
+            found = locks["default"].read_index()
         assert "get" not in commands
         assert list(found) == ["endless", "long", "brief"]
         assert found["endless"] == float("inf")
@@ -66,7 +71,7 @@ def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> No
         assert holder is not None
         assert holder.expires_at is not None
         assert found["long"] == pytest.approx(holder.expires_at.timestamp() * 1000, abs=5)
-        assert [name for name, _ in locks["default"].read_index("*i*").latest()] == ["brief"]
+        assert list(locks["default"].read_index("*i*")) == ["brief"]
         held = [one.name for one in locks["default"].holders_of(["long", "nobody", "brief"])]
         assert held == ["long", "brief"]
         with pytest.raises(ValueError, match="control characters"):
@@ -91,11 +96,12 @@ def test_what_leaves_between_two_pages_hides_nothing(
         members = [b"".join(chosen.choices(parts, k=chosen.randint(0, 5))) for _ in range(number)]
         return {member: chosen.choice([9e15, 9e15 + 2, math.inf]) for member in members}
 
-    def add_then_change(self: Index, page: Any, size: int) -> None:
-        add(self, page, size)
+    def add_then_change(self: Index, call: Any, answer: Any) -> Any:
+        following = add(self, call, answer)
         others = sorted(set(client.zrange("lock-index", 0, -1)) - held.keys())
         client.zrem("lock-index", *chosen.sample(others, len(others) // 4))
         client.zadd("lock-index", entries(20) | held)
+        return following
 
     add = Index.add
     monkeypatch.setattr(Index, "add", add_then_change)
@@ -104,8 +110,7 @@ def test_what_leaves_between_two_pages_hides_nothing(
             held = entries(100)
             client.delete("lock-index")
             client.zadd("lock-index", entries(200) | held)
-            found = dict(locks["default"].read_index().latest())
+            found = locks["default"].read_index()
             for member, end in held.items():
-                name = read_page(write_page([(member, b"0")]))[0][0]
-                if name is not None:
+                if b"\n" not in member and (name := read_name(member)) is not None:
                     assert found.get(name) == end

@@ -70,9 +70,10 @@ class RecordContract(Contract):
             item.acquire()
         add = Index.add
 
-        def add_then_renew(self: Index, page: Any, size: int) -> None:
-            add(self, page, size)
+        def add_then_renew(self: Index, call: Any, answer: Any) -> Any:
+            following = add(self, call, answer)
             held[12].extend(100)
+            return following
 
         monkeypatch.setattr(Index, "add", add_then_renew)
         held[12].extend(100)

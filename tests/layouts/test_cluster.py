@@ -241,7 +241,7 @@ def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
         with queued(name, before=_settings(old)) as other:
             dead = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=15))
             eventually(lambda: waiters(name) == 2)
-            assert "{" not in locks["default"].hub.channel_of(name)
+            assert "{" not in locks["default"].hub_for("").channel_of(name)
             held.release()
             assert other.hear().startswith("acquired")
             other.process.kill()

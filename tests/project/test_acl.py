@@ -79,7 +79,7 @@ def _do_everything(admin: redis.Redis) -> None:
     assert [holder.name for holder in locks["default"].holders()] == ["a"]
     admin.zadd("lock-index", {f"endless:{number}": math.inf for number in range(20)})
     with patch.object(RedisLockBackend, "page_size", 1):  # ten names a page
-        assert len(list(locks["default"].read_index("endless:*").latest())) == 20
+        assert len(locks["default"].read_index("endless:*")) == 20
     assert locks["default"].force_release("a")
     assert len(locks["default"].history("a")) == 1
 

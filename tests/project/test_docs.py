@@ -300,7 +300,7 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
         found = {key: client.type(key) for key in client.keys("*")}
         assert {key: kinds.get(kind, kind) for key, kind in found.items()} == listed
         channels = client.pubsub_channels("*")  # those of closed ones for a moment
-        assert locks["default"].hub.channel_of("") in channels
+        assert locks["default"].hub_for("").channel_of("") in channels
         assert all(re.fullmatch(r"lock-grant:\w+-\d+", channel) for channel in channels)
     assert waiter.outcome()
     locks["default"].force_release(name)

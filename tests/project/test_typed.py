@@ -13,7 +13,7 @@ import pytest
 import django_redis_lock
 import django_redis_lock.celery
 from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, exceptions, signals
-from django_redis_lock.backends.operations import LockOperations
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.drivers import Runner
 
@@ -23,8 +23,11 @@ USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "t
 
 FOR_DJANGO = {"do_not_call_in_templates"}
 """What only Django's templates look for."""
-INTERNAL = {"event_of", "free", "page_size", "read_index"}
-"""Methods of a backend that only the package calls."""
+INTERNAL = {
+    *("check", "close", "configure", "databases", "event_of", "free", "freed", "hub_for"),
+    *("make_hub", "open", "page_size", "read_index", "schemes", "together", "wait"),
+}
+"""What only the package uses of a backend."""
 
 
 def public(kind: type | ModuleType) -> set[str]:
@@ -45,7 +48,7 @@ def subclasses(kind: type) -> list[type]:
         ("Celery", django_redis_lock.celery.__all__),
         ("a lock", public(Lock)),
         ("several locks", public(LockGroup)),
-        ("operators", [*public(LockOperations) - public(Runner) - INTERNAL]),
+        ("operators", [*public(BaseLockBackend) - public(Runner) - INTERNAL]),
         ("a holder", [field.name for field in fields(Holder)]),
         ("a waiter", [field.name for field in fields(Waiter)]),
         ("an entry of the audit", [field.name for field in fields(AuditEntry)]),

@@ -12,10 +12,9 @@ from greenlet import getcurrent
 from redis.exceptions import ResponseError
 
 from django_redis_lock.transport.packing import pack
-from tests.simulation.network import Fate, Site, broken
+from tests.simulation.network import SOCKET_TIMEOUT, Fate, Site, broken
 from tests.simulation.threads import Thread
 
-SOCKET_TIMEOUT = 1.0
 POST_WITHIN = 0.2
 """Seconds for which a call that nobody waits for may stay in the kernel."""
 

@@ -11,11 +11,9 @@ from django_redis_lock.backends.getset import CLAIM_KEPT, GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
-from django_redis_lock.transport.async_client import AsyncClient
 from tests.simulation import faults, promises, views
 from tests.simulation.actors import Actor, Habits
-from tests.simulation.clients import SOCKET_TIMEOUT, Client
-from tests.simulation.loops import AsyncioConnection
+from tests.simulation.clients import Client
 from tests.simulation.network import Site
 from tests.simulation.promises import Promise
 from tests.simulation.slots import Node, Slots
@@ -91,8 +89,7 @@ def _server(
 
         def backend(process: Process) -> RedisLockBackend:
             made = RedisLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
-            async_client = AsyncClient(lambda: AsyncioConnection(site), SOCKET_TIMEOUT)
-            made.servers.__dict__.update(pool=site, client=Client(site), async_client=async_client)
+            made.servers.__dict__.update(pool=site, client=Client(site))
             return made
 
         world.backend = backend
@@ -111,7 +108,7 @@ def _cluster(world: World) -> Sequence[Promise]:
     def backend(process: Process) -> RedisLockBackend:
         made = RedisLockBackend("default", {"LOCATION": ["redis://a.simulated:6379"]})
         topology = made.servers.topology  # type: ignore[union-attr]
-        topology._pools = topology._arguments = pools
+        topology._pools = topology.arguments = pools
         return made
 
     world.backend = backend

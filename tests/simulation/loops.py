@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
+import redis
 from greenlet import getcurrent, greenlet
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockError
+from django_redis_lock.transport.clients import NOTHING
 from tests.simulation import threads
-from tests.simulation.clients import parse
+from tests.simulation.clients import Client, parse
 from tests.simulation.network import Fate, Site, broken
 from tests.simulation.threads import Killed
 
@@ -111,6 +112,14 @@ class Loop(asyncio.BaseEventLoop):
     def _process_events(self, events: list[Any]) -> None:
         """Do nothing: there are no files."""
 
+    def add_reader(self, connection: Any, callback: Callable[..., object], *args: Any) -> None:
+        connection.watched_by(self, partial(callback, *args))
+
+    def remove_reader(self, connection: Any) -> None:
+        """Do nothing: it is not read any more."""
+
+    remove_writer = remove_reader
+
     def _write_to_self(self) -> None:
         if self._selects:  # and is not blocked by a lock
             threads.machine.wake(self.thread)
@@ -184,43 +193,48 @@ class Tasklet(greenlet):
             self._loop.fail(error)
 
 
+def connect(site: Site) -> AsyncioConnection:
+    """Return an open connection; stands for the function of ``transport.connections``."""
+    Client(site).exchange([b"PING"])
+    return AsyncioConnection(site)
+
+
 class AsyncioConnection:
-    """Stands for an asyncio connection of redis-py, under the package's own client."""
+    """Stands for a connection that does not block, its socket, and what reads the replies."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
         self._server = site.server
-        self._loop = asyncio.get_running_loop()
-        self._thread: threads.Thread = getcurrent()
-        self._reader: Any = None
-        self._writer: Any = None
+        self._loop: Any = None
+        self._thread: threads.Thread
+        self._readable: Callable[[], object]
         self._inbox: deque[Any] = deque()
-        self._news: asyncio.Future[None] | None = None
         self._broken = False
         self._out, self._in = object(), object()
 
-    async def connect(self) -> None:
-        self._send([b"PING"])
-        await self.read_response()
-        self._writer = SimpleNamespace(write=self._write, transport=self)
+    def setblocking(self, blocks: bool) -> None:
+        """Never block."""
 
-    async def disconnect(self) -> None:
-        self.abort()
+    def watched_by(self, loop: Any, readable: Callable[[], object]) -> None:
+        """Call a function in the loop that runs when there is something to read."""
+        self._loop, self._thread, self._readable = loop, getcurrent(), readable
 
-    def abort(self) -> None:
+    def close(self) -> None:
         self._broken = True
 
-    async def read_response(self, *, disable_decoding: bool = True) -> Any:
+    disconnect = close
+
+    def read_arrived(self) -> Any:
         if not self._inbox:
-            self._news = self._loop.create_future()
-            await self._news
+            return NOTHING
         reply = self._inbox.popleft()
-        if isinstance(reply, Exception):
+        if isinstance(reply, redis.ConnectionError):
             raise reply
         return reply
 
-    def _write(self, data: bytes) -> None:
+    def send(self, data: bytes) -> int:
         self._send(parse(data))
+        return len(data)
 
     def _send(self, words: Sequence[bytes]) -> None:
         fate, delay = self._site.network.fate(self._site)
@@ -247,10 +261,9 @@ class AsyncioConnection:
 
     def _receive(self, reply: Any) -> threads.Thread | None:
         self._inbox.append(reply)
-        news = self._news
-        if news is None or news.done() or self._loop.is_closed():
+        if self._loop is None or self._loop.is_closed():
             return None
-        news.set_result(None)
+        self._loop.call_soon(self._readable)
         self._loop._write_to_self()
         return self._thread
 

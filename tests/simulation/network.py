@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Any, ClassVar
 
 import redis
 
@@ -18,6 +18,7 @@ from tests.simulation.threads import Machine, Thread
 
 LATENCY = 0.01
 """Seconds within which something arrives on a healthy network."""
+SOCKET_TIMEOUT = 1.0
 EPOCH = 1_700_000_000_000_000
 """What the servers' clocks read (microseconds) when the monotonic clocks read 0."""
 
@@ -94,7 +95,9 @@ class Network:
 
 
 class Site:
-    """A server as clients reach it."""
+    """A server as clients reach it, and the pool of connections to it."""
+
+    connection_kwargs: ClassVar = {"socket_timeout": SOCKET_TIMEOUT}
 
     def __init__(
         self,

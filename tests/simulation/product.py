@@ -26,10 +26,10 @@ from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
-from django_redis_lock.transport import location, packing
-from tests.simulation import slots
+from django_redis_lock.transport import async_client, location, packing
+from tests.simulation import loops, slots
 from tests.simulation.clients import Client
-from tests.simulation.threads import Future, virtual_thread, virtual_threading, virtual_time
+from tests.simulation.threads import virtual_thread, virtual_threading, virtual_time
 
 FLOORS = tuple(
     f"{django_redis_lock.__name__}.{floor}"
@@ -85,12 +85,11 @@ _VIRTUAL = {
     "_thread": virtual_thread,
     "time": virtual_time,
     "monotonic": _monotonic,
-    "Future": Future,
     "random": dice,
     "os": SimpleNamespace(urandom=dice.randbytes),
     "secrets": SimpleNamespace(token_hex=lambda size: dice.randbytes(size).hex(),
                                randbelow=dice.randrange),
-    "listening_connection": slots.connection_to,
+    "new_connection": slots.connection_to,
     "selectors": slots.virtual_selectors,
     "socket_of": lambda connection: connection,
     "_Waker": slots.Waker,
@@ -99,12 +98,13 @@ _OF_BELLS = "threading", "monotonic"
 """What is replaced in ``support.process``, whose identities are those of ``enter``."""
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
-    (processes, "_thread", _Execution()),
+    (processes, "_own_thread", _Execution()),
+    (processes, "_thread", virtual_thread),
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
-    (topology, "masters_of", slots.masters_of),
     (cluster, "BlockingClient", Client),
-    (cluster.Cluster, "timeout_of", lambda servers, pool: None),
+    (async_client, "connect", loops.connect),
+    (async_client, "Connection", lambda connection: connection),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
         for module in (topology, cluster, cluster_listener)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, Self
 
-import redis
 from greenlet import getcurrent
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
 from tests.simulation import threads
-from tests.simulation.clients import Client, Connection
+from tests.simulation.clients import Connection
 from tests.simulation.network import Network, Site
 from tests.simulation.server import Server
 
@@ -43,7 +41,8 @@ class Slots:
         bounds |= {slot + step for slot in self.owner for step in (0, 1)}
         starts = sorted(bounds)
         for start, end in zip(starts, [*starts[1:], SLOTS], strict=True):
-            ranges.append([start, end - 1, [*self.node_of(start).address]])
+            host, port = self.node_of(start).address
+            ranges.append([start, end - 1, [host.encode(), port]])
         return ranges
 
 
@@ -146,23 +145,8 @@ class NodeConnection(Connection):
 
 
 def connection_to(site: Site) -> Connection:
-    """Return a connection that is not open yet; stands for ``listening_connection``."""
+    """Return a connection that is not open yet; stands for ``new_connection``."""
     return NodeConnection(site) if isinstance(site, Node) else Connection(site)
-
-
-def masters_of(nodes: Sequence[Any], slots: Iterable[int], sites: dict[Any, Site]) -> Any:
-    """Ask nodes until one answers; stands for the function of ``redis_py``."""
-    for node in nodes:
-        with suppress(redis.RedisError):
-            ranges = Client(sites[node]).exchange([b"CLUSTER", b"SLOTS"])
-            found = {
-                slot: tuple(master)
-                for begin, end, master in ranges
-                for slot in slots
-                if begin <= slot <= end
-            }
-            return found, list(sites)
-    raise redis.exceptions.ConnectionError("no node answers")
 
 
 class Waker:

@@ -7,7 +7,6 @@ blocks, wakes and starts threads as ever, and the order of it all is the schedul
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import sys
 import threading
@@ -306,14 +305,6 @@ class _Condition:
 
     def notify_all(self) -> None:
         self._news.set()
-
-
-class Future(concurrent.futures.Future[Any]):
-    """A future whose outcome virtual threads wait for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._condition = _Condition()  # type: ignore[assignment]
 
 
 virtual_threading = SimpleNamespace(

@@ -22,7 +22,7 @@ from django_redis import get_redis_connection
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Peek
+from django_redis_lock.protocol.calls import Inspect, Peek, ask
 from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
@@ -71,7 +71,7 @@ def protocols() -> set[int]:
     """Return which protocols the connections of the default backend speak."""
     idle = [connection.origin for connection in locks["default"].servers.client._idle]
     assert idle
-    listening = locks["default"].hub.receiver.connection.origin
+    listening = locks["default"].hub_for("").receiver.connection.origin
     return {int(origin.protocol) for origin in [*idle, listening]}
 
 
@@ -246,6 +246,36 @@ def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
     settings.LOCKS = {"default": {"LOCATION": f"rediss://127.0.0.1:{port}/0"}}
     with pytest.raises(LockUnavailable, match=r"(?i)certificate"):
         lock(name).acquire(blocking=False)
+
+
+def test_an_event_loop_that_can_not_watch_sockets(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As asyncio's default on Windows; the error names it and the one to use."""
+    monkeypatch.delattr("asyncio.selector_events.BaseSelectorEventLoop.add_reader")
+    with pytest.raises(LockUnavailable, match=r"EventLoop has no add_reader.*SelectorEventLoop"):
+        asyncio.run(lock(name).aacquire(blocking=False))
+
+
+def test_asyncio_calls_that_are_larger_than_the_buffers(
+    name: str, settings: Any, server: EmbeddedServer, tls: tuple[int, Path]
+) -> None:
+    """They are sent, and their replies are read, bit by bit, beside others."""
+    port, certificate = tls
+    names = [f"{name}-{number:0400}" for number in range(8000)]
+
+    async def main() -> None:
+        small = [lock(name).alocked() for _ in range(10)]
+        answer, *locked = await asyncio.gather(locks["default"].arun(ask(Inspect(names))), *small)
+        assert len(answer) == 1 + 3 * len(names)
+        assert not any(locked)
+
+    for location in (
+        server.url(),
+        f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}",
+    ):
+        settings.LOCKS = {"default": {"LOCATION": location}}
+        asyncio.run(main())
 
 
 class Interrupted(BaseException):

@@ -393,23 +393,23 @@ MESSAGES = [
 def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """It wakes nobody, gives nobody a lock, and costs no connection."""
     backend = locks["default"]
-    assert isinstance(backend.hub, ReceivingHub)
+    assert isinstance(backend.hub_for(""), ReceivingHub)
     first, second = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
     first.acquire()
     waiting = Background(lambda: second.acquire(blocking_timeout=15))
     eventually(lambda: waiters(VICTIM) == 1)
-    connection = backend.hub.receiver.connection
-    (token,) = backend.hub._waiters
+    connection = backend.hub_for("").receiver.connection
+    (token,) = backend.hub_for("")._waiters
     for message in MESSAGES:
         assert raw.publish(
-            backend.hub.channel_of(VICTIM), message.replace(b"TOKEN", token.encode())
+            backend.hub_for("").channel_of(VICTIM), message.replace(b"TOKEN", token.encode())
         )
     bystander()
     assert waiting.is_alive()
     first.ensure_held()
     first.release()
     assert waiting.outcome() is True
-    assert backend.hub.receiver.connection is connection
+    assert backend.hub_for("").receiver.connection is connection
     second.ensure_held()
     second.release()
 

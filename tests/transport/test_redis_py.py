@@ -6,21 +6,19 @@ Each test tells what changed in a release of redis-py, before anything else fail
 from __future__ import annotations
 
 import ast
-import asyncio
 import socket
 from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 
 from django_redis_lock.transport import redis_py
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, syntax_tree
 
-PRIVATE_NAMES = {"AbstractConnection", "NodesManager", "parse_url"}
+PRIVATE_NAMES = {"AbstractConnection", "parse_url"}
 PRIVATE_ATTRIBUTES = {
-    *("_sock", "_parser", "_writer", "_connection_arguments", "_host_error"),
+    *("_sock", "_parser"),
     *PRIVATE_NAMES,
 }
 
@@ -65,8 +63,7 @@ def test_arguments_of_connections() -> None:
     )
     assert {"host", "ssl_ca_certs"} <= redis_py.parameters_of(redis.SSLConnection)
     assert {"path", "db"} <= redis_py.parameters_of(redis.UnixDomainSocketConnection)
-    assert {"host", "socket_connect_timeout"} <= redis_py.parameters_of(redis.asyncio.Connection)
-    assert not {"self", "args", "kwargs"} & redis_py.parameters_of(redis.asyncio.SSLConnection)
+    assert not {"self", "args", "kwargs"} & redis_py.parameters_of(redis.SSLConnection)
 
 
 def test_urls_are_parsed() -> None:
@@ -109,52 +106,6 @@ def test_which_connections_speak_plain_resp2() -> None:
     assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=3))
     assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=2, health_check_interval=30))
     assert not redis_py.speaks_plain_resp2(Instrumented(protocol=2))
-
-
-class Dialling(redis_py.Dialled, redis.asyncio.Connection):
-    """A connection that is dialled in a thread."""
-
-
-def test_asyncio_connections_over_a_socket(server: EmbeddedServer) -> None:
-    """``_connect`` and ``_connection_arguments``."""
-
-    async def main() -> None:
-        # A port of no server's shows that redis-py itself connects nowhere.
-        connection = Dialling(host="127.0.0.1", port=1, protocol=2)
-        connection.locate = lambda until: ("127.0.0.1", server.port)
-        await connection.connect()
-        redis_py.write(connection, b"*1\r\n$4\r\nPING\r\n")
-        assert await connection.read_response(disable_decoding=True) == b"PONG"
-        await connection.disconnect()
-
-    asyncio.run(main())
-
-
-def test_taking_the_writer_of_an_asyncio_connection(server: EmbeddedServer) -> None:
-    """``_reader`` and ``_writer``: without them redis-py takes it for closed."""
-
-    async def main() -> None:
-        connection = redis.asyncio.Connection(port=server.port, protocol=2)
-        assert redis_py.take_writer(connection) is None
-        await connection.connect()
-        writer = redis_py.take_writer(connection)
-        assert isinstance(writer, asyncio.StreamWriter)
-        assert not connection.is_connected
-        writer.transport.abort()
-
-    asyncio.run(main())
-
-
-def test_closing_the_socket_of_a_loop_that_was_closed(server: EmbeddedServer) -> None:
-    """``_sock`` and ``_closing`` of asyncio's transports; a warning would tell what is left."""
-    loop = asyncio.new_event_loop()
-    connection = redis.asyncio.Connection(port=server.port, protocol=2)
-    loop.run_until_complete(connection.connect())
-    descriptor = connection._writer.get_extra_info("socket")
-    loop.close()
-    redis_py.close_without_loop(redis_py.take_writer(connection))
-    assert descriptor.fileno() == -1
-    redis_py.close_without_loop(None)
 
 
 def test_replies_are_read_raw(connection: Any) -> None:

@@ -85,6 +85,19 @@ def test_a_reply_that_comes_in_pieces(
     assert not replies._buffer
 
 
+@pytest.mark.parametrize(("sent", "expected"), MIXED[:-1], ids=lambda item: repr(item)[:20])
+def test_a_reply_that_has_not_come_whole(
+    sent: bytes, expected: Any, ends: tuple[Connection, socket.socket]
+) -> None:
+    """It is read once it has, from a socket that does not block."""
+    replies, server = ends
+    replies.origin._sock.setblocking(False)
+    for number in range(len(sent)):
+        assert replies.read_arrived() is NOTHING
+        server.sendall(sent[number : number + 1])
+    assert replies.read_arrived() == expected
+
+
 def test_errors_are_those_of_redis_py(ends: tuple[Connection, socket.socket]) -> None:
     replies, server = ends
     server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")

@@ -18,7 +18,7 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.transport.connections import leave_to_parent, listening_connection
+from django_redis_lock.transport.connections import leave_to_parent, new_connection
 from django_redis_lock.transport.receiving import Liveness, ReceivingHub
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
@@ -81,24 +81,23 @@ class ClusterListener:
             address = self._topology.address(SHARD_SLOTS[shard])
             shards = [one for one, slot in enumerate(SHARD_SLOTS)
                       if self._topology.known(slot) == address]  # fmt: skip
-            connection = listening_connection(self._topology.pool(address))
+            connection = new_connection(self._topology.pool(address))
             ear = _Ear(connection, address, shards)
             try:
                 connection.connect()
                 ear.subscribe(self._channel(one) for one in shards)
-            except MovedError as error:
-                connection.disconnect()
-                self._topology.moved(error.slot_id, error, address)
-            except ResponseError as error:
-                connection.disconnect()
-                if not (self._sharded and "unknown command" in str(error).lower()):
-                    raise
-                self._sharded = False
             except BaseException as error:
                 connection.disconnect()
-                if isinstance(error, RedisError | OSError):
-                    self._topology.suspect(address)
-                raise
+                if isinstance(error, MovedError):
+                    self._topology.moved(error.slot_id, error, address)
+                elif isinstance(error, ResponseError):
+                    if not (self._sharded and "unknown command" in str(error).lower()):
+                        raise
+                    self._sharded = False
+                else:
+                    if isinstance(error, RedisError | OSError):
+                        self._topology.suspect(address)
+                    raise
             else:
                 return ear
         raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")

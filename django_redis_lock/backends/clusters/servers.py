@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import chain
 from operator import itemgetter
@@ -21,15 +21,14 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.backends.index import Index, Indexes, ReadPages
-from django_redis_lock.backends.servers import Servers, numbers
+from django_redis_lock.backends.index import ReadPages
+from django_redis_lock.backends.servers import check_replicas, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Steps
+from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.waiting import Hub
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
-from django_redis_lock.transport.connections import asyncio_connection
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas
 from django_redis_lock.transport.receiving import ReceivingHub
@@ -43,7 +42,7 @@ Join = Callable[[list[Any]], Any]
 """What makes the answer to a call of the answers to its parts."""
 
 
-class Cluster(Servers):
+class Cluster:
     """The nodes of a cluster."""
 
     def __init__(
@@ -51,26 +50,26 @@ class Cluster(Servers):
         location: Location,
         key_prefix: str,
         replicas: Replicas | None,
-        give_back: Callable[[str, str, float], object],
     ) -> None:
-        super().__init__(location, replicas)
+        self.location = location
+        self.replicas = replicas
         if "{" in key_prefix or "}" in key_prefix:
             raise InvalidLockBackend(
                 f"LOCKS[{location.using!r}]['KEY_PREFIX'] is {key_prefix!r}; braces would choose "
                 f"the slot of a key in the cluster, so leave them out."
             )
         self.topology = Topology(location.urls or [])
+        check_replicas(replicas, self.topology.arguments, location.using)
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
         self._channel_prefix = f"{key_prefix}-grant"
-        self._give_back = give_back
         self._clients: dict[Address, BlockingClient] = {}
         self._async_clients: dict[Address, AsyncClient] = {}
 
-    def make_hub(self, scheme: str) -> Hub:
+    def make_hub(self, scheme: str, give_back: Callable[[str, str, float], object]) -> Hub:
         """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._channel_prefix)
-        return ReceivingHub(listener, self._give_back, confirming=True)
+        return ReceivingHub(listener, give_back, confirming=True)
 
     def check_scheme(self, scheme: str) -> None:
         """Raise ``InvalidLockBackend`` for a waiting scheme that a cluster does not have."""
@@ -88,7 +87,6 @@ class Cluster(Servers):
         self._clients, self._async_clients = {}, {}
         for client in clients:
             client.close()
-        self.topology.close()
 
     @property
     def pool(self) -> redis.ConnectionPool:
@@ -98,13 +96,13 @@ class Cluster(Servers):
     def pools(self) -> list[redis.ConnectionPool]:
         return [self.topology.pool(address) for address in self.topology.masters()]
 
-    def packing_at(self, pool: redis.ConnectionPool) -> Packing:
-        """Return the keys of a shard that a master serves."""
-        for shard, slot in enumerate(SHARD_SLOTS):
+    def tag_at(self, pool: redis.ConnectionPool) -> str:
+        """Return the tag of a shard that a master serves."""
+        for tag, slot in zip(TAGS, SHARD_SLOTS, strict=True):
             address = self.topology.known(slot)
             if address is not None and self.topology.pool(address) is pool:
-                return self._packings[shard]
-        return self._packings[0]
+                return tag
+        return TAGS[0]
 
     def together(self, name: str) -> Hashable:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
@@ -121,16 +119,8 @@ class Cluster(Servers):
         sent = (self._asend(*part) for part in parts)
         return join(_without_errors(await asyncio.gather(*sent, return_exceptions=True)))
 
-    def post(self, call: Call) -> None:
-        """Carry out a call whose reply is not needed; it waits, to follow a slot that moved."""
-        self.call(call)
-
-    async def apost(self, call: Call) -> None:
-        await self.acall(call)
-
-    def read_index(self, pattern: str, size: int) -> Steps[Index]:
-        # With pages of one name, a lock that is renewed again and again would fill them for ever.
-        return Indexes(pattern, SHARDS).read(max(2, size // SHARDS))
+    # These wait for the reply that nobody needs, to follow a slot that moved.
+    post, apost = call, acall
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
@@ -187,20 +177,14 @@ class Cluster(Servers):
         raise _disagreement(slot)
 
     def _client(self, address: Address) -> BlockingClient:
-        client = self._clients.get(address)
-        if client is None:
-            pool = self.topology.pool(address)
-            self.timeout_of(pool)
-            client = self._clients.setdefault(address, BlockingClient(pool))
-        return client
+        return self._clients.get(address) or self._clients.setdefault(
+            address, BlockingClient(self.topology.pool(address))
+        )
 
     def _async_client(self, address: Address) -> AsyncClient:
-        client = self._async_clients.get(address)
-        if client is None:
-            pool = self.topology.pool(address)
-            client = AsyncClient(lambda: asyncio_connection(pool), self.timeout_of(pool))
-            client = self._async_clients.setdefault(address, client)
-        return client
+        return self._async_clients.get(address) or self._async_clients.setdefault(
+            address, AsyncClient(self.topology.pool(address))
+        )
 
     def _failed(self, slot: int, address: Address, error: Exception) -> None:
         """Follow a redirection. Raises any other error; one may say that the node is no master."""
@@ -227,7 +211,7 @@ def _disagreement(slot: int) -> RedisError:
     )
 
 
-def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
+def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
     match call:
         case calls.Renew(leases=leases, at_least=at_least, until=until):
             order = _by_shard(lease[0] for lease in leases)
@@ -247,9 +231,9 @@ def _calls_of_shards(call: Call) -> tuple[dict[int, Call], Join]:
         case calls.ReadHistory():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case ReadPages(parts=parts):
-            unread = [number for number, part in enumerate(parts) if part.more]
-            return {shard: call.of(shard) for shard in unread}, lambda pages: [
-                pages[unread.index(shard)] if shard in unread else None for shard in range(SHARDS)
+            unread = {shard: part for shard, part in enumerate(parts) if part is not None}
+            return unread, lambda pages: [
+                dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)
             ]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 
@@ -264,9 +248,6 @@ def _by_shard(names: Iterable[str]) -> dict[int, list[int]]:
 
 def _in_order(order: dict[int, list[int]], answers: list[Any], each: int = 1) -> list[Any]:
     """Return the values of all answers, of which ``each`` belong to one name, in order of names."""
-    found = {
-        number: answer[start : start + each]
-        for own, answer in zip(order.values(), answers, strict=True)
-        for number, start in zip(own, range(0, len(answer), each), strict=True)
-    }
-    return [*chain(*(found[number] for number in sorted(found)))]
+    groups = zip(*[chain(*answers)] * each, strict=True)
+    pairs = zip(chain(*order.values()), groups, strict=True)
+    return [*chain(*(group for _, group in sorted(pairs, key=itemgetter(0))))]

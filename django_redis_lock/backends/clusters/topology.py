@@ -10,25 +10,21 @@ exclude each other.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import random
 import threading
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
-from time import monotonic
 from typing import Any
 
 import redis
 from redis.crc import key_slot
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, RedisError
 
-from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.support.threads import start_in_thread
-from django_redis_lock.transport.connections import DEFAULTS
-from django_redis_lock.transport.redis_py import masters_of, parse_url
+from django_redis_lock.support.process import InThread, forget_after_fork
+from django_redis_lock.transport.connections import DEFAULTS, new_connection
+from django_redis_lock.transport.redis_py import parse_url
 
 Address = tuple[str, int]
 
@@ -70,8 +66,8 @@ class Topology:
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
-        # All have the same user, password and options.
-        self._arguments: dict[str, Any] = {**DEFAULTS, **parse_url(urls[0]), "protocol": 2}
+        self.arguments: dict[str, Any] = {**DEFAULTS, **parse_url(urls[0]), "protocol": 2}
+        """Of the connections: all nodes have the same user, password and options."""
         self._seeds = [_address_in(url) for url in urls]
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
@@ -84,21 +80,18 @@ class Topology:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the thread that reads the slots; the pools handle the fork themselves."""
+        """Forget the thread that reads the slots."""
         self._mutex = threading.Lock()
-        self._reading: Future[None] | None = None
+        self._reading: InThread[None] | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
+        """Return the settings of the connections to a node."""
         pool = self._pools.get(address)
         if pool is None:
             host, port = address
-            pool = redis.ConnectionPool(**{**self._arguments, "host": host, "port": port})
+            pool = redis.ConnectionPool(**{**self.arguments, "host": host, "port": port})
             pool = self._pools.setdefault(address, pool)
         return pool
-
-    def close(self) -> None:
-        for pool in list(self._pools.values()):
-            pool.disconnect()
 
     def known(self, slot: int) -> Address | None:
         """Return the master of a slot if it is known, without a round trip."""
@@ -111,7 +104,7 @@ class Topology:
         """
         if self._stale or slot not in self._masters:
             try:
-                self._read().result(None if until == math.inf else max(0.0, until - monotonic()))
+                self._read().result(until)
             except TimeoutError:
                 raise redis.exceptions.TimeoutError(
                     "No node said in time which slots it serves"
@@ -120,7 +113,7 @@ class Topology:
 
     async def aaddress(self, slot: int) -> Address:
         if self._stale or slot not in self._masters:
-            await asyncio.wrap_future(self._read())
+            await self._read().aresult()
         return self._read_address(slot)
 
     def _read_address(self, slot: int) -> Address:
@@ -148,11 +141,11 @@ class Topology:
             self._read({slot: to})
             self.changed()
 
-    def _read(self, moved: dict[int, Address] | None = None) -> Future[None]:
+    def _read(self, moved: dict[int, Address] | None = None) -> InThread[None]:
         """Read who serves the slots, in a thread; all callers meanwhile share the outcome."""
         with self._mutex:
-            if self._reading is None or self._reading.done():
-                self._reading = start_in_thread(partial(self._read_now, moved or {}))
+            if self._reading is None or self._reading.done:
+                self._reading = InThread(partial(self._read_now, moved or {}))
             return self._reading
 
     def _read_now(self, moved: dict[int, Address]) -> None:
@@ -162,13 +155,43 @@ class Topology:
         if suspect in nodes and len(nodes) > 1:
             nodes.remove(suspect)
         try:
-            masters, self._nodes = masters_of(nodes, SHARD_SLOTS, self._arguments)
+            masters, self._nodes = self._ask(nodes)
         except BaseException:
             self._stale = True
             raise
         self._masters = {**masters, **moved}  # a redirection counts for more
         self._stale = False
         self.changed()
+
+    def _ask(self, nodes: Sequence[Address]) -> tuple[dict[int, Address], list[Address]]:
+        """Ask nodes until one answers; return the masters of the shards' slots, and all nodes."""
+        why: Exception | None = None
+        for node in nodes:
+            connection = new_connection(self.pool(node))
+            try:
+                connection.connect()
+                connection.send_command("CLUSTER", "SLOTS")
+                ranges = connection.read_response(disable_decoding=True)
+            except (RedisError, OSError) as error:
+                why = error
+                continue
+            finally:
+                connection.disconnect()
+            masters: dict[int, Address] = {}
+            found: list[Address] = []
+            for first, last, *serving in ranges:
+                # A node whose host the others do not know has that of the node that was asked.
+                addresses = [
+                    (node[0] if host in (b"", b"?", None) else host.decode(), port)
+                    for host, port, *_ in serving
+                ]
+                found += addresses
+                masters |= {slot: addresses[0] for slot in SHARD_SLOTS if first <= slot <= last}
+            if masters:
+                return masters, list(dict.fromkeys(found))
+        raise redis.exceptions.ConnectionError(
+            f"none of {len(nodes)} nodes says which slots it serves: {why or 'they serve none'}"
+        )
 
 
 def _address_in(url: str) -> Address:

@@ -16,7 +16,7 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
-from django_redis_lock.backends.index import Index, Indexes, ReadPages
+from django_redis_lock.backends.index import ReadPages
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.servers import (
     Admit,
@@ -76,6 +76,7 @@ class RedlockLockBackend(BaseLockBackend):
             Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in check_servers(self.alias, location)
         ]
+        self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, INTERVAL)
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
@@ -355,10 +356,6 @@ class RedlockLockBackend(BaseLockBackend):
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
-
-    def _read_index(self, pattern: str) -> Steps[Index]:
-        """Read the locks of all servers. Those without a majority turn out to have no holder."""
-        return Indexes(pattern, len(self.servers), same=True).read(10 * self.page_size)
 
 
 class Clocks:
