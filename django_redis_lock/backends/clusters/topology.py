@@ -81,7 +81,7 @@ class Topology:
 
     def after_fork(self) -> None:
         """Forget the thread that reads the slots."""
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a signal handler may call while its thread has it
         self._reading: InThread[None] | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
