@@ -33,7 +33,7 @@ from django_redis_lock.celery.private import (
     when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
-from django_redis_lock.celery.sending import Sending, due_as_broker_can
+from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -231,7 +231,6 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
-        message = due_as_broker_can(task, args, kwargs, message)
         arguments = tuple(args or ()), dict(kwargs or {})
         publish = partial(apply_async, task, args, kwargs)
         return Sending(guard.options, task, arguments, message, publish).send(guard.key)

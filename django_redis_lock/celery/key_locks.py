@@ -25,7 +25,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
@@ -112,109 +112,6 @@ class TaskLock(Lock):
         return monotonic() + STOP_EVERY
 
 
-@dataclass(eq=False)
-class KeyLocks:
-    """The locks of one key, for one task: as many as may run at once, and its reservations."""
-
-    options: Options
-    key: str
-    _task: Any
-    _task_id: str | None
-
-    @cached_property
-    def names(self) -> list[str]:
-        """The locks of which a run needs one. Raises ``TypeError`` or ``ValueError``."""
-        count = self.options.concurrency
-        if count > 1:
-            return [_marked(self.key, str(number + 1)) for number in range(count)]
-        return [name_of_run(self.key)]
-
-    @cached_property
-    def reservations(self) -> tuple[str, str]:
-        """The locks of waiting messages with scope ``queue``.
-
-        The second is for a message that waits behind one which is no longer superseded. They belong
-        to the task, and the lock of the run to all tasks with the key. Raises ``TypeError`` or
-        ``ValueError``.
-        """
-        name = self._task.name
-        return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
-
-    @property
-    def backend(self) -> BaseLockBackend:
-        return locks[self.options.using]
-
-    def lock(
-        self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
-    ) -> TaskLock:
-        """Return a handle; ``using`` overrides the alias of the task."""
-        lock = TaskLock(
-            partial(locks.__getitem__, using or self.options.using),
-            name,
-            timeout,
-            metadata={"worker": FAMILY, **metadata},
-            task_id=self._task_id,
-            task_name=self._task.name,
-        )
-        lock.task, lock.task_id = self._task, self._task_id
-        return lock
-
-    def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
-        """Take a free lock by a handle for its name; return ``None`` if all are held."""
-        for name in random.sample(self.names, len(self.names)):
-            lock = handle(name)
-            if lock.acquire(blocking=False):
-                return lock
-        return None
-
-    def holders(self, names: Sequence[str] = ()) -> list[Holder]:
-        """Return the holders of some locks, by default of those of which a run needs one."""
-        return list(self.backend.holders_of(names or self.names))
-
-
-def name_of_run(key: str) -> str:
-    """Return the name of the one lock that a run needs."""
-    return _marked(key, "run") if MARK in key else key
-
-
-def queued_since(reserved: Holder) -> float:
-    """Return since when the work of a reservation has waited, in seconds of the server's clock."""
-    text = reserved.metadata.get(SINCE, "+0")
-    taken_at = (reserved.fence or 0) / 1_000_000
-    return float(text) + (taken_at if text.startswith("+") else 0.0)
-
-
-def clock_at(holder: Holder, seconds: float = 0.0) -> int:
-    """Return the server's clock when a holder was read, in microseconds, and some seconds on."""
-    return (holder.fence or 0) + round(((holder.held_for or 0.0) + seconds) * 1_000_000)
-
-
-def sent_mark(sent: float) -> dict[str, str]:
-    """Return the part of a holder's metadata that tells tasks of one id apart."""
-    return {"sent": repr(sent)} if sent else {}
-
-
-def sent_of(holder: Holder) -> float:
-    """Return what ``sent_mark`` has put into a holder's metadata; 0 for nothing."""
-    return float(holder.metadata.get("sent", 0))
-
-
-def _marked(key: str, part: str) -> str:
-    """Return the name of a lock that differs from every key, and for every key and part.
-
-    A key that has the mark itself is never the name of its run's lock, so the part after the last
-    mark tells the names apart.
-    """
-    name = f"{check_name(key)}{MARK}{part}"
-    if len(name) <= MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
-        return name
-    digest = "#" + hashlib.sha256(f"{key}\0{part}".encode()).hexdigest()[:32]
-    return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
-
-
-# What a task's message says about its lock, and what is stored of its end.
-
-
 @dataclass(frozen=True)
 class Slip:
     """The header that travels with a message from sender to worker, and through retries."""
@@ -257,11 +154,11 @@ class Slip:
         )
 
     @classmethod
-    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
-        """Return the slip in a message's headers, if it belongs to the task."""
+    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Slip:
+        """Return the slip in a message's headers, or ``NO_SLIP`` if none belongs to the task."""
         found = (headers or {}).get(HEADER)
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
-            return None
+            return NO_SLIP
         known = cls.__dataclass_fields__
         return cls(**{key: value for key, value in found.items() if key in known})
 
@@ -269,10 +166,116 @@ class Slip:
 NO_SLIP = Slip("")
 
 
-def slip_in(request: Any) -> Slip | None:
+def slip_in(request: Any) -> Slip:
     """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
     attributes = vars(request)
     return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
+
+
+@dataclass(eq=False)
+class GuardedCall:
+    """A call of a guarded task, or its sending, with the locks of its key.
+
+    There are as many as may run at once, and the task's reservations.
+    """
+
+    options: Options
+    task: Any
+    task_id: str | None
+    arguments: Arguments = ((), {})
+    key: str = ""
+
+    slip = NO_SLIP
+
+    @cached_property
+    def names(self) -> list[str]:
+        """The locks of which a run needs one. Raises ``TypeError`` or ``ValueError``."""
+        count = self.options.concurrency
+        if count > 1:
+            return [_marked(self.key, str(number + 1)) for number in range(count)]
+        return [name_of_run(self.key)]
+
+    @cached_property
+    def reservations(self) -> tuple[str, str]:
+        """The locks of waiting messages with scope ``queue``.
+
+        The second is for a message that waits behind one which is no longer superseded. They belong
+        to the task, and the lock of the run to all tasks with the key. Raises ``TypeError`` or
+        ``ValueError``.
+        """
+        name = self.task.name
+        return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
+
+    @property
+    def backend(self) -> BaseLockBackend:
+        return locks[self.options.using]
+
+    def handle(
+        self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
+    ) -> TaskLock:
+        """Return a handle; ``using`` overrides the alias of the task."""
+        if self.slip.sent:
+            metadata["sent"] = repr(self.slip.sent)
+        lock = TaskLock(
+            partial(locks.__getitem__, using or self.options.using),
+            name,
+            timeout,
+            metadata={"worker": FAMILY, **metadata},
+            task_id=self.task_id,
+            task_name=self.task.name,
+        )
+        lock.task, lock.task_id = self.task, self.task_id
+        return lock
+
+    def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
+        """Take a free lock by a handle for its name; return ``None`` if all are held."""
+        for name in random.sample(self.names, len(self.names)):
+            lock = handle(name)
+            if lock.acquire(blocking=False):
+                return lock
+        return None
+
+    def holders(self, names: Sequence[str] = ()) -> list[Holder]:
+        """Return the holders of some locks, by default of those of which a run needs one."""
+        return list(self.backend.holders_of(names or self.names))
+
+
+def name_of_run(key: str) -> str:
+    """Return the name of the one lock that a run needs."""
+    return _marked(key, "run") if MARK in key else key
+
+
+def queued_since(reserved: Holder) -> float:
+    """Return since when the work of a reservation has waited, in seconds of the server's clock."""
+    text = reserved.metadata.get(SINCE, "+0")
+    taken_at = (reserved.fence or 0) / 1_000_000
+    return float(text) + (taken_at if text.startswith("+") else 0.0)
+
+
+def clock_at(holder: Holder, seconds: float = 0.0) -> int:
+    """Return the server's clock when a holder was read, in microseconds, and some seconds on."""
+    return (holder.fence or 0) + round(((holder.held_for or 0.0) + seconds) * 1_000_000)
+
+
+def sent_of(holder: Holder) -> float:
+    """Return when a holder's task was sent, if its id is the caller's; 0 if unknown."""
+    return float(holder.metadata.get("sent", 0))
+
+
+def _marked(key: str, part: str) -> str:
+    """Return the name of a lock that differs from every key, and for every key and part.
+
+    A key that has the mark itself is never the name of its run's lock, so the part after the last
+    mark tells the names apart.
+    """
+    name = f"{check_name(key)}{MARK}{part}"
+    if len(name) <= MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
+        return name
+    digest = "#" + hashlib.sha256(f"{key}\0{part}".encode()).hexdigest()[:32]
+    return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
+
+
+# What is stored of a task's end.
 
 
 def is_made_up(task_id: str) -> bool:

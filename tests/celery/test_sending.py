@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -307,7 +307,7 @@ def test_message_that_had_a_place_needs_none(
 ) -> None:
     """It says so itself, or is a retry."""
     task = consumer.task(body, scope=scope)
-    other = key_locks(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
+    other = key_locks(task, "other").handle(place_of(task, scope), 60, state=QUEUED)
     assert other.acquire(blocking=False)
     options = {"headers": header} if header else {"retries": 1}
     message = consumer.send(task, task_id="id", **options)
@@ -412,7 +412,7 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
     task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
     message = consumer.send(task)
     if how == "unguarded":
-        monkeypatch.setattr(KeyLocks, "take", unavailable)
+        monkeypatch.setattr(GuardedCall, "take", unavailable)
         monkeypatch.setattr(TaskLock, "take_over", unavailable)
     assert isinstance(consumer.deliver(message), Retry)
     slip = slip_of(consumer.message())
