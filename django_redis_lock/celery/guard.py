@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -24,12 +24,11 @@ from django_redis_lock.celery.private import (
     PromiseProxy,
     Proxy,
     active_apps,
-    annotations_of,
+    annotate_first,
     argument_models,
     connect_on_app_finalize,
     function_of,
     running_task,
-    set_annotations,
     when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
@@ -385,7 +384,8 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    _annotate(*active_apps())
+    for app in active_apps():
+        annotate_first(app, _guard_class)
     return marked
 
 
@@ -395,8 +395,8 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    _annotate(*active_apps())
     for app in active_apps():
+        annotate_first(app, _guard_class)
         if app.finalized:
             _guard_tasks(app)
 
@@ -443,28 +443,8 @@ def _guard_tasks(app: Any) -> None:
             _guard_class(task.__class__)  # type() would be that of a proxy
 
 
-class Annotations:
-    """The annotations of an app, preceded by one that puts guards in place."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._before = vars(app).get("annotations")
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self
-        yield from annotations_of(self._app) if self._before is None else self._before
-
-    annotate = staticmethod(_guard_class)
-
-
-def _annotate(*apps: Any) -> None:
-    for app in apps:
-        if not isinstance(vars(app).get("annotations"), Annotations):
-            set_annotations(app, Annotations(app))
-
-
 def _on_finalize(app: Any) -> None:
-    _annotate(app)
+    annotate_first(app, _guard_class)
     app.on_after_finalize.connect(lambda **kwargs: _guard_tasks(app), weak=False)
 
 

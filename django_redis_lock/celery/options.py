@@ -80,10 +80,6 @@ class Options:
         self.queue_policy = "callable" if callable(on_queue) else on_queue
         self.run_policy = "callable" if callable(on_run) else on_run
         wait = self.blocking_timeout
-        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != "wait":
-            raise ValueError(
-                f"blocking_timeout={wait!r} requires on_conflict='wait'; leave it out."
-            )
         if not isinstance(self.timeout, Default):
             self.timeout = check_timeout(self.timeout)
         if not isinstance(wait, Default):
@@ -136,6 +132,7 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
     for name, has_effect, needed in (
         ("queue_timeout", options.scope != "run", in_queue),
         ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
+        ("blocking_timeout", options.run_policy == "wait", "on_conflict='wait'"),
         ("max_retries", retry, "on_conflict='retry'"),
         ("supersede_for", supersede, "on_conflict='supersede'"),
     ):
