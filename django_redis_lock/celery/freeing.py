@@ -5,10 +5,8 @@ server. So each alias of LOCKS has a thread of its own, from its first work on. 
 message, its parent releases the reservation by its ticket: nothing happens if a run has used that.
 When a worker starts, it releases what killed workers left on its host.
 
-Celery reports a death late (it may check only every five seconds), or too early (the hooks of a
-hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
-the message is delivered again). So the parent watches its children itself. It lists the held locks
-when a child is gone, never before, and releases those whose process is.
+Celery reports a death late, too early or not at all. So the parent watches its children itself. It
+lists the held locks when a child is gone, never before, and releases those whose process is.
 """
 
 from __future__ import annotations

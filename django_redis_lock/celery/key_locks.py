@@ -114,31 +114,22 @@ class TaskLock(Lock):
 
 @dataclass(frozen=True)
 class Slip:
-    """The header that travels with a message from sender to worker, and through retries."""
+    """The header that travels with a message from sender to worker, and through retries.
+
+    The reference of Celery describes its fields under "Message header".
+    """
 
     task_id: str
-    """The task that the slip belongs to; it is void in another task's message."""
     lock: str = ""
-    """The lock taken when the task was sent."""
     ticket: str = ""
-    """The ``token_id`` by which the run takes that lock over."""
     good_until: int = 0
-    """When that lock's lease ends, by the server's clock in microseconds, like a fence."""
     attempts: int = 0
-    """How often the task went back to the queue because another instance was running."""
     duplicate_of: dict[str, Any] | None = None
-    """Who held the lock when the task was sent, if it was sent only to report that."""
     using: str = ""
-    """The alias of LOCKS that has the lock."""
     follows: int = 0
-    """The fence of the run that sent this message in its own place: a retry or replacement."""
     sent: float = 0.0
-    """When a task with an id of the caller's was sent, in seconds since the epoch by the sender's
-    clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
     wait_until: int = 0
-    """When a task that waits gives up, like ``good_until``; 0 if it has not gone back yet."""
     redelivered: bool = False
-    """Whether another delivery of the message had begun when it was sent again."""
 
     def header(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}

@@ -75,12 +75,6 @@ def was_recycled(child: Any) -> bool:
     return bool(child._popen is not None and child._popen.returncode == EX_RECYCLE)
 
 
-def check_arguments(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise ``TypeError`` if arguments don't fit a task, as ``apply_async`` does."""
-    if task.typing and hasattr(task, "__header__"):  # class-based tasks have none
-        task.__header__(*args, **kwargs)
-
-
 def execution_options(task: Any) -> dict[str, Any]:
     """Return what a task's own attributes say about its messages, such as ``expires``."""
     options: dict[str, Any] = task._get_exec_options()

@@ -33,7 +33,6 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import (
-    check_arguments,
     delays_by_whole_seconds,
     execution_options,
 )
@@ -93,7 +92,6 @@ class Sending(GuardedCall):
         self.slip = Slip(self.task_id, sent=sent)
         if run is None and self.options.scope == "run":
             return self._publish_with(self.slip) if sent else self._publish(**message)
-        check_arguments(task, *self.arguments)
         result = self._send_guarded(make_key, run)
         if run is not None:
             run.followed = True
