@@ -20,7 +20,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from celery import bootsteps, states
-from celery.signals import worker_init, worker_shutdown, worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
 from django.conf import settings
 from django.utils import timezone
 
@@ -337,13 +337,9 @@ class Stopping(bootsteps.StartStopStep):
 
 
 def _on_init(sender: Any, **kwargs: Any) -> None:
+    _stops[0] = 0  # an earlier worker may have run in this process
     sender.app.steps["worker"].add(Stopping)
-
-
-def _on_shutdown(**kwargs: Any) -> None:
-    _stops[0] = 0  # another worker may start in this process
 
 
 worker_init.connect(_on_init, weak=False)
 worker_shutting_down.connect(_end_waits, weak=False)
-worker_shutdown.connect(_on_shutdown, weak=False)

@@ -14,7 +14,7 @@ import pytest
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.result import AsyncResult
-from celery.signals import worker_shutdown, worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
@@ -929,11 +929,11 @@ def test_lock_is_released_if_a_signal_comes_when_it_was_taken(
 
 
 @pytest.fixture
-def stop() -> Iterator[Callable[[], object]]:
+def stop(consumer: Consumer) -> Iterator[Callable[[], object]]:
     """Tell this process, as if it were a worker, that it is to stop."""
     news = {"sig": "TERM", "how": "Warm", "exitcode": 0}
     yield lambda: worker_shutting_down.send(sender="this one", **news)
-    worker_shutdown.send(sender="this one")
+    worker_init.send(sender=consumer)
 
 
 @pytest.mark.parametrize(
