@@ -18,7 +18,7 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
-from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
+from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key
 from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
 from django_redis_lock.celery.private import (
     PromiseProxy,
@@ -61,8 +61,6 @@ class Guard:
         self._defaults: Mapping[str, Any] = {}
         self.key_makers: dict[type, KeyMaker] = {}
         """Those of the classes that it guards, each of which may have a ``run`` of its own."""
-        self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
-        """Those of calls, with the defaults as they were before any body ran."""
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
 
@@ -88,14 +86,12 @@ class Guard:
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
         # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
-        if run not in self._signatures:
-            signature = inspect.signature(run)
-            if not isinstance(run, staticmethod):
-                own = list(signature.parameters.values())[1:]
-                signature = signature.replace(parameters=own)
-            self._signatures[run] = with_own_defaults(signature)
+        signature = inspect.signature(run)
+        if not isinstance(run, staticmethod):
+            own = list(signature.parameters.values())[1:]
+            signature = signature.replace(parameters=own)
         as_models = argument_models(cls.run, is_static(cls))
-        self.key_makers[cls] = self.make_keys(cls.run, self._signatures[run], as_models)
+        self.key_makers[cls] = self.make_keys(cls.run, signature, as_models)
 
     def make_keys(
         self,
@@ -122,8 +118,9 @@ class Guard:
         """
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
-        if installed is None:
+        if cls not in self.key_makers:
             self._add_key_maker(cls)
+        if installed is None:
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
 

@@ -170,26 +170,19 @@ def _binder(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:
     ]
     taken = str(inspect.Signature(bare))[1:-1]
     returned = ", ".join(f"{item.name!r}: {item.name}" for item in parameters)
-    defaults = [item.default for item in parameters]
+    defaults = [_copied(item.default) for item in parameters]
     made: Callable[..., dict[str, Any]]
     made = eval(f"lambda {taken}: {{{returned}}}", {"defaults": defaults})  # noqa: S307 - of names
     made.__qualname__ = "run"  # in the TypeError for arguments that don't fit
     return made
 
 
-def with_own_defaults(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature with copies of the defaults, which the function may change."""
-
-    def copied(default: Any) -> Any:
-        try:
-            return copy.deepcopy(default)
-        except Exception:  # of what can't be copied
-            return default
-
-    parameters = signature.parameters.values()
-    return signature.replace(
-        parameters=[item.replace(default=copied(item.default)) for item in parameters]
-    )
+def _copied(default: Any) -> Any:
+    """Return a copy of a default, which the function may change."""
+    try:
+        return copy.deepcopy(default)
+    except Exception:  # of what can't be copied
+        return default
 
 
 def check_key(key: Key, unique_on: UniqueOn) -> None:
