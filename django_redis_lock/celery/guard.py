@@ -398,11 +398,6 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
             _guard_tasks(app)
 
 
-def is_unguarded(task: Any) -> bool:
-    """Whether a task's function is decorated, but its guard could not be put in place."""
-    return _guard_for(task.__class__) is not None and not hasattr(task, GUARD)
-
-
 def _unguarded_task(guard: Guard) -> Any:
     """Return the running task if this call has bypassed its guard, else ``None``.
 
@@ -424,20 +419,20 @@ def _unguarded_task(guard: Guard) -> Any:
     return task
 
 
-def _guard_for(cls: type[AnyTask]) -> Guard | None:
+def guard_for(cls: type[AnyTask]) -> Guard | None:
+    """Return the guard with which the function of a task is decorated."""
     return getattr(cls.run, GUARD, None) or _shared.get(function_of(cls))
 
 
 def _guard_class(cls: type[AnyTask]) -> None:
-    guard = _guard_for(cls)
+    guard = guard_for(cls)
     if guard is not None:
         guard.install(cls)
 
 
 def _guard_tasks(app: Any) -> None:
     for task in list(app.tasks.values()):
-        if not hasattr(task, GUARD):
-            _guard_class(task.__class__)  # type() would be that of a proxy
+        _guard_class(task.__class__)  # type() would be that of a proxy
 
 
 def _on_finalize(app: Any) -> None:

@@ -79,11 +79,10 @@ class Options:
         self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
         self.queue_policy = "callable" if callable(on_queue) else on_queue
         self.run_policy = "callable" if callable(on_run) else on_run
-        wait = self.blocking_timeout
         if not isinstance(self.timeout, Default):
             self.timeout = check_timeout(self.timeout)
-        if not isinstance(wait, Default):
-            self.blocking_timeout = check_wait(wait)
+        if not isinstance(self.blocking_timeout, Default):
+            self.blocking_timeout = check_wait(self.blocking_timeout)
         self.countdown = _seconds("countdown", self.countdown, least=0.1)
         if self.max_retries is not None:
             _check_whole("max_retries", self.max_retries, 0)

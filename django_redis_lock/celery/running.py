@@ -121,7 +121,6 @@ class Run(GuardedCall):
     """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
     first_until = 0.0
     _handle: TaskLock | None = None
-    _sent_back = False
 
     def __init__(
         self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
@@ -314,7 +313,7 @@ class Run(GuardedCall):
             if self.task.acks_late:
                 raise Reject(error, requeue=True) from error
             raise
-        self._sent_back = True
+        self.slip = NO_SLIP  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -323,7 +322,7 @@ class Run(GuardedCall):
         ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
         slip = self.slip
-        if not slip.ticket or self._sent_back or slip.using not in locks.settings:
+        if not slip.ticket or slip.using not in locks.settings:
             return False
         try:
             return self._end_reservation(slip.lock, slip.ticket, slip.using)
