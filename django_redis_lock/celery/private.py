@@ -43,15 +43,11 @@ class _Annotations:
     """The annotations of an app, preceded by one that calls ``annotate`` with each task class."""
 
     def __init__(self, app: Any, annotate: Callable[[Any], None]) -> None:
-        self._app = app
-        self._before = vars(app).get("annotations")
-        self.annotate = annotate
+        self._app, self.annotate = app, annotate
 
     def __iter__(self) -> Iterator[Any]:
         yield self
-        if self._before is None:  # the app's configuration may only be read now
-            self._before = prepare_annotations(self._app.conf.task_annotations)
-        yield from self._before
+        yield from prepare_annotations(self._app.conf.task_annotations)  # may be read only now
 
 
 def annotate_first(app: Any, annotate: Callable[[Any], None]) -> None:
