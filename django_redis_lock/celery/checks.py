@@ -14,7 +14,7 @@ from celery.signals import worker_ready
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.celery.guard import GUARD, is_unguarded
+from django_redis_lock.celery.guard import GUARD, guard_for
 from django_redis_lock.celery.options import SETTING, Options, project_defaults
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -58,7 +58,7 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
                 yield _wrong(text, "Set the options that differ at the task.")
             else:
                 yield from _check_task(app, task, options)
-        elif is_unguarded(task):
+        elif guard_for(task.__class__) is not None:
             yield checks.Warning(
                 f"Task {name} is decorated with single_instance_task below Celery's decorator, but "
                 f"its base class already had an app, so it is guarded only from its first run in "

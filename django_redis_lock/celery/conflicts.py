@@ -81,9 +81,6 @@ class TaskAlreadyRunning(LockNotAcquired):
     def __str__(self) -> str:
         return str(self.args[0])
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return type(self), self.args
-
 
 @dataclass(frozen=True)
 class Conflict:

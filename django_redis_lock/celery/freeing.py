@@ -1,22 +1,20 @@
 """Release, in the background, the locks whose holders can't release them.
 
 The parent of a worker serves all its children with one thread, which must not wait for a lock
-server. So each alias of LOCKS has a thread of its own, which ends when there is nothing left to do.
-If a worker drops a message, its parent releases the reservation by its ticket: nothing happens if a
-run has used that. When a worker starts, it releases what killed workers left on its host.
+server. So each alias of LOCKS has a thread of its own, from its first work on. If a worker drops a
+message, its parent releases the reservation by its ticket: nothing happens if a run has used that.
+When a worker starts, it releases what killed workers left on its host.
 
-Celery reports a death late (it may check only every five seconds), or too early (the hooks of a
-hard time limit and of ``revoke(terminate=True)`` run before the child is killed), or not at all (if
-the message is delivered again). So the parent watches its children itself. It lists the held locks
-when a child is gone, never before, and releases those whose process is.
+Celery reports a death late, too early or not at all. So the parent watches its children itself. It
+lists the held locks when a child is gone, never before, and releases those whose process is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
@@ -43,7 +41,7 @@ LAST_CHANCE = 5.0
 RETRY_EVERY = 0.5
 """Seconds between attempts while a server does not answer."""
 MOST = 10_000
-"""How many locks of one alias can be pending; the oldest of more end with their leases."""
+"""How many locks of one alias can be pending; more end with their leases."""
 
 Work = Callable[[BaseLockBackend], None]
 
@@ -62,7 +60,16 @@ def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
 
 
 def _later(using: str, work: Work) -> threading.Event:
-    return _freers.setdefault(using, _Freer(using)).add(work)
+    """Return an event that is set after the first attempt."""
+    attempted = threading.Event()
+    with _mutex:
+        freer = _freers.get(using)
+        if freer is None or not freer.is_alive():
+            freer = _freers[using] = _Freer(using)
+            freer.start()
+    if freer.pending.qsize() < MOST:
+        freer.pending.put((work, attempted))
+    return attempted
 
 
 def finish(seconds: float) -> None:
@@ -70,9 +77,9 @@ def finish(seconds: float) -> None:
     until = monotonic() + seconds
     for freer in _freers.values():
         freer.ended.set()
+        freer.pending.put(None)
     for freer in _freers.values():
-        if (thread := freer.thread) is not None:
-            thread.join(max(0.0, until - monotonic()))
+        freer.join(max(0.0, until - monotonic()))
     _freers.clear()
 
 
@@ -88,55 +95,41 @@ def _release_dead(backend: BaseLockBackend) -> None:
         _release(backend, holder.name, holder.token_id)
 
 
-class _Freer:
-    """The pending work for one alias, done in order by a thread."""
+class _Freer(threading.Thread):
+    """Does the pending work for one alias, in order."""
 
     def __init__(self, using: str) -> None:
+        super().__init__(name=f"django-redis-lock-free-{using}", daemon=True)
         self._using = using
-        self._work: deque[tuple[Work, threading.Event]] = deque(maxlen=MOST)
-        self._mutex = threading.Lock()
-        self.thread: threading.Thread | None = None
+        self.pending: queue.Queue[tuple[Work, threading.Event] | None] = queue.Queue()
         self.ended = threading.Event()
         """Set when no more than one further attempt is to be made."""
 
-    def add(self, work: Work) -> threading.Event:
-        """Return an event that is set after the first attempt."""
-        attempted = threading.Event()
-        with self._mutex:
-            self._work.append((work, attempted))
-            if self.thread is None:
-                name = f"django-redis-lock-free-{self._using}"
-                self.thread = threading.Thread(target=self._run, name=name, daemon=True)
-                self.thread.start()
-        return attempted
-
-    def _run(self) -> None:
+    def run(self) -> None:
         warned = False
-        while (item := self._next()) is not None:
+        item = self.pending.get()
+        while item is not None:
             work, attempted = item
             try:
                 work(locks[self._using])
+                warned = False
             except LockUnavailable as error:
                 if not warned:
                     text = "Locks of LOCKS[%r] can't be released yet: %s"
                     logger.warning(text, self._using, error)
                 warned = True
                 attempted.set()
-                self._work.appendleft(item)
                 if self.ended.is_set():
-                    self._work.clear()
+                    return
                 self.ended.wait(RETRY_EVERY)
+                continue
             except Exception as error:  # also of names from another program's message
                 logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
             attempted.set()
-
-    def _next(self) -> tuple[Work, threading.Event] | None:
-        with self._mutex:
-            if not self._work:
-                self.thread = None
-            return self._work.popleft() if self._work else None
+            item = self.pending.get()
 
 
+_mutex = threading.Lock()
 _freers: dict[str, _Freer] = {}
 
 
@@ -223,8 +216,8 @@ def _on_shutdown(**kwargs: Any) -> None:
 # Messages that a worker drops.
 
 
-def _free_reservation(slip: Slip | None) -> None:
-    if slip is None or not slip.ticket:
+def _free_reservation(slip: Slip) -> None:
+    if not slip.ticket:
         return
     if slip.using in locks.settings:
         free(slip.using, slip.lock, slip.ticket)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, overload
 
@@ -18,22 +18,21 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
-from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key, with_own_defaults
+from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key
 from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
 from django_redis_lock.celery.private import (
     PromiseProxy,
     Proxy,
     active_apps,
-    annotations_of,
+    annotate_first,
     argument_models,
     connect_on_app_finalize,
     function_of,
     running_task,
-    set_annotations,
     when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
-from django_redis_lock.celery.sending import Sending, due_as_broker_can
+from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -62,8 +61,6 @@ class Guard:
         self._defaults: Mapping[str, Any] = {}
         self.key_makers: dict[type, KeyMaker] = {}
         """Those of the classes that it guards, each of which may have a ``run`` of its own."""
-        self._signatures: dict[Callable[..., Any], inspect.Signature] = {}
-        """Those of calls, with the defaults as they were before any body ran."""
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
 
@@ -89,14 +86,12 @@ class Guard:
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
         # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
-        if run not in self._signatures:
-            signature = inspect.signature(run)
-            if not isinstance(run, staticmethod):
-                own = list(signature.parameters.values())[1:]
-                signature = signature.replace(parameters=own)
-            self._signatures[run] = with_own_defaults(signature)
+        signature = inspect.signature(run)
+        if not isinstance(run, staticmethod):
+            own = list(signature.parameters.values())[1:]
+            signature = signature.replace(parameters=own)
         as_models = argument_models(cls.run, is_static(cls))
-        self.key_makers[cls] = self.make_keys(cls.run, self._signatures[run], as_models)
+        self.key_makers[cls] = self.make_keys(cls.run, signature, as_models)
 
     def make_keys(
         self,
@@ -123,8 +118,9 @@ class Guard:
         """
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
-        if installed is None:
+        if cls not in self.key_makers:
             self._add_key_maker(cls)
+        if installed is None:
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
 
@@ -231,7 +227,6 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
-        message = due_as_broker_can(task, args, kwargs, message)
         arguments = tuple(args or ()), dict(kwargs or {})
         publish = partial(apply_async, task, args, kwargs)
         return Sending(guard.options, task, arguments, message, publish).send(guard.key)
@@ -386,7 +381,8 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    _annotate(*active_apps())
+    for app in active_apps():
+        annotate_first(app, _guard_class)
     return marked
 
 
@@ -396,15 +392,10 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    _annotate(*active_apps())
     for app in active_apps():
+        annotate_first(app, _guard_class)
         if app.finalized:
             _guard_tasks(app)
-
-
-def is_unguarded(task: Any) -> bool:
-    """Whether a task's function is decorated, but its guard could not be put in place."""
-    return _guard_for(task.__class__) is not None and not hasattr(task, GUARD)
 
 
 def _unguarded_task(guard: Guard) -> Any:
@@ -428,44 +419,24 @@ def _unguarded_task(guard: Guard) -> Any:
     return task
 
 
-def _guard_for(cls: type[AnyTask]) -> Guard | None:
+def guard_for(cls: type[AnyTask]) -> Guard | None:
+    """Return the guard with which the function of a task is decorated."""
     return getattr(cls.run, GUARD, None) or _shared.get(function_of(cls))
 
 
 def _guard_class(cls: type[AnyTask]) -> None:
-    guard = _guard_for(cls)
+    guard = guard_for(cls)
     if guard is not None:
         guard.install(cls)
 
 
 def _guard_tasks(app: Any) -> None:
     for task in list(app.tasks.values()):
-        if not hasattr(task, GUARD):
-            _guard_class(task.__class__)  # type() would be that of a proxy
-
-
-class Annotations:
-    """The annotations of an app, preceded by one that puts guards in place."""
-
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._before = vars(app).get("annotations")
-
-    def __iter__(self) -> Iterator[Any]:
-        yield self
-        yield from annotations_of(self._app) if self._before is None else self._before
-
-    annotate = staticmethod(_guard_class)
-
-
-def _annotate(*apps: Any) -> None:
-    for app in apps:
-        if not isinstance(vars(app).get("annotations"), Annotations):
-            set_annotations(app, Annotations(app))
+        _guard_class(task.__class__)  # type() would be that of a proxy
 
 
 def _on_finalize(app: Any) -> None:
-    _annotate(app)
+    annotate_first(app, _guard_class)
     app.on_after_finalize.connect(lambda **kwargs: _guard_tasks(app), weak=False)
 
 

@@ -20,12 +20,12 @@ from typing import Any, Self
 from uuid import UUID
 
 from celery import bootsteps, states
-from celery.signals import worker_init, worker_shutdown, worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
 from django.conf import settings
 from django.utils import timezone
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.options import Options
+from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
@@ -112,14 +112,71 @@ class TaskLock(Lock):
         return monotonic() + STOP_EVERY
 
 
+@dataclass(frozen=True)
+class Slip:
+    """The header that travels with a message from sender to worker, and through retries.
+
+    The reference of Celery describes its fields under "Message header".
+    """
+
+    task_id: str
+    lock: str = ""
+    ticket: str = ""
+    good_until: int = 0
+    attempts: int = 0
+    duplicate_of: dict[str, Any] | None = None
+    using: str = ""
+    follows: int = 0
+    sent: float = 0.0
+    wait_until: int = 0
+    redelivered: bool = False
+
+    def header(self) -> dict[str, Any]:
+        return {HEADER: asdict(self)}
+
+    def naming(self, lock: Lock, lease: float) -> Self:
+        """Return the slip for a lock that was taken just now, with a lease in seconds."""
+        return replace(
+            self,
+            lock=lock.name,
+            ticket=lock.token_id,
+            good_until=lock.fence + round(lease * 1_000_000),
+            using=lock.backend.alias,
+        )
+
+    @classmethod
+    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Slip:
+        """Return the slip in a message's headers, or ``NO_SLIP`` if none belongs to the task."""
+        found = (headers or {}).get(HEADER)
+        if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
+            return NO_SLIP
+        known = cls.__dataclass_fields__
+        return cls(**{key: value for key, value in found.items() if key in known})
+
+
+NO_SLIP = Slip("")
+
+
+def slip_in(request: Any) -> Slip:
+    """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
+    attributes = vars(request)
+    return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
+
+
 @dataclass(eq=False)
-class KeyLocks:
-    """The locks of one key, for one task: as many as may run at once, and its reservations."""
+class GuardedCall:
+    """A call of a guarded task, or its sending, with the locks of its key.
+
+    There are as many as may run at once, and the task's reservations.
+    """
 
     options: Options
-    key: str
-    _task: Any
-    _task_id: str | None
+    task: Any
+    task_id: str | None
+    arguments: Arguments = ((), {})
+    key: str = ""
+
+    slip = NO_SLIP
 
     @cached_property
     def names(self) -> list[str]:
@@ -137,26 +194,28 @@ class KeyLocks:
         to the task, and the lock of the run to all tasks with the key. Raises ``TypeError`` or
         ``ValueError``.
         """
-        name = self._task.name
+        name = self.task.name
         return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
 
     @property
     def backend(self) -> BaseLockBackend:
         return locks[self.options.using]
 
-    def lock(
+    def handle(
         self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
     ) -> TaskLock:
         """Return a handle; ``using`` overrides the alias of the task."""
+        if self.slip.sent:
+            metadata["sent"] = repr(self.slip.sent)
         lock = TaskLock(
             partial(locks.__getitem__, using or self.options.using),
             name,
             timeout,
             metadata={"worker": FAMILY, **metadata},
-            task_id=self._task_id,
-            task_name=self._task.name,
+            task_id=self.task_id,
+            task_name=self.task.name,
         )
-        lock.task, lock.task_id = self._task, self._task_id
+        lock.task, lock.task_id = self.task, self.task_id
         return lock
 
     def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
@@ -189,13 +248,8 @@ def clock_at(holder: Holder, seconds: float = 0.0) -> int:
     return (holder.fence or 0) + round(((holder.held_for or 0.0) + seconds) * 1_000_000)
 
 
-def sent_mark(sent: float) -> dict[str, str]:
-    """Return the part of a holder's metadata that tells tasks of one id apart."""
-    return {"sent": repr(sent)} if sent else {}
-
-
 def sent_of(holder: Holder) -> float:
-    """Return what ``sent_mark`` has put into a holder's metadata; 0 for nothing."""
+    """Return when a holder's task was sent, if its id is the caller's; 0 if unknown."""
     return float(holder.metadata.get("sent", 0))
 
 
@@ -212,67 +266,7 @@ def _marked(key: str, part: str) -> str:
     return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
 
 
-# What a task's message says about its lock, and what is stored of its end.
-
-
-@dataclass(frozen=True)
-class Slip:
-    """The header that travels with a message from sender to worker, and through retries."""
-
-    task_id: str
-    """The task that the slip belongs to; it is void in another task's message."""
-    lock: str = ""
-    """The lock taken when the task was sent."""
-    ticket: str = ""
-    """The ``token_id`` by which the run takes that lock over."""
-    good_until: int = 0
-    """When that lock's lease ends, by the server's clock in microseconds, like a fence."""
-    attempts: int = 0
-    """How often the task went back to the queue because another instance was running."""
-    duplicate_of: dict[str, Any] | None = None
-    """Who held the lock when the task was sent, if it was sent only to report that."""
-    using: str = ""
-    """The alias of LOCKS that has the lock."""
-    follows: int = 0
-    """The fence of the run that sent this message in its own place: a retry or replacement."""
-    sent: float = 0.0
-    """When a task with an id of the caller's was sent, in seconds since the epoch by the sender's
-    clock; 0 if unknown. Retries and replacements keep it, so it also tells two such tasks apart."""
-    wait_until: int = 0
-    """When a task that waits gives up, like ``good_until``; 0 if it has not gone back yet."""
-    redelivered: bool = False
-    """Whether another delivery of the message had begun when it was sent again."""
-
-    def header(self) -> dict[str, Any]:
-        return {HEADER: asdict(self)}
-
-    def naming(self, lock: Lock, lease: float) -> Self:
-        """Return the slip for a lock that was taken just now, with a lease in seconds."""
-        return replace(
-            self,
-            lock=lock.name,
-            ticket=lock.token_id,
-            good_until=lock.fence + round(lease * 1_000_000),
-            using=lock.backend.alias,
-        )
-
-    @classmethod
-    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
-        """Return the slip in a message's headers, if it belongs to the task."""
-        found = (headers or {}).get(HEADER)
-        if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
-            return None
-        known = cls.__dataclass_fields__
-        return cls(**{key: value for key, value in found.items() if key in known})
-
-
-NO_SLIP = Slip("")
-
-
-def slip_in(request: Any) -> Slip | None:
-    """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
-    attributes = vars(request)
-    return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
+# What is stored of a task's end.
 
 
 def is_made_up(task_id: str) -> bool:
@@ -343,13 +337,9 @@ class Stopping(bootsteps.StartStopStep):
 
 
 def _on_init(sender: Any, **kwargs: Any) -> None:
+    _stops[0] = 0  # an earlier worker may have run in this process
     sender.app.steps["worker"].add(Stopping)
-
-
-def _on_shutdown(**kwargs: Any) -> None:
-    _stops[0] = 0  # another worker may start in this process
 
 
 worker_init.connect(_on_init, weak=False)
 worker_shutting_down.connect(_end_waits, weak=False)
-worker_shutdown.connect(_on_shutdown, weak=False)

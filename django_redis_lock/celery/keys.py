@@ -50,19 +50,12 @@ class KeyMaker:
         signature: inspect.Signature,
         as_models: AsModels | None = None,
     ) -> None:
-        parameters = signature.parameters.values()
-        kinds = {item.kind: item.name for item in parameters}
+        kinds = {item.kind: item.name for item in signature.parameters.values()}
         self._signature = signature
         self._bound = _binder(signature)
         self._key = key
         self._as_models = as_models
-        self._rest = kinds.get(inspect.Parameter.VAR_POSITIONAL, "")
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        self._positional = [
-            item.name
-            for item in parameters
-            if item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)
-        ]
         try:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
         except ValueError as error:
@@ -82,9 +75,7 @@ class KeyMaker:
                     f"{where} names {name!r}, which is not an argument of the task; "
                     f"it takes {', '.join(known) or 'none'}."
                 )
-        self._used = {name if name in signature.parameters else self._variadic for name in used}
-        if callable(key) or (used and as_models is not None):
-            self._used = set(signature.parameters)
+        self._used = {name if name in known else self._variadic for name in used}
 
     def __call__(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the lock's name.
@@ -93,12 +84,14 @@ class KeyMaker:
         representation.
         """
         bound = self._bound(*args, **kwargs)
+        if callable(self._key):
+            return self._called(self._key, task_name, normal(args), normal(kwargs))
         values = {name: normal(bound[name]) for name in self._used}
-        if self._as_models is not None and self._used:
+        if self._as_models is not None and values:
             given = self._as_models(normal(args), normal(kwargs))
             values.update(self._signature.bind(*given[0], **given[1]).arguments)
-        if callable(self._key):
-            return self._called(self._key, task_name, values, (len(args), sorted(kwargs)))
+        if self._variadic in values:
+            values = {**values[self._variadic], **values}
         if self._key is not None:
             return self._formatted(task_name, values) if self._fields else self._key
         if self._unique_on is not None:
@@ -106,17 +99,15 @@ class KeyMaker:
         return task_name
 
     def _called(
-        self,
-        key: Callable[..., str],
-        task_name: str,
-        values: dict[str, Any],
-        call: tuple[int, list[str]],
+        self, key: Callable[..., str], task_name: str, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> str:
-        """Return what a callable makes of a call with so many positional and these other names."""
-        args = [values[name] for name in self._positional[: call[0]]]
-        others = values.get(self._variadic, {})
-        kwargs = {name: others[name] if name in others else values[name] for name in call[1]}
-        made = key(*args, *values.get(self._rest, ()), **kwargs)
+        if self._as_models is not None:
+            given = self._as_models(args, kwargs)
+            bound = self._signature.bind(*given[0], **given[1])
+            # What was given by name has moved to its position.
+            named = {**bound.arguments, **bound.kwargs}
+            args, kwargs = bound.args[: len(args)], {name: named[name] for name in kwargs}
+        made = key(*args, **kwargs)
         if not isinstance(made, str) or _ADDRESS.search(made):
             raise TypeError(
                 f"The key of task {task_name} must be a str that is the same in every process, "
@@ -125,8 +116,6 @@ class KeyMaker:
         return made
 
     def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
-        if self._variadic in values:
-            values = {**values, **values[self._variadic]}
         made = self._format(values)
         if _ADDRESS.search(made):
             names = [_root(field) for field in self._fields]
@@ -138,7 +127,7 @@ class KeyMaker:
     def _joined(self, names: tuple[str, ...], task_name: str, values: dict[str, Any]) -> str:
         parts = []
         for name in names:
-            value = values[name] if name in values else values[self._variadic].get(name)
+            value = values.get(name)
             try:
                 parts.append(f"{name}={as_json(value)}")
             except TypeError as error:
@@ -181,26 +170,19 @@ def _binder(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:
     ]
     taken = str(inspect.Signature(bare))[1:-1]
     returned = ", ".join(f"{item.name!r}: {item.name}" for item in parameters)
-    defaults = [item.default for item in parameters]
+    defaults = [_copied(item.default) for item in parameters]
     made: Callable[..., dict[str, Any]]
     made = eval(f"lambda {taken}: {{{returned}}}", {"defaults": defaults})  # noqa: S307 - of names
     made.__qualname__ = "run"  # in the TypeError for arguments that don't fit
     return made
 
 
-def with_own_defaults(signature: inspect.Signature) -> inspect.Signature:
-    """Return a signature with copies of the defaults, which the function may change."""
-
-    def copied(default: Any) -> Any:
-        try:
-            return copy.deepcopy(default)
-        except Exception:  # of what can't be copied
-            return default
-
-    parameters = signature.parameters.values()
-    return signature.replace(
-        parameters=[item.replace(default=copied(item.default)) for item in parameters]
-    )
+def _copied(default: Any) -> Any:
+    """Return a copy of a default, which the function may change."""
+    try:
+        return copy.deepcopy(default)
+    except Exception:  # of what can't be copied
+        return default
 
 
 def check_key(key: Key, unique_on: UniqueOn) -> None:

@@ -79,15 +79,10 @@ class Options:
         self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
         self.queue_policy = "callable" if callable(on_queue) else on_queue
         self.run_policy = "callable" if callable(on_run) else on_run
-        wait = self.blocking_timeout
-        if wait is not None and not isinstance(wait, Default) and self.on_run_conflict != "wait":
-            raise ValueError(
-                f"blocking_timeout={wait!r} requires on_conflict='wait'; leave it out."
-            )
         if not isinstance(self.timeout, Default):
             self.timeout = check_timeout(self.timeout)
-        if not isinstance(wait, Default):
-            self.blocking_timeout = check_wait(wait)
+        if not isinstance(self.blocking_timeout, Default):
+            self.blocking_timeout = check_wait(self.blocking_timeout)
         self.countdown = _seconds("countdown", self.countdown, least=0.1)
         if self.max_retries is not None:
             _check_whole("max_retries", self.max_retries, 0)
@@ -136,6 +131,7 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
     for name, has_effect, needed in (
         ("queue_timeout", options.scope != "run", in_queue),
         ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
+        ("blocking_timeout", options.run_policy == "wait", "on_conflict='wait'"),
         ("max_retries", retry, "on_conflict='retry'"),
         ("supersede_for", supersede, "on_conflict='supersede'"),
     ):

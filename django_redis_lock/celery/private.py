@@ -5,7 +5,7 @@ The package uses them only by way of this module. They were seen to work with Ce
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from types import CellType, FunctionType
 from typing import Any
 
@@ -39,15 +39,21 @@ def in_worker() -> bool:
     )
 
 
-def annotations_of(app: Any) -> Sequence[Any]:
-    """Return what ``task_annotations`` stands for; reads the app's configuration."""
-    annotations: Sequence[Any] = prepare_annotations(app.conf.task_annotations)
-    return annotations
+class _Annotations:
+    """The annotations of an app, preceded by one that calls ``annotate`` with each task class."""
+
+    def __init__(self, app: Any, annotate: Callable[[Any], None]) -> None:
+        self._app, self.annotate = app, annotate
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self
+        yield from prepare_annotations(self._app.conf.task_annotations)  # may be read only now
 
 
-def set_annotations(app: Any, annotations: Any) -> None:
-    """Replace the annotations that an app asks about each task class that it binds."""
-    app.annotations = annotations
+def annotate_first(app: Any, annotate: Callable[[Any], None]) -> None:
+    """Let an app call ``annotate`` with each task class that it binds, before its annotations."""
+    if not isinstance(vars(app).get("annotations"), _Annotations):
+        app.annotations = _Annotations(app, annotate)
 
 
 def when_made(promise: Any, use: Callable[[Any], None]) -> None:
@@ -63,12 +69,6 @@ def children_of(pool: Any) -> dict[int, Any]:
 def was_recycled(child: Any) -> bool:
     """Whether a child is known to have ended between two tasks, by ``max_tasks_per_child``."""
     return bool(child._popen is not None and child._popen.returncode == EX_RECYCLE)
-
-
-def check_arguments(task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise ``TypeError`` if arguments don't fit a task, as ``apply_async`` does."""
-    if task.typing and hasattr(task, "__header__"):  # class-based tasks have none
-        task.__header__(*args, **kwargs)
 
 
 def execution_options(task: Any) -> dict[str, Any]:

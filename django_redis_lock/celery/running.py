@@ -33,8 +33,8 @@ from django_redis_lock.celery.key_locks import (
     QUEUED,
     RESTING,
     SINCE,
+    GuardedCall,
     HeldForMessage,
-    KeyLocks,
     Slip,
     TaskLock,
     WorkerStops,
@@ -45,7 +45,6 @@ from django_redis_lock.celery.key_locks import (
     is_made_up,
     name_of_run,
     queued_since,
-    sent_mark,
     sent_of,
     slip_in,
     stored_state,
@@ -99,7 +98,7 @@ def current_lock(task: Any = None) -> TaskLock | None:
     return None
 
 
-class Run:
+class Run(GuardedCall):
     """A call by a worker or an eager one, with a ``request``; or a direct call, without.
 
     Passes on the exceptions of ``make_key``; the message ends then and gives up its reservation.
@@ -107,8 +106,6 @@ class Run:
 
     lock: TaskLock | None = None
     fence = 0
-    slip = NO_SLIP
-    task_id: str | None = None
     retries = 0
     redelivered = False
     """Whether another delivery may have begun, also if this one was sent again since."""
@@ -124,16 +121,14 @@ class Run:
     """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
     first_until = 0.0
     _handle: TaskLock | None = None
-    _sent_back = False
 
     def __init__(
         self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
     ) -> None:
-        self.options, self.task, self.arguments = options, task, arguments
         request = self.request = _request_of(task)
+        super().__init__(options, task, request and request.id, arguments)
         if request is not None:
-            self.task_id = request.id
-            self.slip = slip_in(request) or NO_SLIP
+            self.slip = slip_in(request)
             self.retries = int(request.retries or 0)
             marked = (request.delivery_info or {}).get("redelivered")
             self.redelivered = self.slip.redelivered or bool(marked)
@@ -143,9 +138,8 @@ class Run:
         """Whether a worker carries it out, so that it can be sent again."""
         self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
         """Whether its message says nothing about its lock, of which there is only one."""
-        self.key_locks = KeyLocks(options, "", task, self.task_id)
         try:
-            self.key = self.key_locks.key = make_key(task, *arguments)
+            self.key = make_key(task, *arguments)
         except BaseException:
             self._try_to_give_up_reservation()
             raise
@@ -230,10 +224,8 @@ class Run:
 
     def lock_of_run(self, name: str) -> TaskLock:
         """Return a handle with the lease of a run, whose metadata says which attempt it is."""
-        marks = sent_mark(self.slip.sent)
-        if self.retries:
-            marks["retries"] = str(self.retries)
-        lock = self.key_locks.lock(name, self.options.timeout, **marks)
+        marks = {"retries": str(self.retries)} if self.retries else {}
+        lock = self.handle(name, self.options.timeout, **marks)
         lock.until_worker_stops = self.can_go_back
         self._handle = lock
         return lock
@@ -302,7 +294,7 @@ class Run:
         """
         slip = self.slip
         ours = bool(slip.ticket) and slip.using == self.options.using
-        return ours and slip.lock in self.key_locks.names
+        return ours and slip.lock in self.names
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
@@ -321,7 +313,7 @@ class Run:
             if self.task.acks_late:
                 raise Reject(error, requeue=True) from error
             raise
-        self._sent_back = True
+        self.slip = NO_SLIP  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -330,7 +322,7 @@ class Run:
         ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
         slip = self.slip
-        if not slip.ticket or self._sent_back or slip.using not in locks.settings:
+        if not slip.ticket or slip.using not in locks.settings:
             return False
         try:
             return self._end_reservation(slip.lock, slip.ticket, slip.using)
@@ -340,7 +332,7 @@ class Run:
             return False
 
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
-        reserved = self.key_locks.lock(name, GIVE_UP_LEASE, using=using)
+        reserved = self.handle(name, GIVE_UP_LEASE, using=using)
         taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
@@ -357,7 +349,7 @@ class Run:
         """
         if self.options.on_queue_conflict != "supersede" or self.slip is NO_SLIP:
             return
-        found = self.key_locks.holders(self.key_locks.reservations)
+        found = self.holders(self.reservations)
         own = next((one for one in found if one.token_id == self.slip.ticket), None)
         for other in found:
             is_message = other.metadata.get("state") == QUEUED
@@ -372,10 +364,10 @@ class Run:
         before its time is proof enough, unless an earlier delivery or attempt of the same task used
         it.
         """
-        slip, key_locks = self.slip, self.key_locks
-        if self.options.on_queue_conflict != "supersede" or slip.lock not in key_locks.reservations:
+        slip = self.slip
+        if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
             return None
-        newer = key_locks.backend.holder(slip.lock)
+        newer = self.backend.holder(slip.lock)
         if newer is None or self.is_same(newer):
             if self.retries or self.redelivered or now >= slip.good_until:
                 return None
@@ -528,7 +520,7 @@ def wait(run: Run, holder: Holder) -> Entry | None:
         if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
             return start(run, lock)
         if not run.left_to_wait(holder):
-            refuse(run, next(iter(run.key_locks.holders()), None))
+            refuse(run, next(iter(run.holders()), None))
     return None
 
 
@@ -545,13 +537,13 @@ def wait_in_queue(run: Run, holder: Holder) -> Entry:
 def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry:
     """Send the message again, with its reservation if it has one."""
     conflict = run.conflict(holder)
-    if run.options.scope != "run" and slip.lock in run.key_locks.reservations:
+    if run.options.scope != "run" and slip.lock in run.reservations:
         lease = run.options.queue_timeout + countdown
-        marks = sent_mark(slip.sent)
+        marks = {}
         if run.options.on_queue_conflict == "supersede":  # it loses no time
-            before = run.key_locks.backend.holder(slip.lock)
-            marks |= {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
-        reserved = run.key_locks.lock(slip.lock, lease, state=QUEUED, **marks)
+            before = run.backend.holder(slip.lock)
+            marks = {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
+        reserved = run.handle(slip.lock, lease, state=QUEUED, **marks)
         if reserved.take_over(slip.ticket):
             slip = slip.naming(reserved, lease)
         elif (superseded := run.superseded(holder.fence or 0)) is not None:
@@ -680,7 +672,7 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     lock = _adopt(run) or (None if first and run.is_plain else _take(run))
     if lock is not None:
         return {FREE}, lock
-    holders = run.key_locks.holders()
+    holders = run.holders()
     own = run.among(holders)
     # A run that sent it may have left it the lock since ``_adopt``.
     if not holders or (own is not None and own.token_id == run.slip.ticket):
@@ -718,13 +710,13 @@ def _adopt(run: Run) -> TaskLock | None:
 def _take(run: Run) -> TaskLock | None:
     """Take a free lock, unless this task has another one of the key already."""
     several = run.options.concurrency > 1
-    if several and run.among(run.key_locks.holders()):
+    if several and run.among(run.holders()):
         return None  # a free one says nothing about other deliveries
-    lock = run.key_locks.take(run.lock_of_run)
+    lock = run.take(run.lock_of_run)
     if lock is None or not several or run.task_id is None:
         return lock
     fence = lock.fence
-    for holder in run.key_locks.holders():
+    for holder in run.holders():
         if holder.task_id == run.task_id and (holder.fence or 0) < fence:
             lock.release()  # another delivery of this task took one of the other locks first
             return None

@@ -8,7 +8,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from celery import current_task, states, uuid
@@ -18,21 +19,20 @@ from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery.conflicts import Conflict, describe
 from django_redis_lock.celery.key_locks import (
+    NO_SLIP,
     QUEUED,
     SINCE,
-    KeyLocks,
+    GuardedCall,
     Slip,
     TaskLock,
     clock_at,
     is_made_up,
     queued_since,
-    sent_mark,
     sent_of,
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import (
-    check_arguments,
     delays_by_whole_seconds,
     execution_options,
 )
@@ -48,32 +48,40 @@ _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
-@dataclass(eq=False)
-class Sending:
+class Sending(GuardedCall):
     """One call of ``apply_async``.
 
-    ``message`` has its further arguments; ``publish`` is Celery's own method, given the message.
+    ``message`` has its further arguments; ``publish`` is Celery's own method, given the message. A
+    delay that the broker can't express is rounded up, so no message comes early.
     """
 
-    _options: Options
-    _task: Any
-    _arguments: Arguments
-    _message: dict[str, Any]
-    _publish: Callable[..., Any]
+    task_id: str
 
-    def __post_init__(self) -> None:
-        self._task_id = self._message.get("task_id") or uuid()
-        self._timing = {**execution_options(self._task), **self._message}
+    def __init__(
+        self,
+        options: Options,
+        task: Any,
+        arguments: Arguments,
+        message: dict[str, Any],
+        publish: Callable[..., Any],
+    ) -> None:
+        super().__init__(options, task, message.get("task_id") or uuid(), arguments)
+        self._message, self._publish = message, publish
+        self._timing = {**execution_options(task), **message}
+        delay = _seconds_until_due(message)
+        if delay % 1 and delays_by_whole_seconds(task, *arguments, self._timing):
+            for known in (self._message, self._timing):
+                known.update(countdown=math.ceil(delay), eta=None)
 
     def send(self, make_key: Callable[..., str]) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
-        task, message = self._task, self._message
+        task, message = self.task, self._message
         task_id = message.get("task_id")
         # The run that sends this message in its own place, to retry or replace itself.
         ours = (run for run in runs() if run.lock and run.task_id == task_id)
         run = next(ours, None) if task_id else None
         named = Slip.of(message.get("headers"), task_id)
-        was_sent = bool(message.get("retries")) or named is not None  # it was sent before
+        was_sent = bool(message.get("retries")) or named is not NO_SLIP  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
         sent = 0.0
@@ -81,11 +89,9 @@ class Sending:
             sent = run.slip.sent
         elif self._id_may_be_reused():
             sent = time.time()
-        self._slip = Slip(self._task_id, sent=sent)
-        self._marks = {"state": QUEUED, **sent_mark(sent)}
-        if run is None and self._options.scope == "run":
-            return self._publish_with(self._slip) if sent else self._publish(**message)
-        check_arguments(task, *self._arguments)
+        self.slip = Slip(self.task_id, sent=sent)
+        if run is None and self.options.scope == "run":
+            return self._publish_with(self.slip) if sent else self._publish(**message)
         result = self._send_guarded(make_key, run)
         if run is not None:
             run.followed = True
@@ -94,7 +100,7 @@ class Sending:
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
         in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
-        return bool(self._message.get("task_id")) and not (in_canvas and is_made_up(self._task_id))
+        return bool(self._message.get("task_id")) and not (in_canvas and is_made_up(self.task_id))
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
@@ -103,18 +109,17 @@ class Sending:
         be this one, which was sent before.
         """
         goes_on = any(self._message.get(name) for name in _GOES_ON)
-        if holder is None or holder.task_id != self._task_id:
+        if holder is None or holder.task_id != self.task_id:
             return bool(self._message.get("task_id")) or goes_on
-        return self._slip.sent != sent_of(holder) and goes_on
+        return self.slip.sent != sent_of(holder) and goes_on
 
     def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
-        options = self._options
+        options = self.options
         try:
-            key = make_key(self._task, *self._arguments)
-            key_locks = KeyLocks(options, key, self._task, self._task_id)
-            follows = run is not None and run.has_key(key, options)
+            self.key = make_key(self.task, *self.arguments)
+            follows = run is not None and run.has_key(self.key, options)
             reserves = not follows and options.scope != "run"
-            lock, holder = self._take(key_locks) if reserves else (None, None)
+            lock, holder = self._take_reservation() if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
             # A task that has succeeded must not fail because the worker can't go on with its
@@ -122,15 +127,15 @@ class Sending:
             if not unguarded and not (self._is_awaited() and current_task):
                 raise
             text = "Task %s[%s] is sent unguarded: %s"
-            logger.warning(text, self._task.name, self._task_id, error)
-            return self._publish_with(self._slip)
+            logger.warning(text, self.task.name, self.task_id, error)
+            return self._publish_with(self.slip)
         if run is not None and follows:
-            return self._follow(run, key_locks)
+            return self._follow(run)
         if not reserves:
-            return self._publish_with(self._slip)
+            return self._publish_with(self.slip)
         if lock is None:
-            return self._give_way(key_locks, holder)
-        slip = self._slip.naming(lock, self._lease())
+            return self._give_way(holder)
+        slip = self.slip.naming(lock, self._lease())
         try:
             return self._publish_with(slip)
         except BaseException:
@@ -138,22 +143,18 @@ class Sending:
                 lock.release()
             raise
 
-    def _take(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
-        if self._options.on_queue_conflict == "supersede":
-            return self._supersede(key_locks)
-        own_reservation = [key_locks.reservations[0]]
-        if self._options.scope == "queue":
-            key_locks.names = own_reservation
-        lease = self._lease()
-
-        def handle(name: str) -> TaskLock:
-            return key_locks.lock(name, lease, **self._marks)
-
+    def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
+        if self.options.on_queue_conflict == "supersede":
+            return self._supersede()
+        own_reservation = [self.reservations[0]]
+        if self.options.scope == "queue":
+            self.names = own_reservation
+        handle = partial(self.handle, timeout=self._lease(), state=QUEUED)
         while True:
-            lock = key_locks.take(handle)
+            lock = self.take(handle)
             if lock is not None:
                 return lock, None
-            holders = key_locks.holders()
+            holders = self.holders()
             if not holders:
                 continue  # it was released just now
             ended = next(filter(self._has_ended, holders), None)
@@ -162,16 +163,16 @@ class Sending:
                 if newest.take_over(ended.token_id):
                     return newest, None
                 continue
-            own = next((one for one in holders if one.task_name == self._task.name), None)
+            own = next((one for one in holders if one.task_name == self.task.name), None)
             by_tasks = any(one.task_id for one in holders)
-            skips = by_tasks and self._options.on_queue_conflict == "skip"
-            if own is not None or not skips or key_locks.names == own_reservation:
+            skips = by_tasks and self.options.on_queue_conflict == "skip"
+            if own is not None or not skips or self.names == own_reservation:
                 return None, own or holders[0]
             # The results of other tasks are no answer to this call. So the message has a
             # reservation of its own, and meets the policy for its run.
-            key_locks.names = own_reservation
+            self.names = own_reservation
 
-    def _supersede(self, key_locks: KeyLocks) -> tuple[TaskLock | None, Holder | None]:
+    def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
         """Take the reservation of an older message, or one behind one that has waited long enough.
 
         What supersedes a message goes on with its work, so it counts as waiting since that did, but
@@ -179,11 +180,11 @@ class Sending:
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         while True:
-            holders = key_locks.holders(key_locks.reservations)
+            holders = self.holders(self.reservations)
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
             taken = [one.name for one in holders]
-            free = [name for name in key_locks.reservations if name not in taken]
+            free = [name for name in self.reservations if name not in taken]
             older = next((one for one in waiting if self._may_be_superseded(one, lease)), None)
             if older is None and not free:
                 older = next(filter(self._has_ended, waiting), waiting[0] if waiting else None)
@@ -197,7 +198,7 @@ class Sending:
                     min(queued_since(older), clock_at(older) / 1_000_000 + due), *others, 0.0
                 )
                 name, since = older.name, f"{begun:.6f}"
-            lock = key_locks.lock(name, lease, **self._marks, **{SINCE: since})
+            lock = self.handle(name, lease, state=QUEUED, **{SINCE: since})
             if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
                 return lock, None
 
@@ -207,39 +208,39 @@ class Sending:
         One that comes again is due after ``countdown``.
         """
         waited = clock_at(reserved) / 1_000_000 - queued_since(reserved)
-        options = self._options
+        options = self.options
         return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
 
     def _has_ended(self, holder: Holder) -> bool:
         """Whether the task of a reservation has ended, as that of a revoked message."""
         if holder.metadata.get("state") != QUEUED:
             return False
-        task = self._task.app.tasks.get(holder.task_name, self._task)
+        task = self.task.app.tasks.get(holder.task_name, self.task)
         return stored_state(task, holder.task_id, sent_of(holder)) in states.READY_STATES
 
-    def _give_way(self, key_locks: KeyLocks, holder: Holder | None) -> Any:
-        policy, awaited = self._options.on_queue_conflict, self._is_awaited(holder)
-        about = self._task, self._task_id, key_locks.key, holder, *self._arguments
-        conflict = Conflict("queue", *about, policy=self._options.queue_policy)
+    def _give_way(self, holder: Holder | None) -> Any:
+        policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
+        about = self.task, self.task_id, self.key, holder, *self.arguments
+        conflict = Conflict("queue", *about, policy=self.options.queue_policy)
         if callable(policy) and not awaited:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
-            slip = replace(self._slip, duplicate_of=dict(describe(holder) or {}))
+            slip = replace(self.slip, duplicate_of=dict(describe(holder) or {}))
             return self._publish_with(slip)
         if policy == "raise":
             raise conflict.error()
         conflict.skip()
-        return self._task.AsyncResult(holder.task_id)
+        return self.task.AsyncResult(holder.task_id)
 
-    def _follow(self, run: Run, key_locks: KeyLocks) -> Any:
+    def _follow(self, run: Run) -> Any:
         """Send the next message of a run's own key, which takes over its lock if the scope says so.
 
         Otherwise it needs no reservation, because the run had one.
         """
         assert run.lock is not None
-        slip, lock, options = replace(self._slip, follows=run.fence), run.lock, self._options
-        passes_on = options.scope == "queue_and_run" and lock.name in key_locks.names
+        slip, lock, options = replace(self.slip, follows=run.fence), run.lock, self.options
+        passes_on = options.scope == "queue_and_run" and lock.name in self.names
         if not (passes_on and lock.remaining):
             return self._publish_with(slip)
         slip = replace(slip, lock=lock.name, ticket=lock.ticket, using=options.using)
@@ -253,7 +254,7 @@ class Sending:
 
     def _lease(self) -> float:
         """Return the seconds for which the message may have its lock while it waits."""
-        seconds = _seconds_until_due(self._timing) + self._options.queue_timeout
+        seconds = _seconds_until_due(self._timing) + self.options.queue_timeout
         expiry = _seconds_until(self._timing.get("expires"))
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)
 
@@ -265,18 +266,6 @@ def _seconds_until_due(options: Mapping[str, Any]) -> float:
     """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
     countdown = options.get("countdown")
     return _seconds_until(options.get("eta") if countdown is None else countdown) or 0.0
-
-
-def due_as_broker_can(task: Any, args: Any, kwargs: Any, message: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``apply_async`` with a delay that the broker can express.
-
-    It is rounded up, so no message comes early.
-    """
-    seconds = _seconds_until_due(message)
-    options = {**execution_options(task), **message}
-    if not seconds % 1 or not delays_by_whole_seconds(task, args, kwargs, options):
-        return message
-    return {**message, "countdown": math.ceil(seconds), "eta": None}
 
 
 def _seconds_until(moment: Any) -> float | None:

@@ -20,7 +20,7 @@ from django_redis_lock.celery import (
 )
 from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.key_locks import KeyLocks, Slip, TaskLock
+from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
 
 SIGNALS = {
     "skipped": task_skipped,
@@ -111,9 +111,9 @@ class Consumer:
         return self.message()
 
 
-def key_locks(task: Any, task_id: str | None = None) -> KeyLocks:
+def key_locks(task: Any, task_id: str | None = None) -> GuardedCall:
     """Return the locks of a task of a consumer; its key is the name of the app."""
-    return KeyLocks(getattr(task, GUARD).options, task.app.main, task, task_id)
+    return GuardedCall(getattr(task, GUARD).options, task, task_id, key=task.app.main)
 
 
 def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
@@ -121,9 +121,9 @@ def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
     return take(key_locks(task, task_id), **metadata)
 
 
-def take(locks: KeyLocks, **metadata: str) -> TaskLock:
+def take(locks: GuardedCall, **metadata: str) -> TaskLock:
     """Take one of the locks of a key."""
-    lock = locks.take(lambda name: locks.lock(name, 60, **metadata))
+    lock = locks.take(lambda name: locks.handle(name, 60, **metadata))
     assert lock is not None
     return lock
 

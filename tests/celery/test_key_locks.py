@@ -10,7 +10,7 @@ import pytest
 from celery.exceptions import Retry
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import QUEUED, KeyLocks, queued_since
+from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.support.arguments import check_name
 from tests.celery.consumer import Consumer, body, held, id_of, key_locks
@@ -21,11 +21,11 @@ TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "
 
 def names_of(key: str) -> dict[Any, str]:
     """Return the names of all locks of a key, by what they stand for."""
-    several = KeyLocks(make_options({}, {"concurrency": 2}), key, None, None).names
-    (run,) = KeyLocks(make_options({}, {}), key, None, None).names
+    several = GuardedCall(make_options({}, {"concurrency": 2}), None, None, key=key).names
+    (run,) = GuardedCall(make_options({}, {}), None, None, key=key).names
     names: dict[Any, str] = {**dict(enumerate(several)), "run": run}
     for task in TASKS:
-        of_key = KeyLocks(make_options({}, {}), key, SimpleNamespace(name=task), None)
+        of_key = GuardedCall(make_options({}, {}), SimpleNamespace(name=task), None, key=key)
         names |= {(task, number): name for number, name in enumerate(of_key.reservations)}
     return names
 
@@ -40,7 +40,7 @@ def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
         for what, name in names_of(key).items():
             found[check_name(name)].add((key, what))
     assert [what for what in found.values() if len(what) > 1] == []
-    assert KeyLocks(make_options({}, {}), "import:7", None, None).names == ["import:7"]
+    assert GuardedCall(make_options({}, {}), None, None, key="import:7").names == ["import:7"]
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b"])

@@ -6,12 +6,11 @@ Each test tells what changed in a release of theirs, before anything else fails 
 from __future__ import annotations
 
 import ast
-import re
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from celery import Celery, Task
+from celery import Celery
 from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
@@ -20,7 +19,6 @@ from tests.tools import ROOT, syntax_tree
 
 PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
 PRIVATE_ATTRIBUTES = {
-    "__header__",
     "__then__",
     "_get_active_apps",
     "_get_current_object",
@@ -48,20 +46,6 @@ def test_all_of_it_stands_in_one_module() -> None:
                 pytest.fail(f"{path} imports from {node.module}")
             if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
                 pytest.fail(f"{path} names {node.attr}")
-
-
-def test_a_task_checks_its_arguments(own_app: Celery) -> None:
-    """``Task.__header__``: what ``apply_async`` checks them by; a class has none."""
-    task = own_app.task(name="private-9", shared=False)(body)
-    private.check_arguments(task, (1,), {"text": "a"})
-    assert hasattr(task, "__header__")
-    with pytest.raises(TypeError, match=re.escape("required positional argument: 'number'")):
-        private.check_arguments(task, (), {})
-    untyped = own_app.task(name="private-10", shared=False, typing=False)(body)
-    private.check_arguments(untyped, (), {})
-    private.check_arguments(
-        own_app.register_task(type("Work", (Task,), {"name": "private-11"})()), (), {}
-    )
 
 
 @pytest.mark.parametrize(

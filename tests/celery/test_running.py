@@ -14,11 +14,11 @@ import pytest
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.result import AsyncResult
-from celery.signals import worker_shutdown, worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.celery.running import Run
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
@@ -256,14 +256,14 @@ def test_lock_is_released_between_two_questions(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = consumer.task(body)
-    other, holders = held(task, "another"), KeyLocks.holders
+    other, holders = held(task, "another"), GuardedCall.holders
 
-    def too_late(self: KeyLocks) -> list[Holder]:
+    def too_late(self: GuardedCall) -> list[Holder]:
         monkeypatch.undo()
         other.release()
         return holders(self)
 
-    monkeypatch.setattr(KeyLocks, "holders", too_late)
+    monkeypatch.setattr(GuardedCall, "holders", too_late)
     assert consumer.deliver(consumer.send(task)) == "ran"
 
 
@@ -402,7 +402,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer, turns: lis
     """The message of a retry may arrive before the run that sent it has left the lock to it."""
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
-    lock = key_locks(task, id_of(message)).lock(consumer.app.main, 60)
+    lock = key_locks(task, id_of(message)).handle(consumer.app.main, 60)
     assert lock.take_over(slip_of(message).ticket)
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
     consumer.when["waiting"] = lambda: lock.detach(60, {"state": QUEUED})
@@ -418,17 +418,17 @@ def test_run_may_leave_the_lock_to_its_retry_at_any_moment(
     """As between two questions of that retry, which is not taken for another message then."""
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
-    lock = key_locks(task, id_of(message)).lock(consumer.app.main, 60)
+    lock = key_locks(task, id_of(message)).handle(consumer.app.main, 60)
     assert lock.take_over(slip_of(message).ticket)
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
-    holders = KeyLocks.holders
+    holders = GuardedCall.holders
 
-    def leave(self: KeyLocks) -> list[Holder]:
+    def leave(self: GuardedCall) -> list[Holder]:
         monkeypatch.undo()
         lock.detach(60, {"state": QUEUED})
         return holders(self)
 
-    monkeypatch.setattr(KeyLocks, "holders", leave)
+    monkeypatch.setattr(GuardedCall, "holders", leave)
     assert consumer.deliver(message) == "ran"
     assert is_free(task)
 
@@ -929,11 +929,11 @@ def test_lock_is_released_if_a_signal_comes_when_it_was_taken(
 
 
 @pytest.fixture
-def stop() -> Iterator[Callable[[], object]]:
+def stop(consumer: Consumer) -> Iterator[Callable[[], object]]:
     """Tell this process, as if it were a worker, that it is to stop."""
     news = {"sig": "TERM", "how": "Warm", "exitcode": 0}
     yield lambda: worker_shutting_down.send(sender="this one", **news)
-    worker_shutdown.send(sender="this one")
+    worker_init.send(sender=consumer)
 
 
 @pytest.mark.parametrize(

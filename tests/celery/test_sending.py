@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, KeyLocks, Slip, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -282,6 +282,19 @@ def test_awaited_duplicate_is_sent_for_its_result(
     assert consumer.kinds() == []
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_arguments_that_do_not_fit_take_no_lock(consumer: Consumer, scope: str) -> None:
+    """They are an error in the sender."""
+
+    def work(number: int) -> None: ...
+
+    task = consumer.task(work, scope=scope)
+    with pytest.raises(TypeError, match="'unknown'"):
+        task.delay(unknown=1)
+    assert consumer.message() is None
+    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
+
 def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None:
     """Another program has the lock; there is no result to return instead."""
     task = consumer.task(body, scope="queue")
@@ -307,7 +320,7 @@ def test_message_that_had_a_place_needs_none(
 ) -> None:
     """It says so itself, or is a retry."""
     task = consumer.task(body, scope=scope)
-    other = key_locks(task, "other").lock(place_of(task, scope), 60, state=QUEUED)
+    other = key_locks(task, "other").handle(place_of(task, scope), 60, state=QUEUED)
     assert other.acquire(blocking=False)
     options = {"headers": header} if header else {"retries": 1}
     message = consumer.send(task, task_id="id", **options)
@@ -412,7 +425,7 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
     task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
     message = consumer.send(task)
     if how == "unguarded":
-        monkeypatch.setattr(KeyLocks, "take", unavailable)
+        monkeypatch.setattr(GuardedCall, "take", unavailable)
         monkeypatch.setattr(TaskLock, "take_over", unavailable)
     assert isinstance(consumer.deliver(message), Retry)
     slip = slip_of(consumer.message())
