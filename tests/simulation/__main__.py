@@ -6,7 +6,9 @@ A schedule that breaks one is shrunk and shown. Exits with 1 if there was one.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -14,28 +16,32 @@ from pathlib import Path
 
 import django
 
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.simulation.settings")
+os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
 django.setup()
 
 from tests.simulation import campaign, mutants  # noqa: E402 - they need the settings
-from tests.simulation.campaign import Tally  # noqa: E402
-from tests.simulation.choices import Chance  # noqa: E402
+from tests.simulation.campaign import CHUNK, Tally  # noqa: E402
+from tests.simulation.choices import Chance, Choices, Replay  # noqa: E402
 from tests.simulation.interleavings import SCENARIOS, explore  # noqa: E402
 from tests.simulation.layouts import LAYOUTS  # noqa: E402
 from tests.simulation.product import simulated  # noqa: E402
-from tests.simulation.regressions import KEPT, Regression, shrink  # noqa: E402
+from tests.simulation.regressions import KEPT, Regression, shrink, vary  # noqa: E402
 from tests.simulation.schedules import play  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:
     """Do what the arguments say; return the exit code."""
     options = _parser().parse_args(arguments)
+    if options.broken:
+        return mutants.run(options.broken[0], options.broken[1:])
     layouts = options.layouts or list(LAYOUTS)
     if unknown := set(layouts) - set(LAYOUTS):
         print(f"No such layout: {', '.join(sorted(unknown))}. There are {', '.join(LAYOUTS)}.")
         return 2
     if options.replay is not None:
         return _replay(layouts, options.replay)
+    if options.vary is not None:
+        return _vary(options.vary, options.schedules, options.seed)
     if options.mutants:
         return mutants.main(options.mutants, options.jobs)
     failed = 0
@@ -58,6 +64,10 @@ def _parser() -> argparse.ArgumentParser:
     ):
         parser.add_argument(f"--{name}", type=int, metavar="N", default=default, help=about)
     parser.add_argument("--replay", metavar="SEED", help="tell one schedule: its seed, or a file")
+    about = "replace the schedule in FILE with one like it that breaks the same promise"
+    parser.add_argument("--vary", type=Path, metavar="FILE", help=about)
+    about = "do what follows with a broken copy whose name begins with the first word"
+    parser.add_argument("--broken", nargs=argparse.REMAINDER, metavar="ABOUT", help=about)
     parser.add_argument(
         "--first",
         action="store_true",
@@ -79,7 +89,8 @@ def _play(layouts: Sequence[str], options: argparse.Namespace) -> int:
     for layout, seed, failure in failures[:5]:
         print(f"\n{layout}, seed {seed}: {failure}")
         if not options.first:
-            _show_shrunk(layout, seed)
+            _show_shrunk(layout, Chance(seed))
+            print(f"make simulate ARGS='{layout} --replay {seed}' tells the whole of it.")
     return int(bool(failures))
 
 
@@ -106,19 +117,40 @@ def _show(tally: Tally) -> None:
         print(f"{'':10}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
 
 
-def _show_shrunk(name: str, seed: int) -> None:
+def _show_shrunk(name: str, choices: Choices) -> str:
+    """Return what a file has that keeps the least of a schedule that failed."""
     layout = LAYOUTS[name]
     with simulated():
-        first = play(layout, Chance(seed))
+        first = play(layout, choices)
 
         def fails(candidate: list[int]) -> bool:
-            return play(layout, Regression("", name, candidate).choose()).promise == first.promise
+            return play(layout, Replay(candidate)).promise == first.promise
 
-        least = Regression(first.failure, name, shrink(first.choices, fails))
-        verdict = play(layout, least.choose(), telling=True)
+        least = shrink(first.choices, fails)
+        verdict = play(layout, Replay(least), telling=True)
+    text = Regression(verdict.failure, name, least).text()
     print("\n".join(verdict.story))
-    print(f"{verdict.failure}\nmake simulate ARGS='{name} --replay {seed}' tells the whole of it.")
-    print(f"To keep it, in a file of {KEPT.name}:\n{least.text()}")
+    print(f"{verdict.failure}\nTo keep it, in a file of {KEPT.name}:\n{text}")
+    return text
+
+
+def _vary(path: Path, schedules: int, seed: int) -> int:
+    """Record a schedule again whose choices lead elsewhere since the package takes other steps."""
+    kept = Regression.read(path)
+    promise, dice = kept.about.partition(":")[0], random.Random(seed)
+    gc.freeze()
+    gc.disable()  # as in a campaign
+    for tried in range(schedules):
+        choices = vary(kept.choices, dice) if tried else kept.choices
+        with simulated():
+            verdict = play(LAYOUTS[kept.layout], Replay(choices))
+        if verdict.promise == promise:
+            path.write_text(f"{_show_shrunk(kept.layout, Replay(choices))}\n")
+            return 0
+        if tried % CHUNK == 0:
+            gc.collect()
+    print(f"{promise} holds in {schedules:,} schedules.")
+    return 1
 
 
 def _replay(layouts: Sequence[str], which: str) -> int:

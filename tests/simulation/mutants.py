@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -73,26 +73,35 @@ def main(schedules: int, jobs: int) -> int:
     return int(missed > 0 or bool(unbroken))
 
 
+def run(about: str, arguments: Sequence[str]) -> int:
+    """Do what the arguments say with a broken copy whose name begins so; return the exit code."""
+    mutant = next(mutant for mutant in read() if mutant.about.startswith(about))
+    return _run(mutant, arguments).returncode
+
+
 def _try_out(mutant: Mutant, schedules: int) -> tuple[list[str], int]:
     """Return which promises are broken, if any, and after how many new schedules."""
-    with _copy() as directory:
-        mutant.apply(directory)
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "tests.simulation", mutant.layout),
-                *("--schedules", str(schedules), "--seed", "1", "--jobs", "1", "--first"),
-            ],
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(directory)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    limits = ("--schedules", str(schedules), "--seed", "1", "--jobs", "1", "--first")
+    done = _run(mutant, (mutant.layout, *limits), capture_output=True)
     played = re.search(rf"^{mutant.layout} +([\d,]+) schedules", done.stdout, re.MULTILINE)
     broken = re.findall(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
     if played is None and not broken:
         raise RuntimeError(f"{mutant.about}: {done.stdout}{done.stderr}")
     return broken, int(played[1].replace(",", "")) if played else 0
+
+
+def _run(
+    mutant: Mutant, arguments: Sequence[str], *, capture_output: bool = False
+) -> subprocess.CompletedProcess[str]:
+    with _copy() as directory:
+        mutant.apply(directory)
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "tests.simulation", *arguments],
+            env={**os.environ, "PYTHONPATH": str(directory)},
+            capture_output=capture_output,
+            text=True,
+            check=False,
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,6 +34,17 @@ class Regression:
     def choose(self) -> Replay:
         """Return these choices."""
         return Replay(self.choices)
+
+
+def vary(choices: Sequence[int], dice: random.Random) -> list[int]:
+    """Return choices of which a few are left out, put in or replaced."""
+    varied = list(choices)
+    for _ in range(1 + dice.randrange(6)):
+        place = dice.randrange(len(varied) + 1)
+        some = 1 + int(dice.expovariate(0.5))
+        old, new = dice.choice(((some, 0), (0, some), (1, 1)))
+        varied[place : place + old] = [int(dice.expovariate(0.8)) for _ in range(new)]
+    return varied
 
 
 def shrink(choices: Sequence[int], fails: Callable[[list[int]], bool]) -> list[int]:

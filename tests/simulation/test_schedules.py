@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,18 @@ def test_a_schedule_that_failed_once_does_not_fail_again(path: Path) -> None:
     regression = Regression.read(path)
     verdict = play(LAYOUTS[regression.layout], regression.choose())
     assert not verdict.failure, regression.about
+
+
+def test_a_kept_schedule_is_recorded_again(tmp_path: Path) -> None:
+    """With the broken copy that its choices do not reach any more."""
+    kept = Regression.read(KEPT / "a-lease-that-is-being-shortened-counts-in-full.json")
+    path = tmp_path / "kept.json"
+    path.write_text(replace(kept, choices=kept.choices[:-1]).text())
+    near = ("--broken", "a lease that is being shortened", "--vary", str(path))
+    subprocess.run([sys.executable, "-m", "tests.simulation", *near], cwd=ROOT, check=True)
+    again = Regression.read(path)
+    assert again.about.startswith("BackedBelief")
+    assert again.choices != kept.choices[:-1]
 
 
 def test_shrinking() -> None:
