@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase, translate
@@ -19,9 +18,8 @@ MOST_AUDIT_ENTRIES = 1_000_000
 OTHER = "other"
 """The group of a lock whose name matches no pattern of ``GROUPS``."""
 
-_TASK_ID = ("task_id", "", None)
-"""The placeholder ``{task_id}`` as ``Formatter.parse`` gives it, without format or conversion."""
-_NO_FIELD = (None, None, None)
+_TASK_LINK = re.compile(r"(?:https?://|/)(?:[^{}]|\{\{|\}\}|(?P<task_id>\{task_id\}))*")
+"""A URL for ``str.format``, with no other placeholder than ``{task_id}``."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +86,9 @@ def _is_permission(value: Any) -> bool:
     return value is None or (isinstance(value, str) and bool(re.fullmatch(r"[^.]+\..+", value)))
 
 
-def _is_task_link(url: Any) -> bool:
-    """Whether it is a URL with ``{task_id}`` and nothing else to fill in."""
-    if not isinstance(url, str) or not url.startswith(("http://", "https://", "/")):
-        return False
-    try:
-        fields = {tuple(found) for _, *found in string.Formatter().parse(url)}
-    except ValueError:
-        return False
-    return fields - {_NO_FIELD} == {_TASK_ID}
+def _is_task_link(value: Any) -> bool:
+    found = _TASK_LINK.fullmatch(value) if isinstance(value, str) else None
+    return found is not None and found["task_id"] is not None
 
 
 def _maps_text_to(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
