@@ -10,6 +10,7 @@ import inspect
 import io
 import logging
 import re
+import shutil
 import string
 import sys
 import tempfile
@@ -55,7 +56,6 @@ REQUEST = "request"
 """The name of the request in templates, whatever the view calls it."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 MULTIPART = "multipart/form-data"
-CHUNK = 2**16
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
 UNAVAILABLE = 503
@@ -159,11 +159,14 @@ class _Guard:
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
         if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
             raise _no_name_and_view(view)
-        if isinstance(view, type):
-            return cast("Decorated", self._decorate_class(view))
         if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
+        if isinstance(view, type):
+            if not hasattr(view, "dispatch"):
+                raise TypeError(f"locked() decorates a view, and {view!r} has no dispatch().")
+            view.dispatch = self.decorate(view.dispatch)
+            return cast("Decorated", view)
         if is_async(view):
 
             @functools.wraps(view)
@@ -185,14 +188,6 @@ class _Guard:
         set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
 
-    def _decorate_class(self, view: type) -> type:
-        dispatch = getattr(view, "dispatch", None)
-        if dispatch is None:
-            raise TypeError(f"locked() decorates a view, and {view!r} has no method dispatch().")
-        self._make_name.check(view)
-        view.dispatch = self.decorate(dispatch)  # type: ignore[attr-defined]
-        return view
-
     def _run(
         self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: Declined
     ) -> Any:
@@ -205,9 +200,9 @@ class _Guard:
         held = self._prepare(view, request, rest, kwargs)
         try:
             if not held.acquire():
-                return self._answer_locked(request)
+                return self._answer(request)
         except LockUnavailable as error:
-            return self._answer_unavailable(request, error)
+            return self._answer(request, error)
         request.lock = held
         unconfirmed: list[BaseException] = []
 
@@ -228,7 +223,7 @@ class _Guard:
             with _releasing(held, error):
                 held.release()
             if isinstance(error, LockUnavailable) and error in unconfirmed:
-                return self._answer_unavailable(request, error)  # nothing was written
+                return self._answer(request, error)  # nothing was written
             raise
         with _releasing(held, done=True):
             held.release()
@@ -249,9 +244,9 @@ class _Guard:
         try:
             acquired = await held.aacquire()
         except LockUnavailable as error:
-            return await sync_to_async(self._answer_unavailable)(request, error)
+            return await sync_to_async(self._answer)(request, error)
         if not acquired:
-            return await sync_to_async(self._answer_locked)(request)
+            return await sync_to_async(self._answer)(request)
         request.lock = held
         try:
             response = await answered()
@@ -278,19 +273,13 @@ class _Guard:
         receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
-    def _answer_locked(self, request: Any) -> HttpResponse:
-        return self._answer(
-            request, self._status, "locked", _("Somebody else is doing this right now.")
-        )
-
-    def _answer_unavailable(self, request: Any, error: LockUnavailable) -> HttpResponse:
-        """Log that the server is unavailable, and return the response."""
-        logger.error("A view could not take its lock: %s", error)
-        return self._answer(
-            request, UNAVAILABLE, "unavailable", _("This can't be done at the moment.")
-        )
-
-    def _answer(self, request: Any, status: int, code: str, reason: str) -> HttpResponse:
+    def _answer(self, request: Any, error: LockUnavailable | None = None) -> HttpResponse:
+        """Return the response for a lock that is held, or for a server that is unavailable."""
+        status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
+        if error is not None:
+            logger.error("A view could not take its lock: %s", error)
+            status, code = UNAVAILABLE, "unavailable"
+            reason = _("This can't be done at the moment.")
         advice = _("Please try again in a moment.")
         response: HttpResponse = JsonResponse(
             {"error": code, "detail": f"{reason} {advice}"}, status=status
@@ -389,7 +378,7 @@ def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
     return bool(getattr(type(owner), "view_is_async", False))
 
 
-# The requests: how they arrive, what they have, and how they are refused.
+# The requests: what they have, and how they arrive.
 
 
 class NoLock:
@@ -479,8 +468,7 @@ def _spool(request: Any) -> int:
         if _length(request) > settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
             spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
         closing.enter_context(spool)
-        while chunk := request.read(CHUNK):
-            spool.write(chunk)
+        shutil.copyfileobj(request, spool)
         size = spool.tell()
         spool.seek(0)
         replace_body_stream(request, spool)
@@ -533,7 +521,14 @@ class NameMaker:
             if not isinstance(made, str):
                 raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
         else:
-            values = self._values(view, request, args, kwargs) if self._roots else {}
+            values = {**kwargs, REQUEST: request}
+            if not values.keys() >= set(self._roots):
+                known = _arguments(view)
+                defaults = {
+                    each.name: each.default for each in known if each.default is not each.empty
+                }
+                unnamed = dict(zip((each.name for each in known), args, strict=False))
+                values = {**defaults, **unnamed, **values}
             for root in self._roots:
                 if root not in values:
                     raise self._unknown(root, list(values), "this URL has")
@@ -545,17 +540,6 @@ class NameMaker:
             return check_name(made)
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
-
-    def _values(
-        self, view: View, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        if all(root in kwargs or root == REQUEST for root in self._roots):
-            return {**kwargs, REQUEST: request}
-        known = _arguments(view)
-        names = [item.name for item in known]
-        defaults = {item.name: item.default for item in known if item.default is not item.empty}
-        unnamed = dict(zip(names, args, strict=False))
-        return {**defaults, **unnamed, **kwargs, REQUEST: request}
 
     def _unknown(self, root: str, known: list[str], where: str) -> ValueError:
         return ValueError(

@@ -60,7 +60,8 @@ def defer(held: Sequence[Held]) -> bool:
     release = _Release(held)
     waiting.add(release)
     for connection in open_connections:
-        _wrapped(connection).add(release)
+        wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)
+        wrapped.add(release)
     for each in held:
         each._deferred = True
     return True
@@ -118,6 +119,7 @@ class _Wrapped:
         for method in _METHODS:
             setattr(self._original, method, getattr(connection, method))
             setattr(connection, method, getattr(self, method))
+        setattr(connection, _WRAPPED_AS, self)
 
     def add(self, release: _Release) -> None:
         self._savepoint = _savepoint_in_test(self._connection)
@@ -199,10 +201,3 @@ def _savepoint_in_test(connection: Any) -> str | None:
     outermost = next((i for i, block in enumerate(blocks) if not is_of_test_case(block)), None)
     # The last block has the last savepoint, whether or not the first one has any.
     return None if outermost is None else connection.savepoint_ids[outermost - len(blocks)]
-
-
-def _wrapped(connection: Any) -> _Wrapped:
-    wrapped: _Wrapped | None = connection.__dict__.get(_WRAPPED_AS)
-    if wrapped is None:
-        wrapped = connection.__dict__[_WRAPPED_AS] = _Wrapped(connection)
-    return wrapped
