@@ -55,7 +55,6 @@ MAX_HOLD = 60.0
 REQUEST = "request"
 """The name of the request in templates, whatever the view calls it."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-MULTIPART = "multipart/form-data"
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
 UNAVAILABLE = 503
@@ -441,7 +440,7 @@ def receive(request: Any) -> None:
         if has_arrived(request):
             # Django's CSRF middleware may have read a form, and ignores one that is cut off.
             received = bytes_read(body_stream(request), default=length)
-        elif request.content_type == MULTIPART:
+        elif request.content_type == "multipart/form-data":
             received = _spool(request)
         else:
             received = len(request.body)
@@ -495,11 +494,8 @@ class NameMaker:
                 f"name={source!r} must be a template such as 'product:{{product_id}}', or a "
                 f"callable that is given the request and the arguments of its URL."
             )
-
-    @property
-    def reads_request(self) -> bool:
+        self.reads_request = callable(source) or REQUEST in self._roots
         """Whether the name may depend on more than the URL's arguments."""
-        return callable(self.source) or REQUEST in self._roots
 
     def check(self, view: View) -> None:
         """Raise ``ValueError`` for a placeholder that matches no argument of the view."""

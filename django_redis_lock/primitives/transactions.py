@@ -92,17 +92,6 @@ class _Release:
             each for each, lease in self._holds if each._lease is lease and lease.process is mine
         ]
 
-    def confirm(self) -> None:
-        held = self.held()
-        if held:
-            held[0].backend.run(confirm(held))
-
-    def ended(self, wrapped: _Wrapped) -> None:
-        self.connections.discard(wrapped)
-        held = self.held()
-        if held and not self.connections:
-            held[0].backend.run(finish(held))
-
 
 waiting: weakref.WeakSet[_Release] = weakref.WeakSet()
 """The releases that wait for a transaction to end."""
@@ -165,7 +154,8 @@ class _Wrapped:
         """Roll back and raise ``LockLost`` or ``LockUnavailable`` unless all locks are held."""
         try:
             for release in self.releases:
-                release.confirm()
+                if held := release.held():
+                    held[0].backend.run(confirm(held))
         except BaseException:
             try:
                 roll_back()
@@ -175,7 +165,11 @@ class _Wrapped:
 
     def _ended(self) -> None:
         while self.releases:
-            self.releases.pop(0).ended(self)
+            release = self.releases.pop(0)
+            release.connections.discard(self)
+            held = release.held()
+            if held and not release.connections:
+                held[0].backend.run(finish(held))
 
 
 def _in_transaction(connection: Any) -> bool:
