@@ -504,9 +504,7 @@ class NameMaker:
         if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
             return  # the URL decides
         names = [REQUEST, *dict.fromkeys(item.name for item in known)]
-        for root in self._roots:
-            if root not in names:
-                raise self._unknown(root, names, "the view takes")
+        self._check_roots(names, "the view takes")
 
     def __call__(
         self, view: View, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -525,9 +523,7 @@ class NameMaker:
                 }
                 unnamed = dict(zip((each.name for each in known), args, strict=False))
                 values = {**defaults, **unnamed, **values}
-            for root in self._roots:
-                if root not in values:
-                    raise self._unknown(root, list(values), "this URL has")
+            self._check_roots(values, "this URL has")
             try:
                 made = self.source.format_map(values)
             except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
@@ -537,11 +533,13 @@ class NameMaker:
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
 
-    def _unknown(self, root: str, known: list[str], where: str) -> ValueError:
-        return ValueError(
-            f"The lock name {self.source!r} has a placeholder {root!r}, but {where} "
-            f"{', '.join(known)}."
-        )
+    def _check_roots(self, known: Collection[str], where: str) -> None:
+        for root in self._roots:
+            if root not in known:
+                raise ValueError(
+                    f"The lock name {self.source!r} has a placeholder {root!r}, but {where} "
+                    f"{', '.join(known)}."
+                )
 
 
 def _refuse_view(name: Any) -> None:

@@ -30,7 +30,6 @@ LONGEST_INTERVAL = 10.0
 """Seconds. Waiters keep their queue alive by polling, so they must not poll too rarely."""
 REPLICA_TIMEOUT = 1.0
 """Seconds that replicas may take, where OPTIONS give no ``REPLICA_TIMEOUT``."""
-AUDIT_ENTRIES = 1000
 MOST_AUDIT_ENTRIES = 1_000_000
 OTHER = "other"
 """The group of a lock whose name matches no pattern of ``GROUPS``."""
@@ -185,7 +184,7 @@ class Operators:
 
     warn_after: Mapping[str, float] = field(default_factory=dict)
     """After how many seconds a held lock is marked, by shell patterns of names."""
-    audit_entries: int = AUDIT_ENTRIES
+    audit_entries: int = 1000
     reason_required: bool = False
     release_permission: str | None = None
     """The permission to release locks of this alias, such as ``shop.release_locks``; ``None`` for
