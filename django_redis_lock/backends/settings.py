@@ -24,12 +24,8 @@ SETTINGS = (
     "OPERATORS",
 )
 """The keys that an entry may have."""
-POLL_INTERVAL = 0.25
-"""Seconds between two polls, where OPTIONS give no ``POLL_INTERVAL``."""
 LONGEST_INTERVAL = 10.0
 """Seconds. Waiters keep their queue alive by polling, so they must not poll too rarely."""
-REPLICA_TIMEOUT = 1.0
-"""Seconds that replicas may take, where OPTIONS give no ``REPLICA_TIMEOUT``."""
 MOST_AUDIT_ENTRIES = 1_000_000
 OTHER = "other"
 """The group of a lock whose name matches no pattern of ``GROUPS``."""
@@ -119,9 +115,7 @@ def read_seconds(
     return float(value)
 
 
-def read_poll_interval(
-    options: Mapping[str, Any], using: str, default: float = POLL_INTERVAL
-) -> float:
+def read_poll_interval(options: Mapping[str, Any], using: str, default: float = 0.25) -> float:
     """Return the seconds between two polls."""
     return read_seconds(options, "POLL_INTERVAL", default, using, most=LONGEST_INTERVAL)
 
@@ -140,7 +134,7 @@ def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
             f"{where} has REPLICA_TIMEOUT without REPLICAS; add how many replicas to wait for, or "
             f"leave it out."
         )
-    timeout = read_seconds(options, "REPLICA_TIMEOUT", REPLICA_TIMEOUT, using)
+    timeout = read_seconds(options, "REPLICA_TIMEOUT", 1.0, using)
     return Replicas(number, timeout) if number else None
 
 
