@@ -7,7 +7,8 @@ The ``UPDATE`` itself compares the two, so that nothing can happen between the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from django.db import connections, models, transaction
@@ -18,6 +19,7 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.django_private import replace_model_iterable
 
 Row = TypeVar("Row", bound="models.Model")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class _Guard:
@@ -40,6 +42,22 @@ class _Guard:
                 name=self.name,
                 fence=self.fence,
             )
+
+
+def _never_fenced(method: Method) -> Method:
+    """Refuse a method of Django under a fence."""
+
+    @wraps(method)
+    def refusing(self: Any, *args: Any, **options: Any) -> Any:
+        if self._guard is not None:
+            raise TypeError(
+                f"{method.__name__}() can't be fenced. Use update(), bulk_update(), create(), or "
+                f"save() of an instance. Mark a row instead of deleting it, which would delete its "
+                f"fence as well."
+            )
+        return method(self, *args, **options)
+
+    return cast("Method", refusing)
 
 
 class _FencedIterable(ModelIterable):  # type: ignore[type-arg]
@@ -132,24 +150,10 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         instance._guard = self._guard
         return cast("Row", instance)
 
-    def bulk_create(self, *args: Any, **options: Any) -> list[Row]:
-        _refuse(self._guard, "bulk_create")
-        return super().bulk_create(*args, **options)
-
-    def get_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        _refuse(self._guard, "get_or_create")
-        return super().get_or_create(*args, **options)
-
-    def update_or_create(self, *args: Any, **options: Any) -> tuple[Row, bool]:
-        _refuse(self._guard, "update_or_create")
-        return super().update_or_create(*args, **options)
-
-    def delete(self) -> tuple[int, dict[str, int]]:
-        _refuse(self._guard, "delete")
-        return super().delete()
-
-    delete.alters_data = True  # type: ignore[attr-defined] # as in Django: not from templates
-    delete.queryset_only = True  # type: ignore[attr-defined] # and not on the manager
+    bulk_create = _never_fenced(models.QuerySet.bulk_create)
+    get_or_create = _never_fenced(models.QuerySet.get_or_create)
+    update_or_create = _never_fenced(models.QuerySet.update_or_create)
+    delete = _never_fenced(models.QuerySet.delete)
 
 
 if TYPE_CHECKING:
@@ -161,14 +165,6 @@ if TYPE_CHECKING:
 
 else:
     FencedManager = models.Manager.from_queryset(FencedQuerySet, "FencedManager")
-
-
-def _refuse(guard: _Guard | None, method: str) -> None:
-    if guard is not None:
-        raise TypeError(
-            f"{method}() can't be fenced. Use update(), bulk_update(), create(), or save() of an "
-            f"instance. Mark a row instead of deleting it, which would delete its fence as well."
-        )
 
 
 class Fenced(models.Model):
@@ -224,6 +220,4 @@ class Fenced(models.Model):
             self._guard.raise_if_stale(base_qs.filter(pk=self.pk))
         return updated
 
-    def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
-        _refuse(self._guard, "delete")
-        return super().delete(*args, **options)
+    delete = _never_fenced(models.Model.delete)

@@ -18,6 +18,7 @@ from django_redis_lock.backends.settings import (
     SETTINGS,
     check_keys,
     read_key_prefix,
+    read_operators,
     read_options,
     read_timeout,
 )
@@ -31,10 +32,9 @@ from django_redis_lock.protocol.calls import (
 )
 from django_redis_lock.protocol.drivers import Runner
 from django_redis_lock.support.arguments import check_limit, check_name, check_text, check_wait
-from django_redis_lock.support.process import InThread, made_once
+from django_redis_lock.support.process import InThread
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.operator_settings import Operators
     from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
     from django_redis_lock.protocol.waiting import Hub
 
@@ -75,17 +75,10 @@ class BaseLockBackend(Runner):
         self.key_prefix = read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
-        if params.get("OPERATORS") is not None:
-            self.operators  # noqa: B018 - reports a wrong value now
+        self.operators = read_operators(params.get("OPERATORS"), alias)
+        """What the entry sets for the command and the admin page."""
         options = read_options(params.get("OPTIONS"), self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
-
-    @made_once
-    def operators(self) -> Operators:
-        """What the entry sets for the command and the admin page."""
-        from django_redis_lock.backends.operator_settings import read_operators
-
-        return read_operators(self.params.get("OPERATORS"), self.alias)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""

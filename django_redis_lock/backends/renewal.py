@@ -125,8 +125,7 @@ class Renewer:
 
     def add(self, lease: Lease, backend: Any, lock: Any, *, renew: bool = True) -> None:
         """Renew a lease from now on, or only verify it; references to it are weak."""
-        key = backend, backend.together(lease.name)
-        server = self.servers.get(key) or self.server_of(backend, lease.name)
+        server = self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
         if entry.due < server.wakes_at:
             server.wake(entry.due)

@@ -60,7 +60,8 @@ def defer(held: Sequence[Held]) -> bool:
     release = _Release(held)
     waiting.add(release)
     for connection in open_connections:
-        _wrapped(connection).add(release)
+        wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)
+        wrapped.add(release)
     for each in held:
         each._deferred = True
     return True
@@ -91,17 +92,6 @@ class _Release:
             each for each, lease in self._holds if each._lease is lease and lease.process is mine
         ]
 
-    def confirm(self) -> None:
-        held = self.held()
-        if held:
-            held[0].backend.run(confirm(held))
-
-    def ended(self, wrapped: _Wrapped) -> None:
-        self.connections.discard(wrapped)
-        held = self.held()
-        if held and not self.connections:
-            held[0].backend.run(finish(held))
-
 
 waiting: weakref.WeakSet[_Release] = weakref.WeakSet()
 """The releases that wait for a transaction to end."""
@@ -118,6 +108,7 @@ class _Wrapped:
         for method in _METHODS:
             setattr(self._original, method, getattr(connection, method))
             setattr(connection, method, getattr(self, method))
+        setattr(connection, _WRAPPED_AS, self)
 
     def add(self, release: _Release) -> None:
         self._savepoint = _savepoint_in_test(self._connection)
@@ -163,7 +154,8 @@ class _Wrapped:
         """Roll back and raise ``LockLost`` or ``LockUnavailable`` unless all locks are held."""
         try:
             for release in self.releases:
-                release.confirm()
+                if held := release.held():
+                    held[0].backend.run(confirm(held))
         except BaseException:
             try:
                 roll_back()
@@ -173,7 +165,11 @@ class _Wrapped:
 
     def _ended(self) -> None:
         while self.releases:
-            self.releases.pop(0).ended(self)
+            release = self.releases.pop(0)
+            release.connections.discard(self)
+            held = release.held()
+            if held and not release.connections:
+                held[0].backend.run(finish(held))
 
 
 def _in_transaction(connection: Any) -> bool:
@@ -199,10 +195,3 @@ def _savepoint_in_test(connection: Any) -> str | None:
     outermost = next((i for i, block in enumerate(blocks) if not is_of_test_case(block)), None)
     # The last block has the last savepoint, whether or not the first one has any.
     return None if outermost is None else connection.savepoint_ids[outermost - len(blocks)]
-
-
-def _wrapped(connection: Any) -> _Wrapped:
-    wrapped: _Wrapped | None = connection.__dict__.get(_WRAPPED_AS)
-    if wrapped is None:
-        wrapped = connection.__dict__[_WRAPPED_AS] = _Wrapped(connection)
-    return wrapped

@@ -10,7 +10,7 @@ from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
 from django_redis_lock import lock
-from django_redis_lock.views.decorator import locked
+from django_redis_lock.views import locked
 from tests.apps import views_app
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

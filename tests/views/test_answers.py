@@ -13,7 +13,7 @@ from django.utils import translation
 
 from django_redis_lock import lock
 from django_redis_lock.exceptions import LockNotOwned
-from django_redis_lock.views.decorator import RETRY_AFTER, STATUSES, locked
+from django_redis_lock.views import RETRY_AFTER, STATUSES, locked
 from example_project.embedded import free_port
 from tests.views.conftest import BROWSER, refused
 

@@ -15,7 +15,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 
 from django_redis_lock import lock
-from django_redis_lock.views.decorator import locked
+from django_redis_lock.views import locked
 from tests.views.conftest import BROWSER
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
@@ -240,7 +240,7 @@ def test_a_view_that_is_found_in_the_place_of_a_name_at_a_request() -> None:
 def test_what_is_no_view() -> None:
     with pytest.raises(TypeError, match="template such as"):
         locked(7)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="Pass the name of the lock first"):
+    with pytest.raises(TypeError, match="needs the name of the lock and then a view"):
         locked(two)(RequestFactory().post("/"))  # type: ignore[type-var]
     with pytest.raises(TypeError, match="dispatch"):
         locked("view")(dict)

@@ -13,7 +13,7 @@ from django.test import Client, RequestFactory
 
 from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockLost, LockUnavailable
-from django_redis_lock.views.decorator import locked
+from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer, free_port
 from tests.apps import views_app
 

@@ -13,7 +13,7 @@ from django.test import AsyncClient, Client, RequestFactory
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.support.arguments import DEFAULT
-from django_redis_lock.views.decorator import BLOCKING_TIMEOUT, MAX_HOLD, locked
+from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from example_project.embedded import EmbeddedServer
 from tests.apps import views_app
 from tests.tools import Background, eventually, waiters

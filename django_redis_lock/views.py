@@ -6,13 +6,18 @@ The body of a request is received before its lock is taken, so that a slow clien
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import logging
+import re
+import shutil
+import string
+import sys
 import tempfile
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Literal, NoReturn, Self, TypeVar, cast
+from typing import IO, Any, Literal, NoReturn, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.conf import settings
@@ -27,7 +32,7 @@ from django.utils.translation import gettext as _
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, Default, check_name
 from django_redis_lock.support.django_private import (
     body_stream,
     bytes_read,
@@ -37,19 +42,19 @@ from django_redis_lock.support.django_private import (
     set_non_atomic_databases,
 )
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views.names import Name, NameMaker, no_name_for, refuse_view
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 View = Callable[..., Any]
+Name = str | Callable[..., str]
 
 BLOCKING_TIMEOUT = 10.0
 """Seconds that a request waits where neither the view nor the alias says how long."""
 MAX_HOLD = 60.0
 """Seconds for which a lock is renewed by default."""
+REQUEST = "request"
+"""The name of the request in templates, whatever the view calls it."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-MULTIPART = "multipart/form-data"
-CHUNK = 2**16
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
 UNAVAILABLE = 503
@@ -99,7 +104,8 @@ def locked(
     begins after that. Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is
     defined. The view raises ``LockLost`` if the lock was lost before it returned.
     """
-    refuse_view(name)
+    _refuse_view(name)
+    _check_answer(status, retry_after)
     if isinstance(max_hold, Default):
         renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
         max_hold = MAX_HOLD if renewed else None
@@ -115,8 +121,18 @@ def locked(
         max_hold=max_hold,
     )
     new_lock(name="checks the arguments")
-    refusal = Refusal(status, retry_after)
-    return _Guard(NameMaker(name), new_lock, _check_methods(methods), refusal).decorate
+    guard = _Guard(NameMaker(name), new_lock, _check_methods(methods), status, retry_after)
+    return guard.decorate
+
+
+def _check_answer(status: int, retry_after: int | None) -> None:
+    if status not in STATUSES:
+        raise ValueError(
+            f"status={status!r} is not a status for a lock that is held; choose from "
+            f"{', '.join(map(str, STATUSES))}."
+        )
+    if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
+        raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:
@@ -136,21 +152,20 @@ class _Guard:
     _make_name: NameMaker
     _new_lock: Callable[..., Lock]
     _methods: frozenset[str] | None
-    _refusal: Refusal
+    _status: int
+    _retry_after: int | None
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
-        if args or kwargs:  # of a URL: this is called as a view
-            raise no_name_for(self._make_name.source)
-        if isinstance(view, type):
-            return cast("Decorated", self._decorate_class(view))
-        if not callable(view):
-            raise TypeError(
-                f"locked() decorates a view, not {view!r}. Pass the name of the lock first: "
-                f"@locked('product:{{product_id}}')."
-            )
+        if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
+            raise _no_name_and_view(view)
         if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
+        if isinstance(view, type):
+            if not hasattr(view, "dispatch"):
+                raise TypeError(f"locked() decorates a view, and {view!r} has no dispatch().")
+            view.dispatch = self.decorate(view.dispatch)
+            return cast("Decorated", view)
         if is_async(view):
 
             @functools.wraps(view)
@@ -159,25 +174,18 @@ class _Guard:
 
             return cast("Decorated", alocked)
 
-        declined = Declined.by(view)
+        declined = Declined(view)
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
             if _returns_coroutine(view, args):
-                declined.refuse_transactions()
+                if declined.wanted():  # as Django does
+                    raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
                 return self._arun(view, args, kwargs)
             return self._run(view, args, kwargs, declined)
 
         set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
-
-    def _decorate_class(self, view: type) -> type:
-        dispatch = getattr(view, "dispatch", None)
-        if dispatch is None:
-            raise TypeError(f"locked() decorates a view, and {view!r} has no method dispatch().")
-        self._make_name.check(view)
-        view.dispatch = self.decorate(dispatch)  # type: ignore[attr-defined]
-        return view
 
     def _run(
         self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: Declined
@@ -191,9 +199,9 @@ class _Guard:
         held = self._prepare(view, request, rest, kwargs)
         try:
             if not held.acquire():
-                return self._refusal.locked(request)
+                return self._answer(request)
         except LockUnavailable as error:
-            return self._refusal.unavailable(request, error)
+            return self._answer(request, error)
         request.lock = held
         unconfirmed: list[BaseException] = []
 
@@ -214,7 +222,7 @@ class _Guard:
             with _releasing(held, error):
                 held.release()
             if isinstance(error, LockUnavailable) and error in unconfirmed:
-                return self._refusal.unavailable(request, error)  # nothing was written
+                return self._answer(request, error)  # nothing was written
             raise
         with _releasing(held, done=True):
             held.release()
@@ -235,9 +243,9 @@ class _Guard:
         try:
             acquired = await held.aacquire()
         except LockUnavailable as error:
-            return await sync_to_async(self._refusal.unavailable)(request, error)
+            return await sync_to_async(self._answer)(request, error)
         if not acquired:
-            return await sync_to_async(self._refusal.locked)(request)
+            return await sync_to_async(self._answer)(request)
         request.lock = held
         try:
             response = await answered()
@@ -264,6 +272,30 @@ class _Guard:
         receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
+    def _answer(self, request: Any, error: LockUnavailable | None = None) -> HttpResponse:
+        """Return the response for a lock that is held, or for a server that is unavailable."""
+        status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
+        if error is not None:
+            logger.error("A view could not take its lock: %s", error)
+            status, code = UNAVAILABLE, "unavailable"
+            reason = _("This can't be done at the moment.")
+        advice = _("Please try again in a moment.")
+        response: HttpResponse = JsonResponse(
+            {"error": code, "detail": f"{reason} {advice}"}, status=status
+        )
+        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
+            context = {"status": status, "error": code, "reason": reason, "advice": advice}
+            try:
+                page = render_to_string(TEMPLATE, context, _djangos(request))
+                response = HttpResponse(page, status=status)
+            except TemplateDoesNotExist:
+                logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
+        patch_vary_headers(response, ["Accept", "Accept-Language"])
+        retry_after = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
+        if retry_after is not None:
+            response["Retry-After"] = str(retry_after)
+        return response
+
 
 class Declined(set[str]):
     """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
@@ -272,21 +304,18 @@ class Declined(set[str]):
     it holds the lock, except for those that the view or a decorator above really declined.
     """
 
-    left_to_view = False
-    """Whether an inner guard begins the transactions, after it has taken its own lock."""
-
-    @classmethod
-    def by(cls, view: View) -> Self:
+    def __init__(self, view: View) -> None:
         given = non_atomic_databases(view)
-        declined = cls(given)
-        declined.left_to_view = isinstance(given, cls)
-        return declined
+        super().__init__(given)
+        # An inner guard begins the transactions, after it has taken its own lock.
+        self._left_to_view = isinstance(given, Declined)
 
     def __contains__(self, alias: object) -> bool:
         return True
 
-    def _wanted(self) -> list[str]:
-        if self.left_to_view:
+    def wanted(self) -> list[str]:
+        """Return the databases that the view wants a transaction of."""
+        if self._left_to_view:
             return []
         really = set(self)
         return [
@@ -297,14 +326,9 @@ class Declined(set[str]):
 
     def atomic(self, view: View) -> View:
         """Wrap the view in a transaction of each database that it does not decline."""
-        for alias in self._wanted():
+        for alias in self.wanted():
             view = transaction.atomic(using=alias)(view)
         return view
-
-    def refuse_transactions(self) -> None:
-        """Raise ``RuntimeError``, as Django does, when an asynchronous view would need one."""
-        if self._wanted():
-            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
 
 @contextmanager
@@ -353,7 +377,7 @@ def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
     return bool(getattr(type(owner), "view_is_async", False))
 
 
-# The requests: how they arrive, what they have, and how they are refused.
+# The requests: what they have, and how they arrive.
 
 
 class NoLock:
@@ -416,7 +440,7 @@ def receive(request: Any) -> None:
         if has_arrived(request):
             # Django's CSRF middleware may have read a form, and ignores one that is cut off.
             received = bytes_read(body_stream(request), default=length)
-        elif request.content_type == MULTIPART:
+        elif request.content_type == "multipart/form-data":
             received = _spool(request)
         else:
             received = len(request.body)
@@ -443,8 +467,7 @@ def _spool(request: Any) -> int:
         if _length(request) > settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
             spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
         closing.enter_context(spool)
-        while chunk := request.read(CHUNK):
-            spool.write(chunk)
+        shutil.copyfileobj(request, spool)
         size = spool.tell()
         spool.seek(0)
         replace_body_stream(request, spool)
@@ -453,46 +476,141 @@ def _spool(request: Any) -> int:
     return size
 
 
-class Refusal:
-    """Makes responses as JSON or HTML, as the client prefers."""
+# The names of the locks.
 
-    def __init__(self, status: int, retry_after: int | None) -> None:
-        if status not in STATUSES:
-            raise ValueError(
-                f"status={status!r} is not a status for a lock that is held; choose from "
-                f"{', '.join(map(str, STATUSES))}."
+
+class NameMaker:
+    """Turns a request and its URL's arguments into the name of a lock."""
+
+    def __init__(self, source: Name) -> None:
+        self.source = source
+        self._roots: list[str] = []
+        if isinstance(source, str):
+            self._roots = list(dict.fromkeys(_roots(source)))
+            if not self._roots:
+                check_name(source.format())
+        elif not callable(source):
+            raise TypeError(
+                f"name={source!r} must be a template such as 'product:{{product_id}}', or a "
+                f"callable that is given the request and the arguments of its URL."
             )
-        if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
-            raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
-        self._status = status
-        self._retry_after = retry_after
+        self.reads_request = callable(source) or REQUEST in self._roots
+        """Whether the name may depend on more than the URL's arguments."""
 
-    def locked(self, request: Any) -> HttpResponse:
-        return self._answer(
-            request, self._status, "locked", _("Somebody else is doing this right now.")
-        )
+    def check(self, view: View) -> None:
+        """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
+        handlers = _handlers(view)
+        known = [item for handler in handlers for item in _arguments(handler)]
+        if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
+            return  # the URL decides
+        names = [REQUEST, *dict.fromkeys(item.name for item in known)]
+        self._check_roots(names, "the view takes")
 
-    def unavailable(self, request: Any, error: LockUnavailable) -> HttpResponse:
-        """Log that the server is unavailable, and return the response."""
-        logger.error("A view could not take its lock: %s", error)
-        return self._answer(
-            request, UNAVAILABLE, "unavailable", _("This can't be done at the moment.")
-        )
-
-    def _answer(self, request: Any, status: int, code: str, reason: str) -> HttpResponse:
-        advice = _("Please try again in a moment.")
-        response: HttpResponse = JsonResponse(
-            {"error": code, "detail": f"{reason} {advice}"}, status=status
-        )
-        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-            context = {"status": status, "error": code, "reason": reason, "advice": advice}
+    def __call__(
+        self, view: View, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        """Return the lock's name. Raises ``BadRequest`` if the client's data make none."""
+        if callable(self.source):
+            made = self.source(request, *args, **kwargs)
+            if not isinstance(made, str):
+                raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
+        else:
+            values = {**kwargs, REQUEST: request}
+            if not values.keys() >= set(self._roots):
+                known = _arguments(view)
+                defaults = {
+                    each.name: each.default for each in known if each.default is not each.empty
+                }
+                unnamed = dict(zip((each.name for each in known), args, strict=False))
+                values = {**defaults, **unnamed, **values}
+            self._check_roots(values, "this URL has")
             try:
-                page = render_to_string(TEMPLATE, context, getattr(request, "_request", request))
-                response = HttpResponse(page, status=status)
-            except TemplateDoesNotExist:
-                logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
-        patch_vary_headers(response, ["Accept", "Accept-Language"])
-        retry_after = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
-        if retry_after is not None:
-            response["Retry-After"] = str(retry_after)
-        return response
+                made = self.source.format_map(values)
+            except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
+                raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
+        try:
+            return check_name(made)
+        except ValueError as error:  # e.g. control characters in the URL
+            raise BadRequest(str(error)) from error
+
+    def _check_roots(self, known: Collection[str], where: str) -> None:
+        for root in self._roots:
+            if root not in known:
+                raise ValueError(
+                    f"The lock name {self.source!r} has a placeholder {root!r}, but {where} "
+                    f"{', '.join(known)}."
+                )
+
+
+def _refuse_view(name: Any) -> None:
+    """Raise ``TypeError`` if ``locked()`` was given a view in the place of a name.
+
+    A function that makes names is called like a view, so only how it came here tells them apart.
+    """
+    if (
+        isinstance(name, type)
+        or hasattr(name, "view_class")
+        or (callable(name) and (is_async(name) or is_generator(name) or _is_being_defined(name)))
+    ):
+        raise _no_name_and_view(name)
+
+
+def _no_name_and_view(given: Any) -> TypeError:
+    return TypeError(
+        f"@locked needs the name of the lock and then a view, and was given {given!r}. "
+        f"Write @locked('product:{{product_id}}') in place of @locked."
+    )
+
+
+def _is_being_defined(function: View) -> bool:
+    """Whether ``locked()`` decorates a function: its caller defines it and has not named it yet.
+
+    What has its name may be another function of the same code, or the function that it wraps.
+    """
+    code = _code(function)
+    caller = sys._getframe(3)
+    if code is None or code.co_name == "<lambda>":
+        return False
+    named = _code(caller.f_locals.get(code.co_name)) is code
+    return not named and any(item is code for item in caller.f_code.co_consts)
+
+
+def _code(function: Any) -> Any:
+    """Return the code of what a function wraps in the end; ``None`` if it has none."""
+    return getattr(inspect.unwrap(function), "__code__", None)
+
+
+def _roots(template: str) -> Iterator[str]:
+    """Yield the first part of each placeholder: an argument, or the request."""
+    try:
+        parsed = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"name={template!r} is not a valid template: {error}.") from None
+    for literal, field, spec, _conversion in parsed:
+        if literal:
+            check_name(literal)
+        if field is None:
+            continue
+        root = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if not root.isidentifier():
+            raise ValueError(
+                f"name={template!r} has a placeholder {{{field}}} without a name; name an "
+                f"argument of the URL, such as {{product_id}}."
+            )
+        yield root
+        yield from _roots(spec) if spec else ()
+
+
+def _handlers(view: View) -> list[View]:
+    """Return the functions that handle requests: of a class-based view, its methods."""
+    kind = view if isinstance(view, type) else getattr(view, "view_class", None)
+    if kind is None:
+        return [view]
+    methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
+    return [getattr(kind, method) for method in methods if hasattr(kind, method)]
+
+
+def _arguments(view: View) -> list[inspect.Parameter]:
+    target = view.func if isinstance(view, functools.partial) else view
+    known = list(inspect.signature(target).parameters.values())
+    return known[2 if known and known[0].name == "self" else 1 :]
