@@ -252,7 +252,9 @@ def queue_up(contender: Contender, name: str) -> None:
     contender.threads = [threading.Thread(target=body, daemon=True) for _ in range(THREADS)]
     for thread in contender.threads:
         thread.start()
-        sleep(0.005)  # one after the other, so that one connection can carry their calls
+        # One after the other, so that one connection can carry their calls. The first one imports
+        # what waiters need, and listens.
+        sleep(0.1 if thread is contender.threads[0] else 0.005)
 
 
 def served(contender: Contender) -> int:

@@ -7,7 +7,7 @@ program that only locks imports none of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -248,16 +248,18 @@ class BaseLockBackend(Runner):
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))
         found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
+        read, using = self._reader(), self.alias
         return [
-            self._holder(value, now_ms, name=name, ttl_ms=ttl_ms, waiters=waiters)
+            read(value, name=name, using=using, ttl_ms=ttl_ms, waiters=waiters, now_ms=now_ms)
             for name, value, ttl_ms, waiters in found
             if value is not None
         ]
 
-    def _holder(self, value: bytes, now_ms: int, **known: Any) -> Holder:
+    def _reader(self) -> Callable[..., Holder]:
+        """Return what reads the value of a lock, as ``read_holder`` does."""
         from django_redis_lock.protocol.records import read_holder
 
-        return read_holder(value, using=self.alias, now_ms=now_ms, **known)
+        return read_holder
 
     def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
         from django_redis_lock.protocol.records import read_waiter

@@ -312,9 +312,8 @@ class Register:
     def of_hold(self, hold: str) -> Lease | None:
         """Return the lease of this process whose lock has a ``token_id``, as far as is known."""
         leases = (reference() for reference in [*self._leases.values()])
-        return next(
-            (each for each in leases if each and token_id(each.token.encode()) == hold), None
-        )
+        found = (each for each in leases if each and token_id(each.token.encode()) == hold)
+        return next(found, None)
 
     def held_here(self, name: str, *aliases: str) -> list[Lease]:
         """Return the leases of the current execution on locks of a name, as far as is known.

@@ -187,8 +187,7 @@ class LoopConnection:
             self._loop.add_reader(self._socket, self._carry_out, self._read)
         except NotImplementedError:
             raise redis.exceptions.ConnectionError(
-                f"{type(self._loop).__name__} has no add_reader(); on Windows, use "
-                f"asyncio.SelectorEventLoop"
+                f"{type(self._loop).__name__} has no add_reader(); use asyncio.SelectorEventLoop"
             ) from None
         self._connection = Connection(origin)
 

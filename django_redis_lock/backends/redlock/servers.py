@@ -49,8 +49,7 @@ ADMIT = Script("quorum_admit")
 READ_FOR = 5.0
 """Seconds without an answer after which a connection is closed."""
 LAG = 0.02
-"""Seconds for which a caller of a contested lock waits for the servers that have not answered; more
-if the others took longer."""
+"""Seconds, at least, for which a caller waits for the last answers to a contested vote."""
 
 
 def ignore(answer: Any = None) -> None:

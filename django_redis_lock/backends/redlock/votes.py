@@ -32,8 +32,7 @@ class Pending:
 PENDING = Pending()
 """An answer that has not come yet, or an outcome that it could change."""
 CONTESTED = Pending()
-"""``PENDING`` for callers that share the votes: to wait long for a silent server with some of them
-would keep the lock from all."""
+"""``PENDING`` where callers share the votes: as long as one waits, nobody gets the lock."""
 
 
 class NoQuorum(LockError):
