@@ -288,25 +288,6 @@ class Event:
         return self._set
 
 
-class _Condition:
-    """What a future waits on. Nothing runs beside the thread that has it."""
-
-    def __init__(self) -> None:
-        self._news = Event()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def wait(self, timeout: float | None = None) -> bool:
-        return self._news.wait(timeout)
-
-    def notify_all(self) -> None:
-        self._news.set()
-
-
 virtual_threading = SimpleNamespace(
     Lock=Lock,
     RLock=RLock,
