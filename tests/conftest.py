@@ -7,13 +7,10 @@ import os
 import signal
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
 
 import pytest
 import redis
 from celery import Celery, current_app
-from django.core.cache import caches
 
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
@@ -77,15 +74,6 @@ def no_workers() -> Iterator[None]:
     Celery("without a broker")
     yield
     before.set_current()
-
-
-@pytest.fixture
-def broken_caches(settings: Any) -> Iterator[None]:
-    """Caches without a usable client are forgotten, which django-redis 5.4 can't close."""
-    yield
-    for alias in settings.CACHES:
-        with suppress(AttributeError):
-            del caches[alias]
 
 
 @pytest.fixture

@@ -200,14 +200,12 @@ def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.Conne
         return None
     if not configured.get("LOCATION"):
         raise ValueError("its LOCATION names no server")
-    client: redis.Redis
-    if by == DJANGO_REDIS:
-        from django_redis import get_redis_connection
-
-        client = get_redis_connection(alias)
-    else:
-        client = client_of_cache(caches.create_connection(alias)).get_client(write=True)
-    return client.connection_pool
+    # Not ``caches[alias]``: that takes a mutex, which stays locked for all other threads if a
+    # signal handler raises at that moment.
+    cache: Any = caches.create_connection(alias)
+    client = cache.client if by == DJANGO_REDIS else client_of_cache(cache)
+    pool: redis.ConnectionPool = client.get_client(write=True).connection_pool
+    return pool
 
 
 def spread_by(configured: dict[str, Any]) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import ipaddress
+import itertools
 import math
 import random
 import signal
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
+import asgiref.local
 import pytest
 import redis
 from django.core.cache import caches
@@ -26,6 +29,7 @@ from django_redis_lock.protocol.calls import Inspect, Peek, ask
 from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
+from tests.tools.interruption import Interrupted, Interruption
 from tests.tools.proxy import Proxy
 
 
@@ -278,10 +282,6 @@ def test_asyncio_calls_that_are_larger_than_the_buffers(
         asyncio.run(main())
 
 
-class Interrupted(BaseException):
-    """What a signal handler raises."""
-
-
 class Struck(redis.Connection):
     """A connection whose first handshake is struck by an exception, before an answer is read."""
 
@@ -348,6 +348,20 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
     assert struck > 250
     for key, value in replies.items():
         assert backend.call(Peek(key)) == value
+
+
+@pytest.mark.usefixtures("server")
+def test_wherever_the_first_call_is_interrupted_other_threads_go_on(name: str) -> None:
+    """It takes no mutex that stays locked then, such as that of ``caches[...]``."""
+    for at in itertools.count():
+        locks.reset()
+        interruption = Interruption(at, asgiref.local)
+        with contextlib.suppress(Interrupted), interruption:
+            assert not lock(name).locked()
+        locks.reset()
+        assert Background(lock(name).locked).outcome() is False
+        if not interruption.raised:
+            break
 
 
 def test_an_interruption_while_a_reply_is_read(

@@ -111,7 +111,6 @@ def test_what_redis_py_understands_is_not_refused(settings: Any, url: str) -> No
         locks["default"].open()
 
 
-@pytest.mark.usefixtures("broken_caches")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
