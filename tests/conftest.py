@@ -61,9 +61,10 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture(autouse=True)
-def _empty_locmem() -> Iterator[None]:
-    """Locks that a test left in the process's memory are not the next one's."""
+def _leave_nothing() -> Iterator[None]:
+    """Locks and connections that a test left in this process are not the next one's."""
     yield
+    leave_no_lease()
     LocMemLockBackend("locmem", {}).clear()
 
 
