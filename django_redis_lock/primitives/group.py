@@ -12,10 +12,10 @@ from typing import Self
 
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
 
@@ -78,15 +78,19 @@ class LockGroup(Handle):
         return list(self._by_name.values())
 
     def _acquire(self, until: float | None) -> Steps[bool]:
-        self._occupy()
+        attempt = self._occupy()
         try:
             return (yield from self._take(until))
         finally:
-            self._vacant.append(None)
+            del attempt
 
     def _take(self, until: float | None) -> Steps[bool]:
         backend, locks = self.backend, self._locks()
-        retaken = [lock for lock in locks if released_here(backend, lock.name)]
+        retaken = [
+            lock
+            for lock in locks
+            if transactions.waiting and transactions.released_here(backend, lock.name)
+        ]
         for lock in locks:
             if not (lock._deferred and lock in retaken):
                 lock._vacate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -24,6 +25,12 @@ logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
+class _Attempt:
+    """A caller that is acquiring with a handle, for as long as it does."""
+
+    __slots__ = ("__weakref__",)
+
+
 class Handle(ABC):
     """A handle that acquires and releases one lock, or several as one.
 
@@ -42,7 +49,7 @@ class Handle(ABC):
             blocking_timeout = check_wait(blocking_timeout, blocking=blocking)
         self._blocking_timeout = blocking_timeout
         self._busy = name  # the lock that could not be acquired
-        self._vacant = [None]  # the caller that pops the one item may acquire
+        self._attempt: weakref.ref[_Attempt] | None = None
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -241,15 +248,20 @@ class Handle(ABC):
     def _default_wait(self) -> float | None:
         return self.backend.blocking_timeout
 
-    def _occupy(self) -> None:
-        """Let no other caller acquire until ``_vacant`` has its item again."""
-        try:
-            self._vacant.pop()  # atomic
-        except IndexError:
-            raise LockError(
-                f"This handle is already acquiring {self._label}; create one for each caller.",
-                name=self._locks()[0].name,
-            ) from None
+    def _occupy(self) -> _Attempt:
+        """Let no other caller acquire while the result is referred to.
+
+        So an interruption, at whatever moment, can't leave the handle occupied for ever.
+        """
+        attempt = _Attempt()
+        with register.mutex:
+            if self._attempt is None or self._attempt() is None:
+                self._attempt = weakref.ref(attempt)
+                return attempt
+        raise LockError(
+            f"This handle is already acquiring {self._label}; create one for each caller.",
+            name=self._locks()[0].name,
+        )
 
     def _release(self) -> Steps[None]:
         held = self._to_release()

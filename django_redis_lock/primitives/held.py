@@ -287,7 +287,7 @@ class Register:
 
     def after_fork(self) -> None:
         """Forget what the parent process holds."""
-        self._mutex = threading.RLock()
+        self.mutex = threading.RLock()
         self._leases: dict[_Key, weakref.ref[Lease]] = {}
 
     def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
@@ -300,7 +300,7 @@ class Register:
 
     def forget(self, lease: Lease) -> None:
         """Note that a lease is held no longer."""
-        with self._mutex:
+        with self.mutex:
             lease.entries = 0
             lease.execution = None
 
@@ -335,7 +335,7 @@ class Register:
         """Enter a lock once more; return False unless the current execution holds it."""
         # The id by which the lease was found may belong to a later execution.
         mine = _is_mine(lease)
-        with self._mutex:
+        with self.mutex:
             if not mine or not lease.entries or lease.lost or lease.passed:
                 return False
             lease.entries += 1
@@ -343,7 +343,7 @@ class Register:
 
     def leave(self, lease: Lease) -> bool:
         """Leave a lock; return whether that was the last entry, so that it must be released."""
-        with self._mutex:
+        with self.mutex:
             if lease.entries > 1:
                 lease.entries -= 1
                 return False

@@ -147,7 +147,7 @@ class Lock(Held, Handle):
     def _fresh(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._vacant, other._again = [None], 0
+        other._attempt, other._again = None, 0
         other._lease, other._backend, other._deferred = None, None, False
         return other
 
@@ -156,7 +156,7 @@ class Lock(Held, Handle):
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began = monotonic()
-        self._occupy()
+        attempt = self._occupy()
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
@@ -164,7 +164,7 @@ class Lock(Held, Handle):
             yield from self.backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             raise
         finally:
-            self._vacant.append(None)
+            del attempt
         if acquired is None:
             return True
         self._acquired_at = monotonic()

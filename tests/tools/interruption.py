@@ -31,6 +31,7 @@ class Interruption:
 
     def __exit__(self, *error: object) -> None:
         sys.settrace(self._before)
+        self._last.clear()  # frames keep what is local to them
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         if frame.f_code.co_filename not in self._files:
