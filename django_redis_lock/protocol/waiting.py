@@ -8,6 +8,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -128,7 +129,10 @@ class Schedule:
 class LocalWaiter:
     """One acquisition that waits in this process."""
 
-    __slots__ = ("grant", "must_poll", "name", "schedule", "sleeper", "token", "until")
+    __slots__ = (
+        *("grant", "must_poll", "name", "schedule", "sleeper", "token", "until"),
+        "__weakref__",
+    )
 
     schedule: Schedule
     """Shared with the others that wait for the lock; set as it joins."""
@@ -181,7 +185,8 @@ class Hub:
 
     def _reset(self) -> None:
         self.mutex = threading.RLock()  # the collector may close a generator that waits here
-        self._waiters: dict[str, LocalWaiter] = {}
+        # A waiter goes with its caller, even if an interruption kept it from leaving.
+        self._waiters: dict[str, weakref.ref[LocalWaiter]] = {}
         # One lives as long as its waiters. A count of them would be wrong after an interruption.
         self._schedules: weakref.WeakValueDictionary[str, Schedule] = weakref.WeakValueDictionary()
         self._number = next(_numbers)
@@ -189,7 +194,7 @@ class Hub:
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""
-        inherited = list(self._waiters.values())
+        inherited = self._present()
         retain_inherited(inherited)
         self._leave_to_parent()
         self._reset()
@@ -256,7 +261,8 @@ class Hub:
             if schedule is None:
                 schedule = self._schedules[waiter.name] = Schedule(self.mutex)
             waiter.schedule = schedule
-            self._waiters[waiter.token] = waiter
+            gone = partial(self._waiters.pop, waiter.token)  # no Python code, as in ``Register``
+            self._waiters[waiter.token] = weakref.ref(waiter, gone)
 
     def leave(self, waiter: LocalWaiter) -> None:
         """Expect no grant for it any more. It need not have joined."""
@@ -272,13 +278,18 @@ class Hub:
             self._wake(heir)  # when the next poll is due it may not know
 
     def _first_of(self, name: str) -> LocalWaiter | None:
-        return next((item for item in list(self._waiters.values()) if item.name == name), None)
+        return next((item for item in self._present() if item.name == name), None)
+
+    def _present(self) -> list[LocalWaiter]:
+        found = [reference() for reference in [*self._waiters.values()]]
+        return [waiter for waiter in found if waiter is not None]
 
     # Waiters are notified.
 
     def notify(self, token: str, grant: Grant | None = None) -> bool:
         """Give a waiter its grant, or have it poll; return whether it waits here."""
-        waiter = self._waiters.get(token)
+        reference = self._waiters.get(token)
+        waiter = None if reference is None else reference()
         if waiter is None:
             return False
         if grant is None:
@@ -294,7 +305,7 @@ class Hub:
     def notify_if(self, concerns: Callable[[LocalWaiter], bool]) -> None:
         """Have those waiters poll of whom ``concerns`` returns True."""
         with self.mutex:
-            notified = [item for item in list(self._waiters.values()) if concerns(item)]
+            notified = [item for item in self._present() if concerns(item)]
             for waiter in notified:
                 waiter.must_poll = True
         for waiter in notified:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
-from django_redis_lock.support.process import LONGEST_SLEEP, InThread
+from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
@@ -68,7 +68,7 @@ class ReceivingHub(Hub):
         self._attempt: InThread[None] | None = None  # to connect, the last one
         self._leader: object = None  # who reads: a waiter, or the thread
         self._thread: threading.Thread | None = None
-        self._thread_may_lead = threading.Event()
+        self._thread_may_lead = Bell()
         self._closed = False
         self._retired = False  # closed, and only used by those who waited then
         self.receiver.reset()
@@ -105,7 +105,7 @@ class ReceivingHub(Hub):
             if not self.receives(name):  # another attempt may just have ended
                 self.receiver.connect(name)
             self._closed = False
-            self._thread_may_lead.set()
+            self._thread_may_lead.ring()
         finally:
             self._attempt = None
 
@@ -114,6 +114,10 @@ class ReceivingHub(Hub):
         with _listening():
             while not self.receives(name):
                 await self._connect(name).aresult()
+        if self._thread is None:
+            await InThread(self._start_thread).aresult()
+
+    def _start_thread(self) -> None:
         with self.mutex:
             if self._thread is None:
                 thread = threading.Thread(
@@ -129,14 +133,14 @@ class ReceivingHub(Hub):
 
     def _close(self) -> None:
         self._closed = True
-        self._thread_may_lead.set()
+        self._thread_may_lead.ring()
         self.receiver.close()
 
     # Waiters.
 
     def join(self, waiter: LocalWaiter) -> None:
         super().join(waiter)
-        self._thread_may_lead.set()
+        self._thread_may_lead.ring()
 
     def leave(self, waiter: LocalWaiter) -> None:
         """Remove a waiter; if its ``wait`` was interrupted at the end, it still leads."""
@@ -186,15 +190,12 @@ class ReceivingHub(Hub):
     def _lead_for_ever(self) -> None:
         thread = threading.current_thread()
         try:
-            while True:
-                self._thread_may_lead.clear()
-                if self._closed:
-                    return
+            while not self._closed:
                 if self._waiters and self._take_lead(thread):
                     while self._waiters and self.receiver.receive(LONGEST_SLEEP):
                         pass
                     self._pass_lead(thread)
-                self._thread_may_lead.wait()
+                self._thread_may_lead.wait(math.inf)
         finally:
             self._thread = None
             self._pass_lead(thread)
@@ -215,11 +216,10 @@ class ReceivingHub(Hub):
             if self._leader is not None or self._thread is leaver:
                 return
             if self._thread is not None:
-                self._thread_may_lead.set()
+                self._thread_may_lead.ring()
                 return
-            for waiter in list(self._waiters.values()):
-                if waiter.sleeper is not None:
-                    waiter.wake()
+            for waiter in self._present():
+                if waiter.sleeper is not None and waiter.wake():
                     return
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -11,7 +13,12 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.waiting import LocalWaiter
+from django_redis_lock.support import process
 from django_redis_lock.support.arguments import WAITING_SCHEMES
+from django_redis_lock.transport import receiving
+from django_redis_lock.transport.receiving import ReceivingHub
 from tests.tools import (
     Background,
     counted,
@@ -20,6 +27,7 @@ from tests.tools import (
     queued,
     waiters,
 )
+from tests.tools.interruption import Interrupted, Interruption
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -87,6 +95,58 @@ def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseExceptio
             trigger.outcome()
         assert waiters(name) == 0
     assert lock(name).acquire(blocking=False)
+
+
+def test_wherever_a_waiter_is_interrupted_other_threads_can_wait(name: str) -> None:
+    """No mutex stays locked, as that of a ``threading.Event`` does."""
+    hub = locks["default"].hub_for("queue")
+    assert isinstance(hub, ReceivingHub)
+
+    def come_and_go(token: str) -> None:
+        waiter = LocalWaiter(Request(name, token, 20.0, "{}"))
+        hub.join(waiter)
+        hub.leave(waiter)
+
+    for at in itertools.count():
+        interruption = Interruption(at, threading, process, receiving)
+        with contextlib.suppress(Interrupted), interruption:
+            come_and_go(f"token {at}")
+        Background(lambda at=at: come_and_go(f"another {at}")).outcome()  # type: ignore[misc]
+        if not interruption.raised:
+            break
+    assert at > 5
+
+
+class SlowReceiver:
+    """Connects when it may, and counts how often."""
+
+    hub: ReceivingHub
+
+    def __init__(self) -> None:
+        self.may_connect = threading.Event()
+        self.connected = 0
+
+    def reset(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def receives(self, name: str) -> bool:
+        return self.connected > 0
+
+    def connect(self, name: str) -> None:
+        assert self.may_connect.wait(10)
+        self.connected += 1
+
+
+def test_all_who_begin_to_wait_at_once_share_a_connection(name: str) -> None:
+    receiver = SlowReceiver()
+    hub = ReceivingHub(receiver, lambda *unclaimed: None)
+    listening = [Background(lambda: hub.listen(name)) for _ in range(5)]
+    eventually(lambda: hub._attempt is not None and len(hub._attempt._callbacks) == 5)
+    receiver.may_connect.set()
+    for one in listening:
+        one.outcome()
+    assert receiver.connected == 1
 
 
 def test_lock_of_another_program_excludes_and_is_followed(name: str, client: redis.Redis) -> None:
