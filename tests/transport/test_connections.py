@@ -252,6 +252,7 @@ def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:
         lock(name).acquire(blocking=False)
 
 
+@pytest.mark.usefixtures("server")
 def test_an_event_loop_that_can_not_watch_sockets(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,6 +281,30 @@ def test_asyncio_calls_that_are_larger_than_the_buffers(
     ):
         settings.LOCKS = {"default": {"LOCATION": location}}
         asyncio.run(main())
+
+
+def test_an_asyncio_call_of_which_the_server_takes_a_part(
+    name: str, own_server: EmbeddedServer, settings: Any
+) -> None:
+    """The rest is sent as the server reads; afterwards the loop waits for replies alone."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    names = [f"{name}-{number:0400}" for number in range(20_000)]
+
+    async def main() -> None:
+        assert not await lock(name).alocked()
+        (connection,) = locks["default"].servers.async_client._connections.values()
+        own_server.pause()
+        try:
+            answer = asyncio.ensure_future(locks["default"].arun(ask(Inspect(names))))
+            while not (connection._unsent or answer.done()):
+                await asyncio.sleep(0)
+            assert connection._unsent
+        finally:
+            own_server.resume()
+        assert len(await answer) == 1 + 3 * len(names)
+        assert not connection._loop.remove_writer(connection._socket)
+
+    asyncio.run(main())
 
 
 class Struck(redis.Connection):

@@ -206,6 +206,20 @@ def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy
     assert asyncio.run(main()) < 1.0 + AT_MOST
 
 
+def test_a_silent_connection_is_not_kept_for_the_next_task(name: str, proxy: Proxy) -> None:
+    """A task that gives up on it closes it, so the next one opens another."""
+
+    async def main() -> None:
+        async with lock(name, timeout=20):
+            pass
+        proxy.silence()
+        with pytest.raises(LockUnavailable):
+            await lock(name, blocking=False).aacquire()
+        assert await lock(f"{name}-2", blocking=False).aacquire()
+
+    asyncio.run(main())
+
+
 def test_a_blocked_event_loop_is_no_silent_server(name: str, proxy: Proxy) -> None:
     """An answer that arrived while the loop was blocked counts, however late it is read."""
 
