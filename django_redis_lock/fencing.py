@@ -44,8 +44,8 @@ class _Guard:
             )
 
 
-def _never_fenced(method: Method) -> Method:
-    """Refuse a method of Django under a fence."""
+def _never_fenced(method: Method, owner: Callable[[], type]) -> Method:
+    """Return an override in ``owner`` of a method of Django, which refuses it under a fence."""
 
     @wraps(method)
     def refusing(self: Any, *args: Any, **options: Any) -> Any:
@@ -55,7 +55,7 @@ def _never_fenced(method: Method) -> Method:
                 f"save() of an instance. Mark a row instead of deleting it, which would delete its "
                 f"fence as well."
             )
-        return method(self, *args, **options)
+        return getattr(super(owner(), self), method.__name__)(*args, **options)
 
     return cast("Method", refusing)
 
@@ -150,10 +150,10 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         instance._guard = self._guard
         return cast("Row", instance)
 
-    bulk_create = _never_fenced(models.QuerySet.bulk_create)
-    get_or_create = _never_fenced(models.QuerySet.get_or_create)
-    update_or_create = _never_fenced(models.QuerySet.update_or_create)
-    delete = _never_fenced(models.QuerySet.delete)
+    bulk_create = _never_fenced(models.QuerySet.bulk_create, lambda: FencedQuerySet)
+    get_or_create = _never_fenced(models.QuerySet.get_or_create, lambda: FencedQuerySet)
+    update_or_create = _never_fenced(models.QuerySet.update_or_create, lambda: FencedQuerySet)
+    delete = _never_fenced(models.QuerySet.delete, lambda: FencedQuerySet)
 
 
 if TYPE_CHECKING:
@@ -220,4 +220,4 @@ class Fenced(models.Model):
             self._guard.raise_if_stale(base_qs.filter(pk=self.pk))
         return updated
 
-    delete = _never_fenced(models.Model.delete)
+    delete = _never_fenced(models.Model.delete, lambda: Fenced)

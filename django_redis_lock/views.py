@@ -157,7 +157,7 @@ class _Guard:
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
         if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
-            raise _no_name_and_view(view)
+            raise _no_name_and_view(self._make_name.source, view)
         if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
@@ -555,9 +555,10 @@ def _refuse_view(name: Any) -> None:
         raise _no_name_and_view(name)
 
 
-def _no_name_and_view(given: Any) -> TypeError:
+def _no_name_and_view(*given: Any) -> TypeError:
     return TypeError(
-        f"@locked needs the name of the lock and then a view, and was given {given!r}. "
+        f"@locked needs the name of the lock and then a view, and was given "
+        f"{' and then '.join(map(repr, given))}. "
         f"Write @locked('product:{{product_id}}') in place of @locked."
     )
 

@@ -188,13 +188,12 @@ class Terminal:
         self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
     ) -> None:
         """Write a JSON object of the items as they are read, and of what ``trailer`` returns."""
-        self._out.write(f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', ending="")
-        before, end = "\n", ""
-        for item in items:
-            self._out.write(before + _encode(item), ending="")
-            before, end = ",\n", "\n"
+        line, comma, end = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', "", ""
+        for item in items:  # a line waits for the next item, which may come after a notice
+            self._out.write(line + comma)
+            line, comma, end = _encode(item), ",", "\n"
         rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
-        self._out.write(f"{end}]{''.join(rest)}}}\n")
+        self._out.write(f"{line}{end}]{''.join(rest)}}}")
 
     def confirm(self, question: str) -> bool:
         """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
 from django_redis_lock.fencing import Fenced
@@ -36,6 +38,24 @@ class Offer(Product):
 
     class Meta:
         app_label = "tests"
+
+
+class SoftDeleted(models.Model):
+    class Meta:
+        abstract = True
+
+    def delete(self, *args: Any, **options: Any) -> Any:
+        """Mark the row."""
+        self.label = "deleted"
+        self.save()
+
+
+class SoftProduct(Product, SoftDeleted):
+    """A product of the same table, whose rows are marked as deleted."""
+
+    class Meta:
+        app_label = "tests"
+        proxy = True
 
 
 TABLES = (Branch, Product)

@@ -142,7 +142,7 @@ if celery.VERSION >= (5, 5):
     ORDER_KEYS: list[dict[str, Any]] = [
         {"key": "order:{order.id}:{order.size}:{order.tags}"},
         {"unique_on": ["order"]},
-        {"key": lambda order, more=None: f"order:{order.id}:{order.size.value}"},
+        {"key": lambda order, *, more=None: f"order:{order.id}:{order.size.value}"},
     ]
 
     @pytest.mark.parametrize("bind", [False, True], ids=["function", "bound"])
@@ -170,5 +170,6 @@ if celery.VERSION >= (5, 5):
         tags = ["paid", "gift", "new"]
         assert name == consumer.deliver(message) == task(Order(id=7)) == task(order={"id": 7})
         assert name == task.apply(({"id": 7, "size": "s", "tags": tags},)).get()
+        assert name == task({"id": 7}, more={"id": 8})  # by name to a callable as well
         assert name != task({"id": 8})
         assert ("['gift', 'new', 'paid']" in name) == ("key" in guard and type(guard["key"]) is str)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,7 +101,10 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
 def test_aliases_do_not_wait_for_each_other(
     server: EmbeddedServer, name: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That of a server which does not answer is tried again meanwhile, and told of once."""
+    """That of a server which does not answer is tried again meanwhile, and told of once.
+
+    It does not delay the end of the worker, which tries a last time.
+    """
     settings.LOCKS = {**settings.LOCKS, "down": {"LOCATION": "redis://127.0.0.1:1/0"}}
     for _ in range(2):
         freeing.free("down", name, "0" * 16)
@@ -110,3 +114,26 @@ def test_aliases_do_not_wait_for_each_other(
     freeing.finish(WAIT)
     told = [text for text in texts(caplog) if "can't be released yet" in text]
     assert len(told) == 1
+    assert not [each for each in threading.enumerate() if "-free-" in each.name]
+
+
+def test_more_than_can_be_pending_ends_with_its_lease(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    released: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def release(backend: Any, name: str, token_id: str) -> None:
+        released.append(name)
+        begun.set()
+        assert go.wait(WAIT)
+
+    monkeypatch.setattr(freeing, "_release", release)
+    monkeypatch.setattr(freeing, "MOST", 2)
+    freeing.free("locmem", "in work", "0" * 16)
+    assert begun.wait(WAIT)
+    for name in ("first", "second", "one too many"):
+        freeing.free("locmem", name, "0" * 16)
+    go.set()
+    freeing.finish(WAIT)
+    assert released == ["in work", "first", "second"]

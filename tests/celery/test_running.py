@@ -961,6 +961,10 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
     again = consumer.message()
     assert id_of(again) == id_of(message)
     assert key_locks(task).backend.holder(key_locks(task).names[0]).waiters == 0
+    if how == "in the queue":
+        place = key_locks(task).backend.holder(slip_of(again).lock)
+        assert place is not None
+        assert place.token_id == slip_of(again).ticket
     for lock in locks_of_others:
         lock.release()
     assert consumer.deliver(again) == "ran"

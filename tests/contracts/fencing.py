@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connections, models
 from django.db.models import F
 from django.db.transaction import atomic
 from django.test.utils import CaptureQueriesContext
@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
 from django_redis_lock.fencing import FencedManager, FencedQuerySet
-from tests.apps.fenced_models import TABLES, Branch, Offer, Product
+from tests.apps.fenced_models import TABLES, Branch, Offer, Product, SoftProduct
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
 
@@ -227,6 +227,23 @@ class FencingContract:
         with pytest.raises(LockNotOwned):
             Product.objects.fenced(lock(name))
         assert Product.objects.fenced(10).values_list("stock", flat=True).get() == 10
+
+    @pytest.mark.parametrize(
+        "method", ["bulk_create", "get_or_create", "update_or_create", "delete"]
+    )
+    def test_override_that_comes_after(self, method: str) -> None:
+        """What can't be fenced is left, without a fence, to the next class that has a say."""
+        later = type("Later", (models.QuerySet,), {method: lambda rows: "later"})
+        rows: Any = type("Rows", (FencedQuerySet, later), {})(Product)
+        assert getattr(rows, method)() == "later"
+        with pytest.raises(TypeError, match="can't be fenced"):
+            getattr(rows.fenced(10), method)()
+
+    def test_soft_deletion_that_comes_after(self) -> None:
+        SoftProduct.objects.using("first").get().delete()
+        assert self.row().label == "deleted"
+        with pytest.raises(TypeError, match="can't be fenced"):
+            SoftProduct.objects.using("first").fenced(10).get().delete()
 
     def test_async(self) -> None:
         async def main() -> None:

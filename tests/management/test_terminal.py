@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -150,6 +152,57 @@ def test_reader_that_leaves_early_is_no_error(server: EmbeddedServer) -> None:
         assert process.stderr.read() == ""
         process.wait(20)
     assert process.returncode == 141  # as of a program that SIGPIPE ended
+
+
+@pytest.fixture
+def partly_down(server: EmbeddedServer, tmp_path: Path) -> tuple[str, ...]:
+    """Options for settings with a second alias, whose server does not answer."""
+    (tmp_path / "partly_down.py").write_text(
+        "from tests.settings import *\n"
+        "LOCKS = {'default': LOCKS['default'], 'down': {'LOCATION': 'redis://127.0.0.1:1/0'}}\n"
+    )
+    return "--settings", "partly_down", "--pythonpath", str(tmp_path)
+
+
+@pytest.mark.parametrize("words", [("list", "--format", "json"), ("show", "a")])
+def test_reader_that_left_is_no_error_when_a_server_is_silent(
+    partly_down: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    held("a")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as output:
+        done = subprocess.run(
+            program_arguments(*words, *partly_down),
+            env=environment(),
+            stdout=output,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 141
+    assert b"BrokenPipeError" not in done.stderr
+
+
+def test_notices_stand_between_the_lines_of_json(partly_down: tuple[str, ...]) -> None:
+    """Where both streams are one, the JSON is whole without the lines of the notices."""
+    for number in range(100):  # more than Python buffers
+        held(f"product:{number:0200}")
+    done = subprocess.run(
+        program_arguments("list", "--format", "json", *partly_down),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    written = done.stdout.splitlines()
+    notices = [line for line in written if line.startswith(("LOCKS['down']", "CommandError"))]
+    assert len(notices) == 2
+    assert written[-1] == notices[-1]
+    result = json.loads("".join(line for line in written if line not in notices))
+    assert len(result["locks"]) == 100
 
 
 # How it is called.

@@ -115,7 +115,6 @@ class Command(BaseCommand):
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         try:
             super().run_from_argv(argv)
-            sys.stdout.flush()
         except BrokenPipeError:  # the reader has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(CLOSED_PIPE)
@@ -125,7 +124,10 @@ class Command(BaseCommand):
 
     @no_translations  # what is shared with the admin is translated there
     def handle(self, *args: Any, **options: Any) -> None:
-        RUN[options["command"]](options, Terminal(self, options))
+        try:
+            RUN[options["command"]](options, Terminal(self, options))
+        finally:
+            self.stdout.flush()  # ahead of an error, and while a closed pipe can be told
 
 
 def _add_list(commands: Any) -> None:

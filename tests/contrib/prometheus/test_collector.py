@@ -144,6 +144,18 @@ def _values(family: Metric) -> dict[str, float]:
     return {sample.labels["using"]: sample.value for sample in family.samples}
 
 
+def test_changed_settings_are_read_at_once(
+    holding: Any, settings: Any, monkeypatch: pytest.MonkeyPatch, value: Value
+) -> None:
+    """What was read of the server before is no longer shared."""
+    monkeypatch.setattr(gauges, "SHARED_FOR", 60)
+    assert value("held", group="product") == 0
+    backend = "django_redis_lock.backends.locmem.LocMemLockBackend"
+    settings.LOCKS = {"default": {"BACKEND": backend, "OPERATORS": GROUPS}}
+    holding("product:1", timeout=60)
+    assert value("held", group="product", backend="LocMemLockBackend") == 1
+
+
 def test_wrong_settings_leave_the_other_metrics(settings: Any) -> None:
     settings.LOCKS = {"default": {"BACKEND": "nowhere.Backend"}}
     assert not _values({each.name: each for each in REGISTRY.collect()}["django_redis_lock_held"])
