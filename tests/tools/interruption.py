@@ -17,6 +17,8 @@ class Interruption:
 
     Places are those where Python runs signal handlers: as a function begins, after a call within
     it (but not while it enters a ``with``), and where a loop begins anew.
+    Python 3.11 never forgets the exception that is being handled at such a place, so give no module
+    that handles some there.
     """
 
     def __init__(self, at: int, *modules: ModuleType) -> None:

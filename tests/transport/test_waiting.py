@@ -15,7 +15,6 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import LocalWaiter
-from django_redis_lock.support import process
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
 from django_redis_lock.transport.receiving import ReceivingHub
@@ -108,7 +107,7 @@ def test_wherever_a_waiter_is_interrupted_other_threads_can_wait(name: str) -> N
         hub.leave(waiter)
 
     for at in itertools.count():
-        interruption = Interruption(at, threading, process, receiving)
+        interruption = Interruption(at, threading, receiving)
         with contextlib.suppress(Interrupted), interruption:
             come_and_go(f"token {at}")
         Background(lambda at=at: come_and_go(f"another {at}")).outcome()  # type: ignore[misc]
