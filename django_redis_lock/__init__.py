@@ -24,14 +24,5 @@ else:
         },
     )
 
-__all__ = [
-    "AuditEntry",
-    "Holder",
-    "Lock",
-    "LockGroup",
-    "Waiter",
-    "lock",
-    "lock_many",
-    "locks",
-]
+__all__ = ["AuditEntry", "Holder", "Lock", "LockGroup", "Waiter", "lock", "lock_many", "locks"]
 __version__ = "1.0.0rc1"

@@ -61,9 +61,7 @@ COLUMNS = {
     ),
     "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
     "waiters": Column(
-        _("Waiters"),
-        waiters_text,
-        lambda one: (one.waiters is not None, one.waiters),
+        _("Waiters"), waiters_text, lambda one: (one.waiters is not None, one.waiters)
     ),
     "fence": Column(
         _("Fence"),

@@ -293,13 +293,7 @@ class BaseLockBackend(Runner):
         ]
 
     def _force_release(
-        self,
-        name: str,
-        token_id: str | None,
-        *,
-        reason: str,
-        by: str = "",
-        freed: bool = False,
+        self, name: str, token_id: str | None, *, reason: str, by: str = "", freed: bool = False
     ) -> Steps[Holder | None]:
         from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
 

@@ -77,11 +77,7 @@ class ScriptedServer(SingleServer):
     """A server that carries out each call in a script."""
 
     def __init__(
-        self,
-        location: Location,
-        key_prefix: str,
-        replicas: Replicas | None,
-        poll_interval: float,
+        self, location: Location, key_prefix: str, replicas: Replicas | None, poll_interval: float
     ) -> None:
         super().__init__(location, replicas)
         self.packing = Packing(key_prefix, replicas=replicas)

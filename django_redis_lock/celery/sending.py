@@ -32,10 +32,7 @@ from django_redis_lock.celery.key_locks import (
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.private import (
-    delays_by_whole_seconds,
-    execution_options,
-)
+from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder

@@ -302,8 +302,7 @@ class Handle(ABC):
         own = register.held_here(self._busy, self.backend.alias)
         who = f"this {kind_of_execution()}" if own else "another holder"
         return LockNotAcquired(
-            f"Could not acquire {self._label} {tried}: {who} has {which}.",
-            name=self._busy,
+            f"Could not acquire {self._label} {tried}: {who} has {which}.", name=self._busy
         )
 
     def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:

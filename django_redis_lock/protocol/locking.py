@@ -98,10 +98,7 @@ def _obtain(
 
 
 def _acquire(
-    hub: Hub | None,
-    request: Request,
-    until: float | None,
-    make_hub: Callable[[], Hub] | None,
+    hub: Hub | None, request: Request, until: float | None, make_hub: Callable[[], Hub] | None
 ) -> Steps[Lease | None]:
     if until is None or hub is None or not hub.may_join(request.name):
         # Most locks are free; only a held one is worth a subscription.
