@@ -39,6 +39,7 @@ class Project:
     def __init__(self, path: Path, url: str = "redis://127.0.0.1:1") -> None:
         self.path = path
         self.write("small_settings.py", SETTINGS.replace("{url}", url))
+        self.write("pytest.ini", "[pytest]")  # else one of the folders above is looked for
 
     def write(self, name: str, text: str) -> None:
         (self.path / name).write_text(textwrap.dedent(text))
