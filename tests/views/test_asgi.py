@@ -143,7 +143,9 @@ def test_a_thousand_requests_wait_with_one_connection(
         assert {status for status, _ in answered} == {200}
         served = sorted((told["fence"], told["token_id"]) for _, told in answered)
         assert [token_id for _, token_id in served] == queue
-        await happens(lambda: opened() == [1, 1])
+        # The renewal has a connection of its own. It needs one where a waiter found its grant by
+        # polling before the message was read: it gives back what nobody seems to have.
+        await happens(lambda: opened() in ([1, 1], [2, 1]))
         await happens(lambda: locks["default"].holder(held.name) is None)
 
     asyncio.run(main())
