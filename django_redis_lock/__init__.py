@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from django_redis_lock.handler import lock, lock_many, locks
+    from django_redis_lock.handler import lock, lock_many, locks, semaphore
     from django_redis_lock.primitives.group import LockGroup
     from django_redis_lock.primitives.lock import Lock
     from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
@@ -21,8 +21,19 @@ else:
             "lock": "django_redis_lock.handler",
             "lock_many": "django_redis_lock.handler",
             "locks": "django_redis_lock.handler",
+            "semaphore": "django_redis_lock.handler",
         },
     )
 
-__all__ = ["AuditEntry", "Holder", "Lock", "LockGroup", "Waiter", "lock", "lock_many", "locks"]
+__all__ = [
+    "AuditEntry",
+    "Holder",
+    "Lock",
+    "LockGroup",
+    "Waiter",
+    "lock",
+    "lock_many",
+    "locks",
+    "semaphore",
+]
 __version__ = "1.0.0rc1"

@@ -16,7 +16,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, Default, Sharing
 from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ def lock(
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
+    shared: bool = False,
+    max_waiters: int | None = None,
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
@@ -170,6 +172,10 @@ def lock(
     thread, greenlet or asyncio task enter again without a round trip. ``metadata``, a dict of str,
     is shown with the holder. ``using`` is an alias of LOCKS. A release inside a database
     transaction takes effect when that ends, with ``after_commit=False`` at once.
+
+    With ``shared``, all who ask for the lock so hold it together, and none without. All wait in one
+    queue: those who come after one who wants it alone wait behind it. ``max_waiters`` is how many
+    may wait; a further caller does not get the lock, at once.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
     before the lock is acquired.
@@ -190,6 +196,52 @@ def lock(
         wait=wait,
         metadata=metadata,
         after_commit=after_commit,
+        sharing=Sharing(shared, None, max_waiters),
+    )
+
+
+def semaphore(
+    name: str,
+    limit: int,
+    timeout: float | Default | None = DEFAULT,
+    *,
+    blocking: bool = True,
+    blocking_timeout: float | Default | None = DEFAULT,
+    auto_renew: bool | None = None,
+    reentrant: bool = False,
+    wait: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+    using: str = DEFAULT_ALIAS,
+    after_commit: bool = True,
+    max_waiters: int | None = None,
+) -> Lock:
+    """Return a handle for one of the ``limit`` permits of the semaphore ``name``.
+
+    It is used as the handle of a lock, of which it has all promises: a permit has a lease and a
+    fence, and is given to callers in the order of their arrival. Each says how many may hold one
+    then. A limit that an operator sets goes before it, and 0 lets nobody in. ``lock(name)`` waits
+    until nobody holds a permit, and excludes all.
+
+    The other arguments are those of ``lock()``, and so are the errors. A backend that has no
+    semaphores raises ``InvalidLockBackend`` when one is acquired.
+    """
+    if callable(getattr(name, "__func__", name)):
+        raise TypeError(
+            f"@semaphore needs a name and a limit, and was given {name!r}. "
+            f"Write @semaphore({getattr(name, '__name__', 'name')!r}, limit=2)."
+        )
+    return Lock(
+        partial(locks.__getitem__, using),
+        name,
+        timeout,
+        blocking=blocking,
+        blocking_timeout=blocking_timeout,
+        auto_renew=auto_renew,
+        reentrant=reentrant,
+        wait=wait,
+        metadata=metadata,
+        after_commit=after_commit,
+        sharing=Sharing(True, limit, max_waiters),
     )
 
 
@@ -203,6 +255,8 @@ def lock_many(
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
+    shared: bool = False,
+    max_waiters: int | None = None,
 ) -> LockGroup:
     """Return a handle for several locks, of which it acquires all or none.
 
@@ -239,6 +293,8 @@ def lock_many(
         metadata=metadata,
         using=using,
         after_commit=after_commit,
+        shared=shared,
+        max_waiters=max_waiters,
     )
     return LockGroup(list(map(make, distinct)))
 

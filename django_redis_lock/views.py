@@ -32,7 +32,7 @@ from django.utils.translation import gettext as _
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default, check_name
+from django_redis_lock.support.arguments import DEFAULT, Default, Sharing, check_name
 from django_redis_lock.support.django_private import (
     body_stream,
     bytes_read,
@@ -83,6 +83,9 @@ def locked(
     reentrant: bool = False,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
+    shared: bool = False,
+    limit: int | None = None,
+    max_waiters: int | None = None,
     status: int = 409,
     retry_after: int | None = None,
 ) -> Callable[[Decorated], Decorated]:
@@ -96,9 +99,10 @@ def locked(
     and the URL's arguments and returns the name. Only ``methods`` take the lock, by default all.
     A lease is renewed for ``max_hold`` seconds, by default 60, and then lost.
 
-    A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, is
-    answered with ``status``: 409, 423 or 503; and with 503 when the server is unavailable. The
-    other arguments are those of ``lock()``.
+    A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, or at
+    once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503; and
+    with 503 when the server is unavailable. With ``limit``, so many requests hold it at once, as
+    with ``semaphore()``. The other arguments are those of ``lock()``.
 
     The request's body is received before the lock is taken, and the transaction of ATOMIC_REQUESTS
     begins after that. Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is
@@ -119,6 +123,7 @@ def locked(
         reentrant=reentrant,
         metadata=metadata,
         max_hold=max_hold,
+        sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
     new_lock(name="checks the arguments")
     guard = _Guard(NameMaker(name), new_lock, _check_methods(methods), status, retry_after)

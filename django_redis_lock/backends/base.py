@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core import checks
@@ -22,20 +23,30 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
+from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.calls import (
     ForceRelease,
     Inspect,
     ReadHistory,
+    ReadLimits,
     ReadQueue,
+    SetLimit,
     Steps,
     ask,
 )
 from django_redis_lock.protocol.drivers import Runner
-from django_redis_lock.support.arguments import check_limit, check_name, check_text, check_wait
+from django_redis_lock.support.arguments import (
+    Sharing,
+    check_limit,
+    check_name,
+    check_sharing,
+    check_text,
+    check_wait,
+)
 from django_redis_lock.support.process import InThread
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
+    from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
     from django_redis_lock.protocol.waiting import Hub
 
 logger = logging.getLogger("django_redis_lock")
@@ -57,6 +68,8 @@ class BaseLockBackend(Runner):
     """The waiting scheme where a call gives none."""
     page_size: ClassVar[int] = 500
     """How many locks ``holders()`` reads in one round trip."""
+    can_share: ClassVar[bool] = True
+    """Whether a lock can be shared, and its queue be bounded."""
     _indexes = 1
     """How many servers or shards list the locks."""
 
@@ -233,6 +246,41 @@ class BaseLockBackend(Runner):
         """Take a lock from its holder, as ``force_release`` does."""
         return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
 
+    def set_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
+        """Set how many permits of a semaphore there are, ``None`` to leave that to its callers.
+
+        It goes before the limit of all callers until it is set again. Waiters for whom there is
+        room then get their permits at once. If more are held, all are kept, and nobody gets one
+        until there are fewer. 0 lets nobody in. ``by`` (who does it) is shown with the limit.
+        Raises ``LockUnavailable``, and ``ValueError`` or ``TypeError`` for invalid arguments.
+        """
+        self.run(self._set_limit(name, limit, by))
+
+    async def aset_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
+        """Set how many permits there are, as ``set_limit`` does."""
+        await self.arun(self._set_limit(name, limit, by))
+
+    def limits(self) -> list[Limit]:
+        """Return the limits that were set, by name. Raises ``LockUnavailable``."""
+        return self.run(self._read_limits())
+
+    async def alimits(self) -> list[Limit]:
+        """Return the limits that were set, as ``limits`` does."""
+        return await self.arun(self._read_limits())
+
+    def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
+        check_sharing(Sharing(shared=True, limit=limit))
+        yield from ask(SetLimit(check_name(name), limit, check_text(by, "by")))
+        self.freed(name)
+
+    def _read_limits(self) -> Steps[list[Limit]]:
+        from django_redis_lock.protocol.records import read_limit
+
+        found = yield from ask(ReadLimits())
+        pairs = zip(found[::2], found[1::2], strict=True)
+        limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
+        return sorted(filter(None, limits), key=attrgetter("name"))
+
     def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
         """Release a lock for its dead holder.
 
@@ -247,13 +295,16 @@ class BaseLockBackend(Runner):
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
         now_ms, *rest = yield from ask(Inspect(names))
-        found = zip(names, rest[0::3], rest[1::3], rest[2::3], strict=True)
-        read, using = self._reader(), self.alias
-        return [
-            read(value, name=name, using=using, ttl_ms=ttl_ms, waiters=waiters, now_ms=now_ms)
-            for name, value, ttl_ms, waiters in found
-            if value is not None
-        ]
+        read, holders = self._reader(), []
+        for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
+            known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
+            if isinstance(value, list):
+                limit, values, left = value
+                for each, ttl_ms in zip(values, left, strict=True):
+                    holders.append(read(each, ttl_ms=ttl_ms, limit=limit, **known))
+            elif value is not None:
+                holders.append(read(value, ttl_ms=ttl, **known))
+        return holders
 
     def _reader(self) -> Callable[..., Holder]:
         """Return what reads the value of a lock, as ``read_holder`` does."""
@@ -300,9 +351,14 @@ class BaseLockBackend(Runner):
         by, reason = check_text(by, "by"), check_text(reason, "reason")
         # The call always names the holder: sent twice, it must not hit the next one.
         shown = yield from self._read([check_name(name)])
-        if not shown or token_id not in (None, shown[0].token_id):
+        if token_id is None and len(shown) > 1:
+            raise LockError(
+                f"Lock {name!r} has {len(shown)} holders; give the token_id of the one to release.",
+                name=name,
+            )
+        holder = next((each for each in shown if token_id in (None, each.token_id)), None)
+        if holder is None:
             return None
-        holder = shown[0]
         entry = taken(FREED if freed else FORCE_RELEASED, holder, by, reason)
         call = ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
         answer = yield from ask(call)

@@ -33,6 +33,6 @@ class DummyLockBackend(BaseLockBackend):
                 answer = [time.time_ns() // 1_000_000]
             case calls.ReadIndex():
                 answer = [b"", b"", b""]
-            case calls.ReadHistory():
+            case calls.ReadHistory() | calls.ReadLimits():
                 answer = []
         return answer

@@ -220,6 +220,7 @@ class GetSetLockBackend(ServersLockBackend):
     Waiters poll every OPTIONS["POLL_INTERVAL"] seconds.
     """
 
+    can_share: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("FORMAT", "KEY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.protocol.lease import Request, limit_in, token_id
 from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, Hub
 from django_redis_lock.support.process import forget_after_fork
@@ -51,12 +51,16 @@ class LocMemLockBackend(BaseLockBackend):
 
 @dataclass(slots=True)
 class _Held:
-    """The value of a held lock."""
+    """The value of a held lock, or of one permit."""
 
     token: str
     fence: int
     record: str
     end: float  # monotonic
+
+    @property
+    def shared(self) -> bool:
+        return limit_in(self.record) is not None
 
     @property
     def ttl_ms(self) -> int:
@@ -77,8 +81,9 @@ class _Store:
     def after_fork(self) -> None:
         """Start empty: a child does not have its parent's locks."""
         self._mutex = threading.RLock()
-        self._locks: dict[_Key, _Held] = {}
+        self._holders: dict[_Key, dict[str, _Held]] = {}  # by token; several if it is shared
         self._queues: dict[_Key, deque[str]] = {}
+        self._limits: dict[_Key, str] = {}
         self.audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
@@ -88,122 +93,174 @@ class _Store:
         with self._mutex:
             return self._operations[type(call)](self, call, prefix)
 
-    def _get(self, key: _Key) -> _Held | None:
-        held = self._locks.get(key)
-        if held is not None and monotonic() >= held.end:
-            del self._locks[key]
-            return None
-        return held
+    def _live(self, key: _Key) -> dict[str, _Held]:
+        """Return the holders of a lock by token, without those whose lease has ended."""
+        holders = self._holders.get(key, {})
+        for held in [*holders.values()]:
+            if monotonic() >= held.end:
+                self._remove(key, held)
+        return holders
+
+    def _remove(self, key: _Key, held: _Held) -> None:
+        holders = self._holders[key]
+        del holders[held.token]
+        if not holders:
+            del self._holders[key]
 
     def _give(self, key: _Key, token: str, lease_ms: int, record: str) -> int:
         self._last_fence = max(self._last_fence + 1, time.time_ns() // 1000)
-        end = monotonic() + lease_ms / 1000
-        self._locks[key] = _Held(token, self._last_fence, record, end)
+        held = _Held(token, self._last_fence, record, monotonic() + lease_ms / 1000)
+        self._holders.setdefault(key, {})[token] = held
         return self._last_fence
 
-    def _hand_off(self, key: _Key, own: str) -> str:
-        """Give the lock to the longest waiting live waiter; return its token, or ``""``.
+    def _fits(self, key: _Key, record: str) -> bool:
+        """Whether a caller with this record may have the lock together with its holders."""
+        holders, limit = self._live(key), limit_in(record)
+        if limit is None:
+            return not holders
+        if key in self._limits and limit < math.inf:
+            limit = int(self._limits[key].split(" ", 1)[0])
+        return len(holders) < limit and all(held.shared for held in holders.values())
+
+    def _hand_off(self, key: _Key, own: str = "") -> bool:
+        """Give the lock to the longest waiting, as many as may have it; return whether others wait.
 
         A waiter with the token ``own`` asks itself and counts as live.
         """
         queue = self._queues.get(key, deque())
-        end = self._locks[key].end if key in self._locks else 0.0
+        given: list[int] = []
         while queue:
-            _, token, lease_ms, record = queue.popleft().split(" ", 3)
-            fence = self._give(key, token, int(lease_ms), record)
-            if token == own or self.hub.notify(token, Grant(fence, int(lease_ms), _now_ms())):
-                self._notify_of_end(key, end)
+            _, token, lease_text, record = queue[0].split(" ", 3)
+            if not self._fits(key, record):
                 break
-        else:
-            self._locks.pop(key, None)
-            token = ""
+            queue.popleft()
+            lease_ms = int(lease_text)
+            fence = self._give(key, token, lease_ms, record)
+            if token == own or self.hub.notify(token, Grant(fence, lease_ms, _now_ms())):
+                given.append(lease_ms)
+            else:
+                self._remove(key, self._holders[key][token])
         if not queue:
             self._queues.pop(key, None)
-        return token
-
-    def _notify_of_end(self, key: _Key, before: float) -> None:
-        if self._locks[key].end < before:
-            self.hub.poll_soon(key[1])
+        elif given:
+            self.hub.poll_soon(key[1])  # one of the leases may end before those that it knows of
+        return bool(queue)
 
     def _acquire(self, call: calls.Acquire, prefix: str) -> Any:
         request = call.request
-        key = prefix, request.name
-        held = self._get(key)
+        key, token = (prefix, request.name), request.token
+        held = self._live(key).get(token)
         if held is None:
-            winner = self._hand_off(key, request.token)
-            if winner == request.token:
-                return [self._locks[key].fence, request.lease_ms, _now_ms()]
-            if not winner:
-                return self._give(key, request.token, request.lease_ms, request.record)
-            held = self._locks[key]
-        if held.token == request.token:
+            waited = self._hand_off(key, token)
+            held = self._live(key).get(token)
+            if held is None and not waited and self._fits(key, request.record):
+                return self._give(key, token, request.lease_ms, request.record)
+        if held is not None:
             return [held.fence, held.ttl_ms, _now_ms()]
-        kind = 0
-        if call.channel:
-            entry = request.entry(call.channel)
-            queue = self._queues.setdefault(key, deque())
-            kind = 2 if entry in queue else 1
-            if kind == 1:
-                queue.append(entry)
-        return [0, held.ttl_ms, _now_ms(), kind]
+        ttl_ms = min((each.ttl_ms for each in self._live(key).values()), default=-1)
+        return [0, ttl_ms, _now_ms(), self._join(key, request, call.channel) if call.channel else 0]
+
+    def _join(self, key: _Key, request: Request, channel: str) -> int:
+        """Join the queue; return the kind, as ``acquire.lua`` does."""
+        entry, queue = request.entry(channel), self._queues.get(key, deque())
+        if entry in queue:
+            return 2
+        if request.max_waiters is not None and len(queue) >= request.max_waiters:
+            return 0
+        self._queues.setdefault(key, deque()).append(entry)
+        return 1
+
+    def _holder(self, key: _Key, digest: str) -> _Held | None:
+        held = self._live(key).values()
+        return next((each for each in held if token_id(each.token.encode()) == digest), None)
 
     def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
         request = call.request
         key = prefix, request.name
-        held = self._get(key)
-        if held is None or call.token_id != token_id(held.token.encode()):
+        held = self._holder(key, call.token_id)
+        if held is None or held.shared != request.shared:
             return None
+        self._remove(key, held)
         fence = self._give(key, request.token, request.lease_ms, request.record)
-        self._notify_of_end(key, held.end)
+        self._notify_of_end(key, held.end, self._holders[key][request.token].end)
         return fence
+
+    def _notify_of_end(self, key: _Key, before: float, after: float) -> None:
+        if after < before:
+            self.hub.poll_soon(key[1])
 
     def _release(self, call: calls.Release, prefix: str) -> int:
         key = prefix, call.name
-        held = self._get(key)
-        if held is not None and held.token == call.token:
-            self._hand_off(key, "")
-            return 1
+        held = self._live(key).get(call.token)
         queue = self._queues.get(key, deque())
-        if call.entry in queue:
+        if held is not None:
+            self._remove(key, held)
+        elif call.entry in queue:
             queue.remove(call.entry)
-            if not queue:
-                del self._queues[key]
-        return 0
+        self._hand_off(key)
+        return int(held is not None)
+
+    def _downgrade(self, call: calls.Downgrade, prefix: str) -> int:
+        key = prefix, call.name
+        held = self._live(key).get(call.token)
+        if held is None:
+            return -2
+        held.record = call.record
+        self._hand_off(key)
+        return held.ttl_ms
+
+    def _set_limit(self, call: calls.SetLimit, prefix: str) -> None:
+        key = prefix, call.name
+        if call.limit is None:
+            self._limits.pop(key, None)
+        else:
+            self._limits[key] = f"{call.limit} {_now_ms()} {call.by}"
+        self._hand_off(key)
+
+    def _read_limits(self, call: calls.ReadLimits, prefix: str) -> list[bytes]:
+        pairs = [(name, limit) for (of, name), limit in self._limits.items() if of == prefix]
+        return [part.encode() for pair in pairs for part in pair]
 
     def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
         left = []
         for name, token, lease_ms in call.leases:
-            held = self._get((prefix, name))
-            if held is None or held.token != token:
+            held = self._live((prefix, name)).get(token)
+            if held is None:
                 left.append(-2)
                 continue
             before, end = held.end, math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
             if lease_ms and not (call.at_least and before > end):
                 held.end = end
-                self._notify_of_end((prefix, name), before)
+                self._notify_of_end((prefix, name), before, end)
             left.append(held.ttl_ms)
         return left
 
     def _inspect(self, call: calls.Inspect, prefix: str) -> list[Any]:
         answer: list[Any] = [_now_ms()]
         for name in call.names:
-            held = self._get((prefix, name))
-            value = f"{held.token} {held.fence} {held.record}".encode() if held else None
-            waiters = len(self._queues.get((prefix, name), ()))
-            answer += [value, held.ttl_ms if held else -2, waiters]
+            key = prefix, name
+            holders = [*self._live(key).values()]
+            values = [f"{held.token} {held.fence} {held.record}".encode() for held in holders]
+            left = [held.ttl_ms for held in holders]
+            value: Any = values[0] if values else None
+            if holders and holders[0].shared:
+                limit = self._limits.get(key)
+                value = [None if limit is None else limit.encode(), values, left]
+            answer += [value, left[0] if left else -2, len(self._queues.get(key, ()))]
         return answer
 
     def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:
         key = prefix, call.name
-        held = self._get(key)
-        if held is None or call.token_id != token_id(held.token.encode()):
+        held = self._holder(key, call.token_id)
+        if held is None:
             return None
         self._noted += 1
         audit = self.audits.setdefault(prefix, deque())
         audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
         while len(audit) > call.cap:
             audit.pop()
-        self._hand_off(key, "")
+        self._remove(key, held)
+        self._hand_off(key)
         return 1
 
     def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
@@ -219,10 +276,14 @@ class _Store:
         return [_now_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
 
     def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
+        last = {
+            name: max(held.end for held in holders.values())
+            for (of, name) in list(self._holders)
+            if of == prefix and (holders := self._live((of, name)))
+        }
         ends = sorted(
-            (round(held.end * 1000) if math.isfinite(held.end) else math.inf, name.encode())
-            for (of, name) in list(self._locks)
-            if of == prefix and (held := self._get((of, name))) is not None
+            (round(end * 1000) if math.isfinite(end) else math.inf, name.encode())
+            for name, end in last.items()
         )
         first = bisect_right(ends, (float(call.start or 0), call.after))  # no name is empty
         page = ends[first : first + call.count]
@@ -233,6 +294,9 @@ class _Store:
         calls.TakeOver: _take_over,
         calls.Release: _release,
         calls.Renew: _renew,
+        calls.Downgrade: _downgrade,
+        calls.SetLimit: _set_limit,
+        calls.ReadLimits: _read_limits,
         calls.Inspect: _inspect,
         calls.ForceRelease: _force_release,
         calls.ReadHistory: _read_history,

@@ -14,20 +14,23 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import GONE, Held, finish, register, report_losses
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
-from django_redis_lock.protocol.lease import Request, token_id, write_record
+from django_redis_lock.protocol.lease import Request, shared_record, token_id, write_record
 from django_redis_lock.support.arguments import (
+    ALONE,
     DEFAULT,
     Default,
+    Sharing,
     check_metadata,
     check_name,
     check_renewal,
     check_scheme,
+    check_sharing,
     check_timeout,
     check_token_id,
 )
@@ -50,6 +53,10 @@ class Lock(Held, Handle):
     """Whether it was acquired after a wait."""
     _again = 0
     """How many more times this handle has entered the lock."""
+    sharing = ALONE
+    """With whom it is shared, and how many may wait."""
+    _full = False
+    """Whether so many waited already."""
 
     def __init__(
         self,
@@ -67,6 +74,7 @@ class Lock(Held, Handle):
         task_name: str | None = None,
         after_commit: bool = True,
         max_hold: float | None = None,
+        sharing: Sharing = ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
         self._find_backend = find_backend
@@ -74,9 +82,10 @@ class Lock(Held, Handle):
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
         if not (auto_renew is None and max_hold is None):
             self._auto_renew, self._max_hold = check_renewal(self._timeout, auto_renew, max_hold)
-        self.reentrant = reentrant
-        self.after_commit = after_commit
+        self.reentrant, self.after_commit = reentrant, after_commit
         self._wait = None if wait is None else check_scheme(wait)
+        if sharing != ALONE:
+            self.sharing = check_sharing(sharing)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
             self._origin["metadata"] = check_metadata(metadata)
@@ -130,6 +139,19 @@ class Lock(Held, Handle):
         """Asynchronous version of ``detach``."""
         return await self.backend.arun(self._detach(seconds, metadata))
 
+    def downgrade(self) -> None:
+        """Share the lock from now on, without it being free in between.
+
+        Those who wait to share it, and are next, get it at once. It does nothing if the lock is
+        shared already. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, after which it
+        may be shared or not, and ``LockError`` for a lock that was entered more than once.
+        """
+        self.backend.run(self._downgrade())
+
+    async def adowngrade(self) -> None:
+        """Asynchronous version of ``downgrade``."""
+        await self.backend.arun(self._downgrade())
+
     def locked(self) -> bool:
         """Ask the server whether any holder has the lock. Raises ``LockUnavailable``."""
         return self.backend.run(self._locked())
@@ -165,7 +187,7 @@ class Lock(Held, Handle):
         waited, backend = self._acquired_at - began, self.backend
         try:
             if not acquired:
-                reason = "busy" if until is None else "timeout"
+                reason = "full" if self._full else "busy" if until is None else "timeout"
                 facts = {"waited": waited, "reason": reason}
                 yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
@@ -196,6 +218,8 @@ class Lock(Held, Handle):
         if former is None or from_token_id:
             return (yield from self._obtain(backend, until, from_token_id))
         lease = former._held()
+        if lease.shared and not self.sharing.shared:
+            raise self._upgrade_refused()
         if not (yield from self._obtain(backend, None, former.token_id, former)):
             reason = f"{GONE} before the transaction ended"
             raise (yield from report_losses([(former, lease)], backend, reason))
@@ -209,6 +233,8 @@ class Lock(Held, Handle):
         former: Held | None = None,
     ) -> Steps[bool]:
         request = self._request(backend)
+        if self.sharing is not ALONE:
+            self._share(request, backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None
@@ -231,15 +257,19 @@ class Lock(Held, Handle):
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         self._waited = True
-        if until == math.inf:
-            yield from self._check_own_lease()
+        if self.sharing.limit is None:
+            yield from self._check_own_lease(until)
         yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
             yield from backend.emit(signals.lock_waiting, self.name, lock=self)
 
-    def _check_own_lease(self) -> Steps[None]:
-        """Raise ``LockError`` if the caller itself holds the lock, and its lease does not end."""
+    def _check_own_lease(self, until: float) -> Steps[None]:
+        """Raise ``LockError`` if the caller itself holds the lock, so that it waits in vain."""
         for lease in register.held_here(self.name):
+            if lease.shared and not self.sharing.shared:
+                raise self._upgrade_refused()
+            if until < math.inf:
+                continue
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
@@ -285,7 +315,10 @@ class Lock(Held, Handle):
             )
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.
         record = self._record_of_detached(metadata)
+        if lease.shared:
+            record = shared_record(record, self.sharing.limit)
         request = Request(self.name, _detached(lease.token), seconds, record)
+        request.shared = lease.shared
         call = calls.TakeOver(request, token_id(lease.token.encode()))
         renewer.discard(lease)
         try:
@@ -312,6 +345,47 @@ class Lock(Held, Handle):
         # No process holds the lock now, so the death of one must not count as its holder's.
         origin = {**self._origin, "metadata": {"state": DETACHED, **ours}}
         return write_record(auto_renew=False, **origin)
+
+    def _share(self, request: Request, backend: BaseLockBackend) -> None:
+        if not backend.can_share:
+            raise InvalidLockBackend(
+                f"Lock {self.name!r} can't be shared, and its queue can't be bounded: "
+                f"LOCKS[{backend.alias!r}] is a {type(backend).__name__}. Use an alias with "
+                f"RedisLockBackend for it, on one server or a cluster."
+            )
+        self._full = False
+        request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
+        if self.sharing.shared:
+            request.shared = True
+            request.record = shared_record(request.record, self.sharing.limit)
+
+    def _note_full(self) -> None:
+        self._full = True
+
+    def _downgrade(self) -> Steps[None]:
+        lease = self._lease_to_release()
+        self._lease_to_set()
+        if lease.entries > 1:
+            raise LockError(
+                f"Lock {self.name!r} was entered {lease.entries} times and can't be downgraded.",
+                name=self.name,
+            )
+        if lease.shared:
+            return
+        lease.record = shared_record(lease.record, None)
+        lease.shared = True  # or it may be, if no answer comes
+        call = calls.Downgrade(lease.name, lease.token, lease.record)
+        left_ms = yield from ask(call)
+        if not lease.renewed(left_ms, call.sent_at):
+            raise (yield from report_losses([(self, lease)], self.backend, GONE))
+
+    def _upgrade_refused(self) -> LockError:
+        return LockError(
+            f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
+            f"two that did so would wait for each other. Release it first, or take it alone from "
+            f"the start and share it by downgrade().",
+            name=self.name,
+        )
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

@@ -163,6 +163,8 @@ class Release(Call):
     name: str
     token: str
     entry: str = ""
+    shared: bool = field(default=False, kw_only=True)
+    """Whether it is shared, or may be."""
     unclaimed: bool = field(default=False, kw_only=True)
     """Release it only if it was handed off and not yet claimed."""
 
@@ -178,6 +180,7 @@ class Claim(Call):
     token: str
     end_ms: int
     """When the lease ends, by the server's clock."""
+    shared: bool = field(default=False, kw_only=True)
     patient: bool = field(default=False, kw_only=True)
 
     def do(self, port: Runner) -> None:
@@ -205,9 +208,33 @@ class Inspect(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Peek(Call):
-    """Read the value of a lock. Answers ``None`` if it is free."""
+    """Read the value of a lock, ``None`` if it is free; or the tokens that share it."""
 
     name: str
+    shared: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Downgrade(Call):
+    """Share a lock from now on; ``downgrade.lua`` describes the answer."""
+
+    name: str
+    token: str
+    record: str
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class SetLimit(Call):
+    """Set how many permits of a lock there are, ``None`` to leave that to its callers."""
+
+    name: str
+    limit: int | None
+    by: str
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ReadLimits(Call):
+    """Read the limits that were set. Answers a list of names, each followed by its limit."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -334,7 +361,8 @@ class Pause(Step):
 def withdrawal(request: Request, *, patient: bool = False, until: float = math.inf) -> Release:
     """Return the call that withdraws a request, whatever became of it."""
     entry = request.entry(request.channel) if request.channel else ""
-    return Release(request.name, request.token, entry, patient=patient, until=until)
+    name, token = request.name, request.token
+    return Release(name, token, entry, shared=request.shared, patient=patient, until=until)
 
 
 def ask(call: Call) -> Steps[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import weakref
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -33,6 +34,12 @@ class Request:
     """Sent and not withdrawn: the server may have carried it out, or still may."""
     under_way = False
     """Sent and not answered, so that a call may still arrive."""
+    shared = False
+    """Whether others may hold the lock at the same time; its record says how many."""
+    max_waiters: int | None = None
+    """How many may wait."""
+    when_full: Any = None
+    """Called when so many wait already; then it does not wait."""
 
     def __init__(
         self, name: str, token: str, timeout: float | None, record: str, *, auto_renew: bool = False
@@ -92,6 +99,8 @@ class Lease:
     execution: weakref.ref[Any] | None = None
     """The thread, greenlet or asyncio task that holds it."""
     entries = 1
+    shared = False
+    """Whether others may hold the lock at the same time."""
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
         self.name = request.name
@@ -102,6 +111,7 @@ class Lease:
         self.process = request.process
         self.fence = fence
         self.deadline = deadline
+        self.shared = request.shared
         # The longest that was asked for (s). The server may not know that it was made shorter.
         self.longest = math.inf if request.timeout is None else request.timeout
 
@@ -163,6 +173,19 @@ def write_record(
         given = {key: value for key, value in extra.items() if value}
         record += "," + to_json(given)[1:-1]
     return record + "}"
+
+
+def shared_record(record: str, limit: int | None) -> str:
+    """Return the record of a holder that shares the lock; see ``permits.lua``."""
+    return f'{{"limit":{"null" if limit is None else limit},{record[1:]}'
+
+
+def limit_in(record: str) -> float | None:
+    """Return how many may share a lock, as ``shared_record`` wrote it; ``None`` for one alone."""
+    limit = re.match(r'{"limit":(\d+|null),', record)
+    if limit is None:
+        return None
+    return math.inf if limit[1] == "null" else int(limit[1])
 
 
 def token_id(token: bytes) -> str:

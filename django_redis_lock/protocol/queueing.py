@@ -73,6 +73,9 @@ def _wait_for_turn(
             schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
+        if kind % 3 == 0:
+            request.when_full()
+            return None
         held_at = call.sent_at, now_ms
         hub.note_server_ms(now_ms)
         schedule.polled(*held_at)
@@ -136,23 +139,27 @@ def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     if began - schedule.polled_at > POLL_EVERY:
         return True  # else the queue expires
     try:
-        value = yield from ask(Peek(waiter.name, until=waiter.until))
+        value = yield from ask(Peek(waiter.name, waiter.shared, until=waiter.until))
     except LockUnavailable:
         return True
+    except LockError:  # shared by others while it waits to have it alone, or the reverse
+        value = b""
     if (monotonic() - schedule.peeked(began)) * 1000 > hub.claim_ms:
         hub.notify_all(waiter.name)  # some turns may have come and gone
-    if value is None:
+    if value is None or value == []:
         return True
-    token = value.partition(b" ")[0].decode(errors="replace")
-    if not hub.notify(token) and _is_overdue(hub, value):
+    holders = value if isinstance(value, list) else [value.partition(b" ")[0]]
+    tokens = [token.decode(errors="replace") for token in holders]
+    here = [token for token in tokens if hub.notify(token)]
+    if not here and _is_overdue(hub, value):
         return True
     schedule.plan(began + hub.next_poll(-1), version)
-    return bool(token == waiter.token)
+    return waiter.token in tokens
 
 
-def _is_overdue(hub: Hub, value: bytes) -> bool:
+def _is_overdue(hub: Hub, value: Any) -> bool:
     """Whether a lock was handed off and not claimed in time, so that it can be taken back."""
-    found = _UNCLAIMED.search(value)
+    found = _UNCLAIMED.search(value) if isinstance(value, bytes) else None
     now_ms = hub.server_ms()
     return found is not None and (now_ms is None or now_ms >= int(found[1]))
 
@@ -202,7 +209,7 @@ def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
         return False
     try:
         end_ms = grant.now_ms + grant.lease_ms
-        yield Claim(lease.name, lease.token, end_ms, until=until)
+        yield Claim(lease.name, lease.token, end_ms, shared=lease.shared, until=until)
     except LockUnavailable:
         return False
     return True

@@ -67,6 +67,10 @@ class Holder(Origin):
     queue, as with the backend ``getset``."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The caller's ``metadata``."""
+    shared: bool = False
+    """Whether others may hold the lock at the same time."""
+    limit: int | None = None
+    """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
     held_for: float | None = None
     """Seconds since it was acquired, by the server's clock."""
     lease: float | None = None
@@ -107,21 +111,50 @@ class Waiter(Origin):
     """Whether it will renew its lease in the background."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """The caller's ``metadata``."""
+    shared: bool = False
+    """Whether others may hold the lock at the same time."""
+    limit: int | None = None
+    """How many in all, as the caller says, if it waits for a permit of a semaphore."""
 
     def __str__(self) -> str:
         return Origin.__str__(self) or "unknown"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """How many permits a semaphore has, as an operator has set it."""
+
+    name: str
+    """The name of the semaphore."""
+    using: str
+    """The alias of the backend in ``LOCKS``."""
+    limit: int
+    """How many may hold a permit."""
+    by: str
+    """The ``by`` given to ``set_limit()``."""
+    at: datetime
+    """When it was set, by the server's clock."""
+
+
 def read_holder(
-    value: bytes, *, name: str, using: str, ttl_ms: int, waiters: int | None, now_ms: int
+    value: bytes,
+    *,
+    name: str,
+    using: str,
+    ttl_ms: int,
+    waiters: int | None,
+    now_ms: int,
+    limit: bytes | None = None,
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
-    ``ttl_ms`` is -1 for a lease without end; ``now_ms`` is the server's clock.
+    ``ttl_ms`` is -1 for a lease without end; ``now_ms`` is the server's clock; ``limit`` is what an
+    operator has set, which goes before that of the record.
     """
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
     fence = _whole(fence_text)
+    set_to = None if limit is None else _whole(limit.partition(b" ")[0])
     # No other lock has the same record as one with a task's id.
     own = len(record_text) > MAX_CACHED_BYTES or b'"task_id"' in record_text
     facts = (_facts if own else _cached_facts)(b"" if fence is None else record_text)
@@ -135,7 +168,11 @@ def read_holder(
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
         waiters=waiters,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **{**facts, "metadata": dict(facts["metadata"])},
+        **{
+            **facts,
+            "metadata": dict(facts["metadata"]),
+            "limit": facts["limit"] if set_to is None or facts["limit"] is None else set_to,
+        },
     )
 
 
@@ -155,8 +192,25 @@ def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
         lease=None if lease_ms is None else lease_ms / 1000,
         auto_renew=record.get("auto_renew") is True,
         metadata=_metadata(record),
+        **_sharing(record),
         **read_origin(record),
     )
+
+
+def read_limit(name: bytes, value: bytes, *, using: str) -> Limit | None:
+    """Read a limit that was set; ``None`` if another program wrote it."""
+    limit, at, by, *_ = [*value.split(b" ", 2), b"", b""]
+    number, at_ms = _whole(limit), _whole(at)
+    if number is None or at_ms is None:
+        return None
+    name_text, by_text = (each.decode(errors="replace") for each in (name, by))
+    return Limit(name=name_text, using=using, limit=number, by=by_text, at=moment(at_ms * 1000))
+
+
+def _sharing(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return with whom the record of a holder says that it shares the lock."""
+    limit = record.get("limit")
+    return {"shared": "limit" in record, "limit": limit if type(limit) is int else None}
 
 
 def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,6 +236,7 @@ def _facts(record: bytes) -> dict[str, Any]:
         "pid_space": _text(found.get("pid_space")),
         "pid_began": began if type(began) is int and began > 0 else None,
         "metadata": _metadata(found),
+        **_sharing(found),
         **read_origin(found),
     }
 

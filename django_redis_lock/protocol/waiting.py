@@ -130,7 +130,7 @@ class LocalWaiter:
     """One acquisition that waits in this process."""
 
     __slots__ = (
-        *("grant", "must_poll", "name", "schedule", "sleeper", "token", "until"),
+        *("grant", "must_poll", "name", "schedule", "shared", "sleeper", "token", "until"),
         "__weakref__",
     )
 
@@ -140,6 +140,7 @@ class LocalWaiter:
     def __init__(self, request: Request) -> None:
         self.token = request.token
         self.name = request.name
+        self.shared = request.shared
         self.until = request.until
         self.grant: Grant | None = None
         self.must_poll = False

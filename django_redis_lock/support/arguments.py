@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 LONGEST_LEASE = 100 * 365 * 86400
 """Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
@@ -18,6 +18,8 @@ MAX_METADATA_BYTES = 1024
 """Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
 MAX_TEXT_LENGTH = 500
 """Characters of the ``by`` and of the ``reason`` of a forced release."""
+MOST_AT_ONCE = 1_000_000
+"""The greatest limit of a semaphore, and the longest queue."""
 WAITING_SCHEMES = ("queue", "blpop", "poll")
 """How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
@@ -192,6 +194,34 @@ def check_text(value: Any, argument: str) -> str:
     if _SURROGATE.search(text):
         raise ValueError(f"{argument} must not contain lone surrogates: {text!r}.")
     return text
+
+
+class Sharing(NamedTuple):
+    """With whom a caller shares a lock, and how many may wait for it."""
+
+    shared: bool = False
+    """Whether others may hold it at the same time."""
+    limit: int | None = None
+    """How many may in all, for a semaphore."""
+    max_waiters: int | None = None
+    """How many may wait at most."""
+
+
+ALONE = Sharing()
+"""Shared with nobody, and waited for by any number."""
+
+
+def check_sharing(sharing: Sharing) -> Sharing:
+    """Return how a lock is shared. Raises ``TypeError`` or ``ValueError`` naming the value."""
+    if type(sharing.shared) is not bool:
+        raise TypeError(f"shared={_shown(sharing.shared)} must be True or False.")
+    for argument in ("limit", "max_waiters"):
+        value = getattr(sharing, argument)
+        if value is not None and (type(value) is not int or not 0 <= value <= MOST_AT_ONCE):
+            raise ValueError(
+                f"{argument}={_shown(value)} must be a whole number from 0 to {MOST_AT_ONCE}."
+            )
+    return sharing
 
 
 def check_limit(value: Any, things: str) -> int:

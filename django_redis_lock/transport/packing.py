@@ -89,7 +89,9 @@ class Command:
 
 
 ACQUIRE = Script("acquire")
+ACQUIRE_SHARED = Script("acquire_shared")
 RELEASE = Script("release")
+RELEASE_SHARED = Script("release_shared")
 CLAIM = Script("claim")
 TAKE_OVER = Script("take_over")
 FORCE_RELEASE = Script("force_release")
@@ -98,7 +100,11 @@ HISTORY = Script("history")
 WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
+DOWNGRADE = Script("downgrade")
+SET_LIMIT = Script("set_limit")
 GET = Command("GET")
+PERMITS = Command("ZRANGE")
+LIMITS = Command("HGETALL")
 
 
 class Replicas(NamedTuple):
@@ -175,100 +181,119 @@ class Packing:
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
-        self._granting = self.index_key, self.fence_key, self.heard_key
+        self.limits_key = f"{prefix}-limits{tag}"
+        self._permits = f"{prefix}-permits{tag}:"
+        self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
         """Return a call, ready to be sent. ``sending`` replaces the call's own method."""
-        script, encode = _ENCODERS[type(call)]
-        keys, args = encode(self, call)
-        replicas = None
-        if self._replicas is not None and (
-            type(call) in (calls.Acquire, calls.TakeOver) or _makes_endless(call)
-        ):
-            replicas = self._replicas
+        script, keys, args = _ENCODERS[type(call)](self, call)
+        replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
         return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
-        return [*self._own_keys(name), self.index_key, self.fence_key]
+        return [self.lock_prefix + name, self.queue_prefix + name, self.index_key, self.fence_key]
 
     def _own_keys(self, name: str) -> list[str]:
-        return [self.lock_prefix + name, self.queue_prefix + name]
+        return [self.lock_prefix + name, self.queue_prefix + name, self._permits + name]
 
     def _granting_keys(self, name: str) -> list[str]:
         """Return the keys of one lock for a script that can hand it off."""
-        return [self.lock_prefix + name, self.queue_prefix + name, *self._granting]
+        return [self.lock_prefix + name, self.queue_prefix + name, *self._all, self._permits + name]
 
     def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
         if call.channel or self._replicas is not None:
             args.append("" if call.asked_ms is None else str(call.asked_ms))
-        if self._replicas is not None:
-            args.append("1")
-        return self._granting_keys(request.name), args
+        if request.max_waiters is not None or self._replicas is not None:
+            args.append("" if request.max_waiters is None else str(request.max_waiters))
+            args.append("" if self._replicas is None else "1")
+        keys = self._granting_keys(request.name)
+        return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
 
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.token_id]
-        return self._granting_keys(request.name), args
+        return TAKE_OVER, self._granting_keys(request.name), args
 
     def _encode_release(self, call: calls.Release) -> _Encoded:
         args = [call.token, call.name, call.entry]
         if call.unclaimed:
             args.append("1")
-        return self._granting_keys(call.name), args
+        return RELEASE_SHARED if call.shared else RELEASE, self._granting_keys(call.name), args
 
     def _encode_claim(self, call: calls.Claim) -> _Encoded:
-        return [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
+        keys = [self.lock_prefix + call.name]
+        if call.shared:
+            keys.append(self._permits + call.name)
+        return CLAIM, keys, [call.token, str(call.end_ms)]
+
+    def _encode_downgrade(self, call: calls.Downgrade) -> _Encoded:
+        return DOWNGRADE, self._granting_keys(call.name), [call.token, call.name, call.record]
+
+    def _encode_set_limit(self, call: calls.SetLimit) -> _Encoded:
+        limit = "" if call.limit is None else str(call.limit)
+        return SET_LIMIT, self._granting_keys(call.name), [call.name, limit, call.by]
+
+    def _encode_read_limits(self, call: calls.ReadLimits) -> _Encoded:
+        return LIMITS, [self.limits_key], []
 
     def _encode_force_release(self, call: calls.ForceRelease) -> _Encoded:
         again = "0" if call.first_sent_at is None else "1"
         args = [call.name, call.token_id, str(call.cap), again, *chain(*call.entry.items())]
-        return [*self._granting_keys(call.name), self.audit_key], args
+        return FORCE_RELEASE, [*self._granting_keys(call.name), self.audit_key], args
 
     def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
-        return [self.audit_key], [call.name, call.before, str(call.count)]
+        return HISTORY, [self.audit_key], [call.name, call.before, str(call.count)]
 
     def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
         most = -1 if call.limit is None else call.limit
-        return [self.queue_prefix + call.name, self.heard_key], [str(most)]
+        return WAITING, [self.queue_prefix + call.name, self.heard_key], [str(most)]
 
     def _encode_renew(self, call: calls.Renew) -> _Encoded:
         keys, args = [self.index_key], []
         for name, token, lease_ms in call.leases:
             keys += self._own_keys(name)
             args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
-        return keys, args
+        return RENEW, keys, args
 
     def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
-        return [self.heard_key, *(key for name in call.names for key in self._own_keys(name))], []
+        own = [key for name in call.names for key in self._own_keys(name)]
+        before_name = str(len(self.lock_prefix.encode()))
+        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name]
 
     def _encode_peek(self, call: calls.Peek) -> _Encoded:
-        return [self.lock_prefix + call.name], []
+        key = self.lock_prefix + call.name
+        return (PERMITS, [key], ["0", "-1"]) if call.shared else (GET, [key], [])
 
     def _encode_read_index(self, call: calls.ReadIndex) -> _Encoded:
-        return [self.index_key], [call.start, call.after.hex(), str(call.count)]
+        return INDEX, [self.index_key], [call.start, call.after.hex(), str(call.count)]
 
 
-def _makes_endless(call: Call) -> bool:
-    return type(call) is calls.Renew and len(call.leases) == 1 and call.leases[0][2] == -1
+def _must_be_replicated(call: Call) -> bool:
+    if type(call) is calls.Renew:
+        return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock endless
+    return type(call) in (calls.Acquire, calls.TakeOver)
 
 
-_Encoded = tuple[list[str], list[str]]
-_Encoder = tuple[Script | Command, Callable[[Any, Any], _Encoded]]
-_ENCODERS: dict[type[Call], _Encoder] = {
-    calls.Acquire: (ACQUIRE, Packing._encode_acquire),
-    calls.TakeOver: (TAKE_OVER, Packing._encode_take_over),
-    calls.Release: (RELEASE, Packing._encode_release),
-    calls.Claim: (CLAIM, Packing._encode_claim),
-    calls.Renew: (RENEW, Packing._encode_renew),
-    calls.Peek: (GET, Packing._encode_peek),
-    calls.Inspect: (INSPECT, Packing._encode_inspect),
-    calls.ForceRelease: (FORCE_RELEASE, Packing._encode_force_release),
-    calls.ReadHistory: (HISTORY, Packing._encode_read_history),
-    calls.ReadQueue: (WAITING, Packing._encode_read_queue),
-    calls.ReadIndex: (INDEX, Packing._encode_read_index),
+_Encoded = tuple[Script | Command, list[str], list[str]]
+_ENCODERS: dict[type[Call], Callable[[Any, Any], _Encoded]] = {
+    calls.Acquire: Packing._encode_acquire,
+    calls.TakeOver: Packing._encode_take_over,
+    calls.Release: Packing._encode_release,
+    calls.Claim: Packing._encode_claim,
+    calls.Renew: Packing._encode_renew,
+    calls.Downgrade: Packing._encode_downgrade,
+    calls.Peek: Packing._encode_peek,
+    calls.Inspect: Packing._encode_inspect,
+    calls.ForceRelease: Packing._encode_force_release,
+    calls.SetLimit: Packing._encode_set_limit,
+    calls.ReadLimits: Packing._encode_read_limits,
+    calls.ReadHistory: Packing._encode_read_history,
+    calls.ReadQueue: Packing._encode_read_queue,
+    calls.ReadIndex: Packing._encode_read_index,
 }

@@ -223,7 +223,7 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
                 max((now for now, *_ in answers), default=0),
                 *_in_order(order, [holders for _, *holders in answers], each=3),
             ]
-        case calls.ReadHistory():
+        case calls.ReadHistory() | calls.ReadLimits():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}

@@ -65,6 +65,7 @@ class RedlockLockBackend(BaseLockBackend):
     Waiters poll, and are served in no order.
     """
 
+    can_share: ClassVar[bool] = False
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

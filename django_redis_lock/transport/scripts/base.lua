@@ -14,9 +14,9 @@ local function is_held_by_digest(digest, held)
   return held and string.sub(redis.sha1hex(string.match(held, '^[^ ]*')), 1, 16) == digest
 end
 
--- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
--- fence: `least`, by default the clock, or one more than the last fence if that is not smaller.
-local function give(name, token, lease, record, now, least)
+-- Count a hold of the lock, and return its fence as a number and as text: `least`, by default the
+-- clock in microseconds, or one more than the last fence if that is not smaller.
+local function next_fence(now, least)
   local fence = least or now
   local written = string.format('%.0f', fence)
   local last = tonumber(redis.call('SET', KEYS[4], written, 'GET') or '')
@@ -26,8 +26,12 @@ local function give(name, token, lease, record, now, least)
     written = string.format('%.0f', fence)
     redis.call('SET', KEYS[4], written)
   end
-  redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
-  redis.call('ZADD', KEYS[3], math.floor(now / 1000) + lease, name)
+  return fence, written
+end
+
+-- Note in the index until when (ms) a lock is held.
+local function note_end(name, ends, fence, now)
+  redis.call('ZADD', KEYS[3], ends, name)
   -- One in sixteen removes up to 32 locks that have expired from the index. That is twice as many as
   -- are added, so the index stays as small as the number of held locks, and no call pays for more.
   if fence % 16 == 0 then
@@ -37,5 +41,13 @@ local function give(name, token, lease, record, now, least)
       redis.call('ZREM', KEYS[3], unpack(expired))
     end
   end
+end
+
+-- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
+-- fence; see next_fence.
+local function give(name, token, lease, record, now, least)
+  local fence, written = next_fence(now, least)
+  redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
+  note_end(name, math.floor(now / 1000) + lease, fence, now)
   return fence
 end

@@ -1,8 +1,8 @@
--- include base
+-- include permits
 -- The queue of a lock. Making these functions takes time, so scripts that are called for locks
 -- without waiters include them after what those need.
 --
--- KEYS[1] the lock: "token fence record".
+-- KEYS[1] the lock: "token fence record"; or, if several hold it together, see permits.lua.
 -- KEYS[2] its waiters, the longest waiting first: "channel token lease record", with the lease in
 --         ms. The record includes since when it waits. The channel is how it learns of its grant:
 --           "@poll:ms:id"  it polls, and has so many ms to claim the lock
@@ -30,6 +30,7 @@ local SEEN = 1150 -- for which a process that was seen counts as awake; see wait
 local POLLED = 1000 -- for which a poller counts as running; it polls every 0.8 s
 local NEWS = 1000 -- waiters need not know of a lease that ends later: they poll before
 local GONE = 5000 -- after which the waiters of a silent process lose their positions
+local QUEUED = 10000 -- for which a queue stays that nobody polls; waiters do so several times
 local FORGET = 60000 -- after which a process that was not seen is forgotten
 
 local function since_of(entry)
@@ -78,10 +79,10 @@ local function notify_of_end(name, queue, before, after)
   end
 end
 
--- Remove the mark from the value of a lock. The lease of a poller begins now, that of another
--- waiter began with its message. Returns what is left of it in ms, 0 or less if it has ended; nil
--- if there is no mark.
-local function claim(lock, held, now)
+-- Return the value of a lock without its mark, and what is left of the lease in ms, 0 or less if it
+-- has ended. That of a poller begins now, that of another waiter began with its message. Returns
+-- nothing if there is no mark.
+local function unmarked(held, now)
   local head, til, lease, channel, record =
     string.match(held, '^(%S+ %d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
   if not head then
@@ -91,12 +92,28 @@ local function claim(lock, held, now)
   if not poll_time(channel) then
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
-  local value = head .. record
-  if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
+  return head .. record, left
+end
+
+-- Claim a lock that was handed off; returns what unmarked tells of the lease.
+local function claim(lock, held, now)
+  local value, left = unmarked(held, now)
+  if value and left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
     redis.call('PEXPIRE', lock, left)
     redis.call('SET', lock, value, 'PX', left)
   end
   return left
+end
+
+-- Claim a permit that was handed off, as claim does a lock. Returns also the end of the last permit.
+local function claim_permit(lock, permits, held, now)
+  local value, left = unmarked(held, now)
+  if value and left > 0 then
+    local token, rest = string.match(value, '^(%S+) (.*)$')
+    redis.call('HSET', permits, token, rest)
+    redis.call('ZADD', lock, now + left, token)
+    return left, expire_permits(lock, permits)
+  end
 end
 
 -- Note when a process was seen, or with a minus sign since when it is silent.
@@ -123,10 +140,21 @@ end
 
 -- Remove the first waiter whose process is not silent from the queue, and return it; the others stay
 -- where they are. After a lock was taken back, a process that was not seen lately counts as silent
--- too: all processes of a host may have vanished together.
-local function next_awake(own, seen, now, taken_back)
+-- too: all processes of a host may have vanished together. Returns nil if that waiter has to wait
+-- for the holders, false if there is none.
+local function next_awake(name, own, seen, now, taken_back, holders)
+  local function fits(entry)
+    local record = string.match(entry, '^%S+ %S+ %d+ (.*)$')
+    return not record or holders < (limit_of(name, record) or 1)
+  end
   if not seen then
-    return redis.call('LPOP', KEYS[2])
+    local entry = redis.call('LPOP', KEYS[2])
+    if entry and not fits(entry) then
+      redis.call('LPUSH', KEYS[2], entry)
+      redis.call('PEXPIRE', KEYS[2], QUEUED)
+      return nil
+    end
+    return entry
   end
   local position = 0
   while true do
@@ -148,6 +176,8 @@ local function next_awake(own, seen, now, taken_back)
       end
       if at < 0 and now + at <= GONE then
         position = position + 1
+      elseif at >= 0 and not fits(entry) then
+        return nil
       else
         redis.call('LREM', KEYS[2], 1, entry)
         if at >= 0 then
@@ -158,59 +188,121 @@ local function next_awake(own, seen, now, taken_back)
   end
 end
 
--- Write the lock for a waiter that must claim it within `due` ms; returns the fence. The key
--- outlives that time, so that a caller who polls then sees whose turn it was.
-local function offer(name, token, lease, record, channel, due, now)
-  local mark = string.format(
-    '{"unclaimed":"%.0f %.0f %s",', math.floor(now / 1000) + due, lease, channel)
-  return give(name, token, math.max(lease, due + 2000), mark .. string.sub(record, 2), now)
+-- Grant a waiter the lock, which it must claim within `due` ms; returns the fence.
+local function offer(name, token, lease, record, channel, due, now, holders)
+  local til = math.floor(now / 1000) + due
+  local mark = string.format('{"unclaimed":"%.0f %.0f %s",', til, lease, channel)
+  return grant(name, token, lease, record, now, holders, mark, due)
 end
 
--- Hand the lock off to the longest waiting whose process is awake, and send that process the grant.
--- If no one receives it the waiter is dead and dropped. The new holder must claim the lock. `own`
--- is the token of the caller, who needs no message; `taken_back` tells that the lock was granted to
--- another, who did not claim it. Returns nothing if no waiter was left; the caller may then
--- overwrite or delete the lock. A queue that was emptied is not touched again: in a cluster that is moving
--- the slot a key that does not exist is taken to be on the other node, and the script would fail
--- halfway.
-local function hand_off(name, own, taken_back)
+-- Hand the lock off to those who wait longest and whose processes are awake, and send them their
+-- grants: to one, or to as many as may have it together with its `holders`. A waiter whose process
+-- receives no grant is dead and dropped. The new holders must claim the lock. `own` is the token of
+-- the caller, who needs no message; `taken_back` tells that the lock was granted to another, who did
+-- not claim it.
+-- Returns how many have the lock then, infinity for one who has it alone, and whether others wait
+-- for them. If no one has it, the caller may overwrite or delete it. A queue that was emptied is not
+-- touched again: in a cluster that is moving the slot a key that does not exist is taken to be on
+-- the other node, and the script would fail halfway.
+local function hand_off(name, own, taken_back, holders)
+  holders = holders or 0
   local left = redis.call('LLEN', KEYS[2])
   if left == 0 then
-    return
+    return holders
   end
-  local before = left > 1 and redis.call('PTTL', KEYS[1])
+  local before = holders == 0 and left > 1 and redis.call('PTTL', KEYS[1]) or -1
   local now = clock()
   local now_ms = math.floor(now / 1000)
   local seen = read_seen(taken_back) -- usually nil
   for i = 1, left do
-    local entry = next_awake(own, seen, now_ms, taken_back)
+    local entry = next_awake(name, own, seen, now_ms, taken_back, holders)
     if not entry then
-      return
+      return holders, entry == nil
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
     -- Another program may have put anything there; a lease is between 1 ms and 100 years.
     if token and lease > 0 and lease < 4e12 then
       local due, received = token == own and lease or math.min(lease, CLAIM), 1
+      local shared = limit_of(name, record)
       if token == own then
-        give(name, token, lease, record, now)
+        grant(name, token, lease, record, now, holders)
       else
-        local fence = offer(name, token, lease, record, channel, due, now)
+        local fence = offer(name, token, lease, record, channel, due, now, holders)
         received = notify(
           channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
         if not received then
           due = poll_time(channel) or CLAIM_UNTOLD
-          offer(name, token, lease, record, channel, due, now)
+          offer(name, token, lease, record, channel, due, now, holders)
         end
       end
       if received ~= 0 then
         if i < left then
           notify_of_end(name, KEYS[2], before, due)
         end
-        return true
+        if not shared then
+          return math.huge
+        end
+        holders = holders + 1
+      elseif shared then
+        redis.call('ZREM', KEYS[1], token)
+        redis.call('HDEL', KEYS[7], token)
       end
     end
   end
+  return holders
+end
+
+-- Take the lock back from a process that did not claim it in time, because it does not run or does
+-- not receive: all its waiters are passed over until it is seen. Then the lock has to be handed off.
+-- `held` is its value, `asking` the channel on which the caller waits, `now` the clock in ms.
+local function take_back(name, held, asking, now)
+  local token, lease_ms, channel, record =
+    string.match(held, '^(%S+) %d+ {"unclaimed":"%d+ (%d+) ([^%s"]+)",(.*)$')
+  if asking ~= '' then
+    note(asking, now)
+  end
+  -- A poller that does not claim its lock, though its process has polled since, is gone. To put it
+  -- back would delay the others again and again.
+  local polled = poll_time(channel)
+  if polled and (channel == asking
+      or (read_seen(true)[channel] or 0) > now - math.max(POLLED, polled / 2)) then
+    return
+  end
+  note(channel, -now)
+  -- The waiter keeps its position, unless it is dead, or gone from a process that still runs.
+  if channel ~= asking and notify(channel, 'look ' .. name) ~= 0 then
+    redis.call('LPUSH', KEYS[2], table.concat({channel, token, lease_ms, '{' .. record}, ' '))
+    redis.call('PEXPIRE', KEYS[2], QUEUED) -- the caller may not wait, and then does not set it
+  end
+end
+
+-- Remove the permits that have ended. Returns how many are left, and whether one was taken back, as
+-- take_back does it. Raises an error if the lock is not held by permits.
+local function purge(name, asking, now)
+  local taken_back = false
+  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+  for i = #ended, 1, -1 do -- they return to the head of the queue in order
+    local value = redis.pcall('HGET', KEYS[7], ended[i])
+    redis.call('ZREM', KEYS[1], ended[i])
+    redis.call('HDEL', KEYS[7], ended[i])
+    if type(value) == 'string' and string.find(value, '^%d+ {"unclaimed":"') then
+      take_back(name, ended[i] .. ' ' .. value, asking, now)
+      taken_back = true
+    end
+  end
+  return redis.call('ZCARD', KEYS[1]), taken_back
+end
+
+-- Leave the waiters of a lock that is shared, and hand it off: without this entry, or that of an
+-- earlier holder, others may be next. Returns 0.
+local function leave(name, entry)
+  if entry ~= '' then
+    redis.call('LREM', KEYS[2], 1, entry)
+  end
+  local holders, taken_back = purge(name, '', math.floor(clock() / 1000))
+  hand_off(name, '', taken_back, holders)
+  return 0
 end
 
 -- Return a function that tells whether a waiter is gone: nothing was seen of its process for `limit`

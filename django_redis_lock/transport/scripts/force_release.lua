@@ -1,5 +1,5 @@
 -- Take the lock from the holder of a token, and hand it off to the longest waiting.
--- KEYS[1] to KEYS[5]: see common.lua; KEYS[6] the audit.
+-- KEYS[1] to KEYS[6]: see common.lua and permits.lua; KEYS[8] the audit.
 -- ARGV[1] name, ARGV[2] the digest of the token that must still hold the lock, ARGV[3] how many
 -- entries the audit keeps, ARGV[4] 1 if an earlier sending may have arrived, else 0; the rest is
 -- the audit entry: fields, each followed by its value.
@@ -7,11 +7,13 @@
 -- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
 -- After an error this sending has neither released the lock nor written the entry.
 -- include common
-local held = redis.call('GET', KEYS[1])
-if not is_held_by_digest(ARGV[2], held) then
+local held = redis.pcall('GET', KEYS[1])
+local shared = type(held) == 'table'
+local token = shared and permit_of('', ARGV[2])
+if not (token or not shared and is_held_by_digest(ARGV[2], held)) then
   if ARGV[4] == '1' then
     local ours = table.concat(ARGV, '\0', 5)
-    for _, entry in ipairs(redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1000)) do
+    for _, entry in ipairs(redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1000)) do
       if table.concat(entry[2], '\0') == ours then
         return 1
       end
@@ -24,20 +26,24 @@ end
 redis.call('ZREM', KEYS[3], '')
 -- No release without an entry, and no entry without a release: first check with an impossible id
 -- that an entry could be written, then release the lock, then write the entry.
-local refused = redis.pcall('XADD', KEYS[6], '0-0', 'event', '')
+local refused = redis.pcall('XADD', KEYS[8], '0-0', 'event', '')
 if not string.find(refused.err, 'greater than 0-0', 1, true) then
   return refused
 end
-redis.call('XREVRANGE', KEYS[6], '+', '-', 'COUNT', 1) -- fails where it is no stream
+redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
 -- place of the queue: the waiters find it free when they poll.
-local ok, handed_off = pcall(hand_off, ARGV[1], '')
-if not ok or not handed_off then
+if shared then
+  redis.call('ZREM', KEYS[1], token)
+  redis.call('HDEL', KEYS[7], token)
+end
+local ok, holders = pcall(hand_off, ARGV[1], '', false, shared and redis.call('ZCARD', KEYS[1]))
+if not shared and (not ok or holders == 0) then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then
     return deleted
   end
   redis.call('ZREM', KEYS[3], ARGV[1])
 end
-local written = redis.pcall('XADD', KEYS[6], 'MAXLEN', '~', ARGV[3], '*', unpack(ARGV, 5))
+local written = redis.pcall('XADD', KEYS[8], 'MAXLEN', '~', ARGV[3], '*', unpack(ARGV, 5))
 return type(written) == 'table' and 2 or 1

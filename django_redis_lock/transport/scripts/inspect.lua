@@ -1,9 +1,11 @@
 -- Read who holds locks, without changing anything.
--- KEYS[1] when each waiting process was last seen, see common.lua, then two for each lock: the
--- lock, its waiters.
--- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or not
--- a string), its remaining lease in ms (-1 without end) and the number of waiters whose process was
--- seen lately (nil if this user may not know).
+-- KEYS[1] when each waiting process was last seen, see common.lua, KEYS[2] the limits that operators
+-- have set, then three for each lock: the lock, its waiters, its permits (see permits.lua).
+-- ARGV[1] how many bytes of the key of a lock come before its name.
+-- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
+-- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
+-- process was seen lately (nil if this user may not know). In place of the value of one that is
+-- shared: {limit that was set or nil, {value, ...}, {remaining lease, ...}}.
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
@@ -12,14 +14,36 @@ local function is_foreign(answer)
 end
 
 local now = math.floor(clock() / 1000)
+
+-- Return the permits of a lock; false if it is not shared.
+local function read_permits(lock, permits)
+  local tokens = redis.pcall('ZRANGEBYSCORE', lock, '(' .. now, '+inf', 'WITHSCORES')
+  if tokens.err or #tokens == 0 then
+    return false
+  end
+  local values, left, by_token = {}, {}, {}
+  local all = redis.pcall('HGETALL', permits)
+  for i = 1, #all, 2 do
+    by_token[all[i]] = all[i + 1]
+  end
+  for i = 1, #tokens, 2 do
+    values[#values + 1] = tokens[i] .. ' ' .. (by_token[tokens[i]] or '')
+    left[#left + 1] = left_of(tokens[i + 1], now)
+  end
+  return {redis.call('HGET', KEYS[2], string.sub(lock, ARGV[1] + 1)), values, left}
+end
+
 local answer, gone = {now}, gone_for(3000, KEYS[1], now)
-for i = 2, #KEYS, 2 do
+for i = 3, #KEYS, 3 do
   local held = redis.pcall('GET', KEYS[i])
-  if type(held) == 'table' and not is_foreign(held) then
-    return held
+  if type(held) == 'table' then
+    if not is_foreign(held) then
+      return held
+    end
+    held = read_permits(KEYS[i], KEYS[i + 2])
   end
   local waiters = redis.pcall('LLEN', KEYS[i + 1])
-  answer[#answer + 1] = type(held) == 'string' and held
+  answer[#answer + 1] = held
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0

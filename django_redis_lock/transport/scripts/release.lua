@@ -3,17 +3,20 @@
 -- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the caller's entry among the waiters, to be removed,
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 0: not held by this token.
-local held = redis.call('GET', KEYS[1])
-if not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
-    or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then
+local held = redis.pcall('GET', KEYS[1])
+local shared = type(held) == 'table' -- by others, or it is no lock
+if not shared and not (held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
+    and not (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ '))) then
   if ARGV[3] ~= '' then
     redis.call('LREM', KEYS[2], 1, ARGV[3])
   end
   return 0
 end
-if redis.call('EXISTS', KEYS[2]) == 1 then
+if shared or redis.call('EXISTS', KEYS[2]) == 1 then
   -- include common
-  if hand_off(ARGV[2], '') then
+  if shared then
+    return leave(ARGV[2], ARGV[3])
+  elseif hand_off(ARGV[2], '') > 0 then
     return 1
   end
 end

@@ -1,33 +1,52 @@
 -- Set the leases of any number of locks, or check whether they are still held. Never creates one.
--- KEYS[1] the index, then two for each lock: the lock, its waiters.
+-- KEYS[1] the index, then three for each lock: the lock, its waiters, its permits (see permits.lua).
 -- ARGV three for each lock: name, token, and the new lease in ms: -1 for one without end, 0 to only
 -- check; with a plus sign before it a longer lease is left alone.
 -- Returns for each lock its remaining lease in ms, -1 for one without end, -2 if the token does not
 -- hold it.
 -- include common
 local now, left = math.floor(clock() / 1000), {}
+
+-- Return what is left of the permit of a token, nil if it has none, and how to set that.
+local function permit(lock, permits, token)
+  local score = redis.pcall('ZSCORE', lock, token)
+  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) <= now) then
+    return nil
+  end
+  local value = redis.call('HGET', permits, token)
+  return claim_permit(lock, permits, token .. ' ' .. value, now) or left_of(score, now)
+end
+
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
 -- others.
 for i = 1, #ARGV / 3 do
-  local lock, waiters = KEYS[2 * i], KEYS[2 * i + 1]
+  local lock, waiters, permits = KEYS[3 * i - 1], KEYS[3 * i], KEYS[3 * i + 1]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
-  local held = redis.pcall('GET', lock)
-  if type(held) ~= 'string' or not holds(token, held) or (claim(lock, held, now) or 1) <= 0 then
-    left[i] = -2
-  else
-    local ttl = redis.call('PTTL', lock)
-    left[i] = lease
-    if lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease)) then
-      left[i] = ttl
-    elseif lease > 0 then
+  local held, ttl = redis.pcall('GET', lock), nil
+  local shared = type(held) == 'table'
+  if shared then
+    ttl = permit(lock, permits, token)
+  elseif held and holds(token, held) and (claim(lock, held, now) or 1) > 0 then
+    ttl = redis.call('PTTL', lock)
+  end
+  left[i] = ttl and lease or -2
+  if ttl and (lease == 0 or (string.sub(ARGV[3 * i], 1, 1) == '+' and (ttl < 0 or ttl > lease))) then
+    left[i] = ttl
+  elseif ttl then
+    local last = lease < 0 and '+inf' or now + lease
+    if lease > 0 then
       notify_of_end(name, waiters, ttl, lease)
+    end
+    if shared then
+      redis.call('ZADD', lock, last, token)
+      last = expire_permits(lock, permits)
+    elseif lease > 0 then
       redis.call('PEXPIRE', lock, lease)
-      redis.pcall('ZADD', KEYS[1], now + lease, name)
     else
       redis.call('PEXPIRE', lock, 10000) -- so that there is always a write for replicas to receive
       redis.call('PERSIST', lock)
-      redis.pcall('ZADD', KEYS[1], '+inf', name)
     end
+    redis.pcall('ZADD', KEYS[1], last, name)
   end
 end
 return left

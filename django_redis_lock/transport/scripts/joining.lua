@@ -1,0 +1,127 @@
+-- include common
+-- What acquire.lua and acquire_shared.lua do if the lock is held or waited for.
+
+-- Put a waiter that has lost its position before the first who joined later. Returns whether
+-- there is one, and this user may do that.
+local function come_back(entry)
+  local since = since_of(entry) or math.huge
+  for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+    if (since_of(other) or 0) > since then
+      return type(redis.pcall('LINSERT', KEYS[2], 'BEFORE', other, entry)) == 'number'
+    end
+  end
+end
+
+-- Drop the waiters whose processes are gone. One process does this: that of the first waiter.
+local function drop_gone(now)
+  local gone = gone_for(GONE, KEYS[5], now)
+  local first = redis.call('LRANGE', KEYS[2], 0, 0)[1]
+  if string.match(first, '^%S*') == ARGV[5] or gone(first) then
+    for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+      if gone(other) then
+        redis.call('LREM', KEYS[2], 1, other)
+      end
+    end
+  end
+end
+
+-- Join the queue, or stay in it; returns 2 if the caller was in it, 1 if it is now, 0 if it is full.
+local function join(now)
+  local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
+  local asked, most = tonumber(ARGV[6]), tonumber(ARGV[7] or '')
+  local waits = redis.call('LPOS', KEYS[2], entry)
+  if waits then
+    note(ARGV[5], now)
+    local forgotten = redis.pcall('ZRANGEBYSCORE', KEYS[5], '(0', now - FORGET, 'LIMIT', 0, 32)
+    if #forgotten > 0 then
+      redis.call('ZREM', KEYS[5], unpack(forgotten))
+    end
+    -- If the server did not answer for a while, or its clock was set, nobody was seen.
+    if asked and math.abs(now - asked) <= 3000 then
+      drop_gone(now)
+    end
+  else
+    if most and redis.call('LLEN', KEYS[2]) >= most then
+      return 0
+    end
+    if not (asked and come_back(entry)) then
+      redis.call('RPUSH', KEYS[2], entry)
+    end
+    note(ARGV[5], now)
+  end
+  local list = string.match(ARGV[5], '^@list:(.*)$')
+  if list then
+    redis.call('SET', list .. ':alive', '', 'PX', 5000)
+  end
+  -- Waiters poll several times within this time. A queue that no one polls for expires.
+  redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(ARGV[5]) or 0))
+  return waits and 2 or 1
+end
+
+-- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
+local held, holder, fence, due
+local function read(shared)
+  if shared then
+    local value = redis.call('HGET', KEYS[7], ARGV[1])
+    held = value and ARGV[1] .. ' ' .. value
+  else
+    held = redis.pcall('GET', KEYS[1])
+    if type(held) == 'table' then
+      return true
+    end
+  end
+  holder, fence = string.match(held or '', '^(%S+) (%d+) ')
+  due = held and tonumber(string.match(held, '^%S+ %d+ {"unclaimed":"(%d+) '))
+  return shared
+end
+
+local now = math.floor(moment / 1000)
+redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not silent
+local holders, taken_back, ttl, last = 0, false, nil, nil
+local shared = read(false)
+if shared then
+  holders, taken_back = purge(ARGV[4], ARGV[5], now) -- an error if another program has written it
+  read(true)
+end
+if due and holder == ARGV[1] then
+  if shared then
+    ttl, last = claim_permit(KEYS[1], KEYS[7], held, now)
+  else
+    ttl = claim(KEYS[1], held, now)
+  end
+elseif due and due <= now then
+  take_back(ARGV[4], held, ARGV[5], now)
+  held, taken_back = nil, true
+end
+if not held or (ttl and ttl <= 0) then
+  -- Free, or the holder's lease ran out, or others share it. Those who wait go first.
+  local waiting
+  holders, waiting = hand_off(ARGV[4], ARGV[1], taken_back, holders)
+  if not waiting and holders < (limit_of(ARGV[4], ARGV[3]) or 1) then
+    return grant(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
+  elseif holders == 0 then
+    redis.call('DEL', KEYS[1])
+  end
+  shared, ttl = read(holders < math.huge), nil
+end
+
+if holder == ARGV[1] then
+  if ttl then
+    redis.call('ZADD', KEYS[3], last or now + ttl, ARGV[4])
+  elseif ARGV[8] == '1' then
+    redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
+  end
+  ttl = ttl or (shared and left_of(redis.call('ZSCORE', KEYS[1], holder), now))
+  return string.format('%s %.0f %.0f', fence, ttl or redis.call('PTTL', KEYS[1]), now)
+end
+local kind = (shared or holder) and 0 or 3
+if shared then -- no fence that was given until now is greater
+  fence, ttl = redis.call('GET', KEYS[4]), left_of(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2], now)
+end
+if ARGV[5] ~= '' then
+  kind = kind + join(now)
+end
+-- What looks like a fence may be another program's number, of any length.
+fence = string.sub(fence or '0', 1, 20)
+ttl = ttl or due and due - now or redis.call('PTTL', KEYS[1])
+return string.format('-%s %.0f %.0f %.0f', fence, ttl, now, kind)
