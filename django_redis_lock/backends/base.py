@@ -299,9 +299,12 @@ class BaseLockBackend(Runner):
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
             if isinstance(value, list):
-                limit, values, left = value
-                for each, ttl_ms in zip(values, left, strict=True):
-                    holders.append(read(each, ttl_ms=ttl_ms, limit=limit, **known))
+                limit, ends, values = value
+                by_token = dict(zip(values[::2], values[1::2], strict=True))
+                for token, end in zip(ends[::2], ends[1::2], strict=True):
+                    permit = token + b" " + by_token.get(token, b"")
+                    left = -1 if end == b"inf" else int(end) - now_ms
+                    holders.append(read(permit, ttl_ms=left, limit=limit, **known))
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
         return holders

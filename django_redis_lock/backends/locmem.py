@@ -178,10 +178,12 @@ class _Store:
         request = call.request
         key = prefix, request.name
         held = self._holder(key, call.token_id)
-        if held is None or held.shared != request.shared:
+        if held is None or (held.shared and not request.shared):
             return None
         self._remove(key, held)
         fence = self._give(key, request.token, request.lease_ms, request.record)
+        if request.shared:
+            self._hand_off(key)
         self._notify_of_end(key, held.end, self._holders[key][request.token].end)
         return fence
 
@@ -199,15 +201,6 @@ class _Store:
             queue.remove(call.entry)
         self._hand_off(key)
         return int(held is not None)
-
-    def _downgrade(self, call: calls.Downgrade, prefix: str) -> int:
-        key = prefix, call.name
-        held = self._live(key).get(call.token)
-        if held is None:
-            return -2
-        held.record = call.record
-        self._hand_off(key)
-        return held.ttl_ms
 
     def _set_limit(self, call: calls.SetLimit, prefix: str) -> None:
         key = prefix, call.name
@@ -239,14 +232,19 @@ class _Store:
         answer: list[Any] = [_now_ms()]
         for name in call.names:
             key = prefix, name
-            holders = [*self._live(key).values()]
-            values = [f"{held.token} {held.fence} {held.record}".encode() for held in holders]
-            left = [held.ttl_ms for held in holders]
-            value: Any = values[0] if values else None
-            if holders and holders[0].shared:
+            value: Any = None
+            left = -2
+            for held in self._live(key).values():
+                token, rest = held.token.encode(), f"{held.fence} {held.record}".encode()
+                left = held.ttl_ms
+                if not held.shared:
+                    value = token + b" " + rest
+                    break
                 limit = self._limits.get(key)
-                value = [None if limit is None else limit.encode(), values, left]
-            answer += [value, left[0] if left else -2, len(self._queues.get(key, ()))]
+                value = value or [None if limit is None else limit.encode(), [], []]
+                value[1] += [token, b"inf" if left < 0 else str(_now_ms() + left).encode()]
+                value[2] += [token, rest]
+            answer += [value, left, len(self._queues.get(key, ()))]
         return answer
 
     def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:
@@ -294,7 +292,6 @@ class _Store:
         calls.TakeOver: _take_over,
         calls.Release: _release,
         calls.Renew: _renew,
-        calls.Downgrade: _downgrade,
         calls.SetLimit: _set_limit,
         calls.ReadLimits: _read_limits,
         calls.Inspect: _inspect,

@@ -17,7 +17,14 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import GONE, Held, finish, register, report_losses
+from django_redis_lock.primitives.held import (
+    GONE,
+    Held,
+    finish,
+    register,
+    report_losses,
+    set_leases,
+)
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Request, shared_record, token_id, write_record
@@ -140,7 +147,7 @@ class Lock(Held, Handle):
         return await self.backend.arun(self._detach(seconds, metadata))
 
     def downgrade(self) -> None:
-        """Share the lock from now on, without it being free in between.
+        """Share the lock from now on, without it being free in between, with a new fence.
 
         Those who wait to share it, and are next, get it at once. It does nothing if the lock is
         shared already. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, after which it
@@ -372,12 +379,18 @@ class Lock(Held, Handle):
             )
         if lease.shared:
             return
-        lease.record = shared_record(lease.record, None)
-        lease.shared = True  # or it may be, if no answer comes
-        call = calls.Downgrade(lease.name, lease.token, lease.record)
-        left_ms = yield from ask(call)
-        if not lease.renewed(left_ms, call.sent_at):
+        record = shared_record(lease.record, None)
+        request = Request(self.name, lease.token, lease.timeout, record)
+        request.shared = lease.shared = True  # or it may be, if no answer comes
+        call = calls.TakeOver(request, token_id(lease.token.encode()))
+        shared = call.lease((yield from ask(call)))
+        if shared is None:
+            lease.lost = True
             raise (yield from report_losses([(self, lease)], self.backend, GONE))
+        lease.version += 1
+        lease.fence, lease.deadline = shared.fence, shared.deadline
+        if lease.timeout is None:
+            yield from set_leases([self], lambda lease: -1)
 
     def _upgrade_refused(self) -> LockError:
         return LockError(

@@ -215,15 +215,6 @@ class Peek(Call):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Downgrade(Call):
-    """Share a lock from now on; ``downgrade.lua`` describes the answer."""
-
-    name: str
-    token: str
-    record: str
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class SetLimit(Call):
     """Set how many permits of a lock there are, ``None`` to leave that to its callers."""
 

@@ -100,7 +100,6 @@ HISTORY = Script("history")
 WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
-DOWNGRADE = Script("downgrade")
 SET_LIMIT = Script("set_limit")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
@@ -227,13 +226,9 @@ class Packing:
         return RELEASE_SHARED if call.shared else RELEASE, self._granting_keys(call.name), args
 
     def _encode_claim(self, call: calls.Claim) -> _Encoded:
-        keys = [self.lock_prefix + call.name]
-        if call.shared:
-            keys.append(self._permits + call.name)
-        return CLAIM, keys, [call.token, str(call.end_ms)]
-
-    def _encode_downgrade(self, call: calls.Downgrade) -> _Encoded:
-        return DOWNGRADE, self._granting_keys(call.name), [call.token, call.name, call.record]
+        if call.shared:  # to look at a permit claims it
+            return self._encode_renew(calls.Renew([(call.name, call.token, 0)]))
+        return CLAIM, [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
 
     def _encode_set_limit(self, call: calls.SetLimit) -> _Encoded:
         limit = "" if call.limit is None else str(call.limit)
@@ -287,7 +282,6 @@ _ENCODERS: dict[type[Call], Callable[[Any, Any], _Encoded]] = {
     calls.Release: Packing._encode_release,
     calls.Claim: Packing._encode_claim,
     calls.Renew: Packing._encode_renew,
-    calls.Downgrade: Packing._encode_downgrade,
     calls.Peek: Packing._encode_peek,
     calls.Inspect: Packing._encode_inspect,
     calls.ForceRelease: Packing._encode_force_release,

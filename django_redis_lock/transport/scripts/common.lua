@@ -148,8 +148,11 @@ local function next_awake(name, own, seen, now, taken_back, holders)
     return not record or holders < (limit_of(name, record) or 1)
   end
   if not seen then
+    if holders > 0 and not fits(redis.call('LINDEX', KEYS[2], 0) or '') then
+      return nil
+    end
     local entry = redis.call('LPOP', KEYS[2])
-    if entry and not fits(entry) then
+    if entry and holders == 0 and not fits(entry) then -- the limit is 0
       redis.call('LPUSH', KEYS[2], entry)
       redis.call('PEXPIRE', KEYS[2], QUEUED)
       return nil
@@ -245,8 +248,7 @@ local function hand_off(name, own, taken_back, holders)
         end
         holders = holders + 1
       elseif shared then
-        redis.call('ZREM', KEYS[1], token)
-        redis.call('HDEL', KEYS[7], token)
+        remove_permit(token)
       end
     end
   end
@@ -284,8 +286,7 @@ local function purge(name, asking, now)
   local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
   for i = #ended, 1, -1 do -- they return to the head of the queue in order
     local value = redis.pcall('HGET', KEYS[7], ended[i])
-    redis.call('ZREM', KEYS[1], ended[i])
-    redis.call('HDEL', KEYS[7], ended[i])
+    remove_permit(ended[i])
     if type(value) == 'string' and string.find(value, '^%d+ {"unclaimed":"') then
       take_back(name, ended[i] .. ' ' .. value, asking, now)
       taken_back = true

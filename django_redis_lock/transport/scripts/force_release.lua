@@ -33,11 +33,8 @@ end
 redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
 -- place of the queue: the waiters find it free when they poll.
-if shared then
-  redis.call('ZREM', KEYS[1], token)
-  redis.call('HDEL', KEYS[7], token)
-end
-local ok, holders = pcall(hand_off, ARGV[1], '', false, shared and redis.call('ZCARD', KEYS[1]))
+local others = shared and remove_permit(token) or 0
+local ok, holders = pcall(hand_off, ARGV[1], '', false, others)
 if not shared and (not ok or holders == 0) then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then

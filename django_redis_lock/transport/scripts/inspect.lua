@@ -5,7 +5,7 @@
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
 -- process was seen lately (nil if this user may not know). In place of the value of one that is
--- shared: {limit that was set or nil, {value, ...}, {remaining lease, ...}}.
+-- shared: {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
@@ -14,25 +14,6 @@ local function is_foreign(answer)
 end
 
 local now = math.floor(clock() / 1000)
-
--- Return the permits of a lock; false if it is not shared.
-local function read_permits(lock, permits)
-  local tokens = redis.pcall('ZRANGEBYSCORE', lock, '(' .. now, '+inf', 'WITHSCORES')
-  if tokens.err or #tokens == 0 then
-    return false
-  end
-  local values, left, by_token = {}, {}, {}
-  local all = redis.pcall('HGETALL', permits)
-  for i = 1, #all, 2 do
-    by_token[all[i]] = all[i + 1]
-  end
-  for i = 1, #tokens, 2 do
-    values[#values + 1] = tokens[i] .. ' ' .. (by_token[tokens[i]] or '')
-    left[#left + 1] = left_of(tokens[i + 1], now)
-  end
-  return {redis.call('HGET', KEYS[2], string.sub(lock, ARGV[1] + 1)), values, left}
-end
-
 local answer, gone = {now}, gone_for(3000, KEYS[1], now)
 for i = 3, #KEYS, 3 do
   local held = redis.pcall('GET', KEYS[i])
@@ -40,7 +21,10 @@ for i = 3, #KEYS, 3 do
     if not is_foreign(held) then
       return held
     end
-    held = read_permits(KEYS[i], KEYS[i + 2])
+    local name = string.sub(KEYS[i], ARGV[1] + 1)
+    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], '(' .. now, '+inf', 'WITHSCORES')
+    held = #held > 0 and -- an error has no items
+      {redis.call('HGET', KEYS[2], name), held, redis.pcall('HGETALL', KEYS[i + 2])}
   end
   local waiters = redis.pcall('LLEN', KEYS[i + 1])
   answer[#answer + 1] = held

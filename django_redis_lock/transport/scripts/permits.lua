@@ -56,6 +56,13 @@ local function grant(name, token, lease, record, now, holders, mark, due)
   return give_permit(name, token, due or lease, marked, now, least)
 end
 
+-- Remove a permit; returns how many are left.
+local function remove_permit(token)
+  redis.call('ZREM', KEYS[1], token)
+  redis.call('HDEL', KEYS[7], token)
+  return redis.call('ZCARD', KEYS[1])
+end
+
 -- Return how many ms a score is ahead, -1 if it is infinite or missing.
 local function left_of(score, now)
   return score and score ~= 'inf' and score - now or -1

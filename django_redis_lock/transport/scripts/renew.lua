@@ -13,8 +13,8 @@ local function permit(lock, permits, token)
   if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) <= now) then
     return nil
   end
-  local value = redis.call('HGET', permits, token)
-  return claim_permit(lock, permits, token .. ' ' .. value, now) or left_of(score, now)
+  local value = token .. ' ' .. (redis.call('HGET', permits, token) or '')
+  return claim_permit(lock, permits, value, now) or left_of(score, now)
 end
 
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
