@@ -68,9 +68,12 @@ def _wait_for_turn(
         if held_at is not None and not_in_queue and hub.in_order:
             # The queue was lost or dropped, and our position with it: the others have to poll too.
             hub.notify_all(request.name)
-        if lease is not None:
-            left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
-            schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
+        if lease is not None:  # and the others wait for its end, or for that of another permit
+            if not lease.shared:
+                left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
+                schedule.plan(call.sent_at + hub.next_poll(left), version)
+            elif for_all:
+                hub.poll_soon(request.name)
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
         if kind % 3 == 0:

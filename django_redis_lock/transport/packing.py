@@ -40,16 +40,21 @@ def _bulk(item: str) -> str:
     return f"${len(item)}\r\n{item}\r\n"
 
 
-_INCLUDE = re.compile(r"^ *-- include (\w+)\n", re.MULTILINE)
+_INCLUDE = re.compile(r"^( *)-- include (\w+)\n", re.MULTILINE)
 
 
 def _read(name: str, included: set[str]) -> str:
-    """Return the source of a file with the files that it includes, each of them once."""
+    """Return the source of a file with the files that it includes, each of them once.
+
+    What is included in a block is known in this block alone.
+    """
     if name in included:
         return ""
     included.add(name)
     source = (files(__package__) / "scripts" / f"{name}.lua").read_text(encoding="ascii")
-    return _INCLUDE.sub(lambda found: _read(found[1], included), source)
+    return _INCLUDE.sub(
+        lambda found: _read(found[2], included.copy() if found[1] else included), source
+    )
 
 
 class Script:

@@ -11,7 +11,7 @@ import pytest
 import redis
 from django.test import override_settings
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
@@ -101,6 +101,26 @@ def _do_everything(admin: redis.Redis) -> None:
     eventually(lambda: not locks["default"].holder("lapsed"))
     eventually(_the_index_is_swept(admin))
     asyncio.run(_do_it_under_asyncio())
+    _share()
+
+
+def _share() -> None:
+    dead, held = (semaphore("c", 2, timeout=seconds) for seconds in (0.05, 20))
+    assert dead.acquire()
+    assert held.acquire()
+    waiting = Background(semaphore("c", 2, timeout=20).acquire)
+    assert waiting.outcome()  # in place of the dead
+    held.extend(10)
+    locks["default"].set_limit("c", 0)
+    held.release()
+    (left,) = locks["default"].holders_of(["c"])
+    locks["default"].force_release("c", left.token_id)
+    waiting = Background(semaphore("c", 2, timeout=20).acquire)
+    eventually(lambda: locks["default"].waiting("c"))
+    locks["default"].set_limit("c", None)
+    assert locks["default"].limits() == []
+    assert waiting.outcome()
+    assert not any(semaphore("c", 1).acquire(blocking=False) for _ in range(200))
 
 
 def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:

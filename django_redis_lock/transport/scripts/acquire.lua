@@ -4,14 +4,15 @@
 -- ARGV[5] channel on which the caller waits, or '' not to wait,
 -- ARGV[6] '' for a caller that has not waited yet; else the server's clock (ms) when it last asked,
 -- or 0 if it has not asked regularly for long enough to tell who is gone,
--- ARGV[7] given if the caller then waits for replicas, which requires a write of its own.
+-- ARGV[7] how many may wait (empty or missing: any number), ARGV[8] 1 if the caller then waits for
+-- replicas, which requires a write of its own.
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
---         "-fence ttl now kind"   held by another, under that fence; kind 0: not waiting, 1: joined
---                                 just now, 2: waiting since before; plus 3 if the holder is
---                                 another program (fence 0), which does not notify the waiters when
---                                 it frees the lock
+--         "-fence ttl now kind"   held by another, under that fence, or by others, under no greater
+--                                 one; kind 0: not waiting, 1: joined just now, 2: waiting since
+--                                 before; plus 3 if the holder is another program (fence 0), which
+--                                 does not notify the waiters when it frees the lock
 -- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 -- include base

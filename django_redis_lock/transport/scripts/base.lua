@@ -43,8 +43,7 @@ local function note_end(name, ends, fence, now)
   end
 end
 
--- Write the lock for `token` with a lease of `lease` ms from `now` (microseconds). Returns the
--- fence; see next_fence.
+-- Write the lock for `token`, with a lease (ms) from `now` (microseconds); returns the fence.
 local function give(name, token, lease, record, now, least)
   local fence, written = next_fence(now, least)
   redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)

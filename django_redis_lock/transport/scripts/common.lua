@@ -79,41 +79,42 @@ local function notify_of_end(name, queue, before, after)
   end
 end
 
--- Return the value of a lock without its mark, and what is left of the lease in ms, 0 or less if it
--- has ended. That of a poller begins now, that of another waiter began with its message. Returns
--- nothing if there is no mark.
-local function unmarked(held, now)
-  local head, til, lease, channel, record =
-    string.match(held, '^(%S+ %d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
-  if not head then
+-- Return the permit of a token as the value of a lock, what is left of it in ms (-1 without end), and
+-- when it ends; nothing if it has ended at `now`, or there is none.
+local function read_permit(lock, permits, token, now)
+  local score, rest = redis.pcall('ZSCORE', lock, token), redis.pcall('HGET', permits, token)
+  local ends = type(score) == 'string' and tonumber(score) or now
+  if ends > now then
+    rest = type(rest) == 'string' and rest or ''
+    return token .. ' ' .. rest, ends < math.huge and ends - now or -1, ends
+  end
+end
+
+-- Remove the mark from the value of a lock, or of a permit if the key `permits` is given. The lease
+-- of a poller begins now, that of another waiter began with its message. Returns what is left of it
+-- in ms, 0 or less if it has ended, nil if there is no mark; and the end of the last permit.
+local function claim(lock, held, now, permits)
+  local token, head, til, lease, channel, record =
+    string.match(held, '^(%S+) (%d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
+  if not token then
     return nil
   end
   local left = tonumber(lease)
   if not poll_time(channel) then
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
-  return head .. record, left
-end
-
--- Claim a lock that was handed off; returns what unmarked tells of the lease.
-local function claim(lock, held, now)
-  local value, left = unmarked(held, now)
-  if value and left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
+  if left > 0 and permits then
+    redis.call('PERSIST', permits)
+    redis.call('HSET', permits, token, head .. record)
+    redis.call('ZADD', lock, now + left, token)
+    return left, expire_permits(lock, permits)
+  end
+  local value = table.concat({token, head .. record}, ' ')
+  if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
     redis.call('PEXPIRE', lock, left)
     redis.call('SET', lock, value, 'PX', left)
   end
   return left
-end
-
--- Claim a permit that was handed off, as claim does a lock. Returns also the end of the last permit.
-local function claim_permit(lock, permits, held, now)
-  local value, left = unmarked(held, now)
-  if value and left > 0 then
-    local token, rest = string.match(value, '^(%S+) (.*)$')
-    redis.call('HSET', permits, token, rest)
-    redis.call('ZADD', lock, now + left, token)
-    return left, expire_permits(lock, permits)
-  end
 end
 
 -- Note when a process was seen, or with a minus sign since when it is silent.
@@ -147,21 +148,18 @@ local function next_awake(name, own, seen, now, taken_back, holders)
     local record = string.match(entry, '^%S+ %S+ %d+ (.*)$')
     return not record or holders < (limit_of(name, record) or 1)
   end
-  if not seen then
-    if holders > 0 and not fits(redis.call('LINDEX', KEYS[2], 0) or '') then
-      return nil
-    end
+  if not seen and holders == 0 then
     local entry = redis.call('LPOP', KEYS[2])
-    if entry and holders == 0 and not fits(entry) then -- the limit is 0
-      redis.call('LPUSH', KEYS[2], entry)
-      redis.call('PEXPIRE', KEYS[2], QUEUED)
-      return nil
+    if fits(entry) then
+      return entry
     end
-    return entry
+    redis.call('LPUSH', KEYS[2], entry) -- the limit is 0
+    redis.call('PEXPIRE', KEYS[2], QUEUED)
+    return nil
   end
   local position = 0
   while true do
-    local entries = redis.call('LRANGE', KEYS[2], position, position + 99)
+    local entries = redis.call('LRANGE', KEYS[2], position, position + (seen and 99 or 0))
     if #entries == 0 then
       return false
     end
@@ -169,7 +167,7 @@ local function next_awake(name, own, seen, now, taken_back, holders)
       local channel, token = string.match(entry, '^(%S+) (%S+) ')
       local at = 0
       if channel and token ~= own then
-        at = seen[channel] or 0
+        at = seen and seen[channel] or 0
         local last = math.max(at, since_of(entry) or 0)
         if taken_back and at >= 0 and now - last > math.max(SEEN, poll_time(channel) or 0) then
           at = -now
@@ -191,24 +189,32 @@ local function next_awake(name, own, seen, now, taken_back, holders)
   end
 end
 
--- Grant a waiter the lock, which it must claim within `due` ms; returns the fence.
-local function offer(name, token, lease, record, channel, due, now, holders)
-  local til = math.floor(now / 1000) + due
-  local mark = string.format('{"unclaimed":"%.0f %.0f %s",', til, lease, channel)
-  return grant(name, token, lease, record, now, holders, mark, due)
+-- Grant the lock to one who may have it together with its `holders`; returns the fence. Who is given
+-- `due` ms to claim it gets a mark, and the keys outlive that time, so that a caller who polls then
+-- sees whose turn it was.
+local function grant(name, token, lease, record, now, holders, channel, due)
+  local shared, now_ms, stays = string.find(record, '^{"limit":'), math.floor(now / 1000), lease
+  if due then
+    local mark = string.format('{"unclaimed":"%.0f %.0f %s",', now_ms + due, lease, channel)
+    record, stays = mark .. string.sub(record, 2), math.max(lease, due + 2000)
+  end
+  if not shared then
+    return give(name, token, stays, record, now)
+  elseif holders == 0 then
+    redis.call('DEL', KEYS[1], KEYS[7]) -- a former holder had it alone
+  end
+  return give_permit(name, token, due or lease, record, now, holders, now_ms + stays)
 end
 
--- Hand the lock off to those who wait longest and whose processes are awake, and send them their
--- grants: to one, or to as many as may have it together with its `holders`. A waiter whose process
--- receives no grant is dead and dropped. The new holders must claim the lock. `own` is the token of
--- the caller, who needs no message; `taken_back` tells that the lock was granted to another, who did
--- not claim it.
+-- Hand the lock off to the longest waiting whose process is awake, or to as many as may have it
+-- together with its `holders`, and send them their grants, which they must claim. A waiter whose
+-- process receives no grant is dead and dropped. `own` is the token of the caller, who needs no
+-- message; `taken_back` tells that the lock was granted to another, who did not claim it.
 -- Returns how many have the lock then, infinity for one who has it alone, and whether others wait
 -- for them. If no one has it, the caller may overwrite or delete it. A queue that was emptied is not
 -- touched again: in a cluster that is moving the slot a key that does not exist is taken to be on
 -- the other node, and the script would fail halfway.
 local function hand_off(name, own, taken_back, holders)
-  holders = holders or 0
   local left = redis.call('LLEN', KEYS[2])
   if left == 0 then
     return holders
@@ -224,19 +230,20 @@ local function hand_off(name, own, taken_back, holders)
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
-    -- Another program may have put anything there; a lease is between 1 ms and 100 years.
-    if token and lease > 0 and lease < 4e12 then
+    local shared = record and limit_of(name, record)
+    -- Not another program's data (a lease is 1 ms to 100 years), nor a second entry of a holder.
+    if token and lease > 0 and lease < 4e12
+        and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token)) then
       local due, received = token == own and lease or math.min(lease, CLAIM), 1
-      local shared = limit_of(name, record)
       if token == own then
         grant(name, token, lease, record, now, holders)
       else
-        local fence = offer(name, token, lease, record, channel, due, now, holders)
+        local fence = grant(name, token, lease, record, now, holders, channel, due)
         received = notify(
           channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
         if not received then
           due = poll_time(channel) or CLAIM_UNTOLD
-          offer(name, token, lease, record, channel, due, now, holders)
+          grant(name, token, lease, record, now, holders, channel, due)
         end
       end
       if received ~= 0 then
@@ -248,7 +255,7 @@ local function hand_off(name, own, taken_back, holders)
         end
         holders = holders + 1
       elseif shared then
-        remove_permit(token)
+        remove_permit(name, token)
       end
     end
   end
@@ -285,25 +292,42 @@ local function purge(name, asking, now)
   local taken_back = false
   local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
   for i = #ended, 1, -1 do -- they return to the head of the queue in order
-    local value = redis.pcall('HGET', KEYS[7], ended[i])
-    remove_permit(ended[i])
-    if type(value) == 'string' and string.find(value, '^%d+ {"unclaimed":"') then
-      take_back(name, ended[i] .. ' ' .. value, asking, now)
+    local value = read_permit(KEYS[1], KEYS[7], ended[i], -1)
+    remove_permit(name, ended[i], 0)
+    if string.find(value, '^%S+ %d+ {"unclaimed":"') then
+      take_back(name, value, asking, now)
       taken_back = true
     end
   end
   return redis.call('ZCARD', KEYS[1]), taken_back
 end
 
--- Leave the waiters of a lock that is shared, and hand it off: without this entry, or that of an
--- earlier holder, others may be next. Returns 0.
+-- Leave the waiters; and hand the lock off if it is shared or free: without this entry, or that of
+-- an earlier holder, others may be next.
 local function leave(name, entry)
   if entry ~= '' then
     redis.call('LREM', KEYS[2], 1, entry)
   end
-  local holders, taken_back = purge(name, '', math.floor(clock() / 1000))
-  hand_off(name, '', taken_back, holders)
-  return 0
+  if type(redis.pcall('GET', KEYS[1])) ~= 'string' then
+    local holders, taken_back = purge(name, '', math.floor(clock() / 1000))
+    if hand_off(name, '', taken_back, holders) == 0 then
+      redis.call('DEL', KEYS[1]) -- a waiter who was dead had it alone
+      redis.call('ZREM', KEYS[3], name)
+    end
+  end
+end
+
+-- Return the token that holds the lock, alone or not, if it is this token or has this digest; and the
+-- value of the lock, which is no text if it is shared.
+local function find_holder(token, digest)
+  local held = redis.pcall('GET', KEYS[1])
+  local tokens = type(held) == 'table'
+    and redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. math.floor(clock() / 1000), '+inf')
+  for _, each in ipairs(tokens or {held and string.match(held, '^[^ ]*') or nil}) do
+    if each == token or is_held_by_digest(digest, each) then
+      return each, held
+    end
+  end
 end
 
 -- Return a function that tells whether a waiter is gone: nothing was seen of its process for `limit`

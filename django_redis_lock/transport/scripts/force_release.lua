@@ -7,10 +7,8 @@
 -- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
 -- After an error this sending has neither released the lock nor written the entry.
 -- include common
-local held = redis.pcall('GET', KEYS[1])
-local shared = type(held) == 'table'
-local token = shared and permit_of('', ARGV[2])
-if not (token or not shared and is_held_by_digest(ARGV[2], held)) then
+local token, held = find_holder(nil, ARGV[2])
+if not token then
   if ARGV[4] == '1' then
     local ours = table.concat(ARGV, '\0', 5)
     for _, entry in ipairs(redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1000)) do
@@ -33,8 +31,8 @@ end
 redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
 -- place of the queue: the waiters find it free when they poll.
-local others = shared and remove_permit(token) or 0
-local ok, holders = pcall(hand_off, ARGV[1], '', false, others)
+local shared = type(held) == 'table' and remove_permit(ARGV[1], token)
+local ok, holders = pcall(shared and leave or hand_off, ARGV[1], '', false, 0)
 if not shared and (not ok or holders == 0) then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then

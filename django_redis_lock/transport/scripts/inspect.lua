@@ -4,8 +4,8 @@
 -- ARGV[1] how many bytes of the key of a lock come before its name.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
--- process was seen lately (nil if this user may not know). In place of the value of one that is
--- shared: {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
+-- process was seen lately (nil if this user may not know). The value of one that is shared is
+-- {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
@@ -22,9 +22,9 @@ for i = 3, #KEYS, 3 do
       return held
     end
     local name = string.sub(KEYS[i], ARGV[1] + 1)
+    local limit, rest = redis.pcall('HGET', KEYS[2], name), redis.pcall('HGETALL', KEYS[i + 2])
     held = redis.pcall('ZRANGEBYSCORE', KEYS[i], '(' .. now, '+inf', 'WITHSCORES')
-    held = #held > 0 and -- an error has no items
-      {redis.call('HGET', KEYS[2], name), held, redis.pcall('HGETALL', KEYS[i + 2])}
+    held = #held > 0 and {type(limit) == 'string' and limit, held, rest.err and {} or rest}
   end
   local waiters = redis.pcall('LLEN', KEYS[i + 1])
   answer[#answer + 1] = held

@@ -41,10 +41,9 @@ local function join(now)
       drop_gone(now)
     end
   else
-    if most and redis.call('LLEN', KEYS[2]) >= most then
+    if most and not asked and redis.call('LLEN', KEYS[2]) >= most then
       return 0
-    end
-    if not (asked and come_back(entry)) then
+    elseif not (asked and come_back(entry)) then
       redis.call('RPUSH', KEYS[2], entry)
     end
     note(ARGV[5], now)
@@ -58,51 +57,44 @@ local function join(now)
   return waits and 2 or 1
 end
 
+local now = math.floor(moment / 1000)
 -- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
-local held, holder, fence, due
+local held, holder, fence, due, left, _
 local function read(shared)
   if shared then
-    local value = redis.call('HGET', KEYS[7], ARGV[1])
-    held = value and ARGV[1] .. ' ' .. value
+    held, left = read_permit(KEYS[1], KEYS[7], ARGV[1], now)
   else
     held = redis.pcall('GET', KEYS[1])
-    if type(held) == 'table' then
-      return true
-    end
   end
-  holder, fence = string.match(held or '', '^(%S+) (%d+) ')
-  due = held and tonumber(string.match(held, '^%S+ %d+ {"unclaimed":"(%d+) '))
-  return shared
+  local value = type(held) == 'string' and held or ''
+  holder, fence = string.match(value, '^(%S+) (%d+) ')
+  due = tonumber(string.match(value, '^%S+ %d+ {"unclaimed":"(%d+) '))
+  return type(held) == 'table'
 end
 
-local now = math.floor(moment / 1000)
 redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not silent
-local holders, taken_back, ttl, last = 0, false, nil, nil
+local holders, taken_back, waiting, ttl, last = 0, false, nil, nil, nil
 local shared = read(false)
 if shared then
   holders, taken_back = purge(ARGV[4], ARGV[5], now) -- an error if another program has written it
   read(true)
 end
 if due and holder == ARGV[1] then
-  if shared then
-    ttl, last = claim_permit(KEYS[1], KEYS[7], held, now)
-  else
-    ttl = claim(KEYS[1], held, now)
-  end
+  ttl, last = claim(KEYS[1], held, now, shared and KEYS[7])
 elseif due and due <= now then
   take_back(ARGV[4], held, ARGV[5], now)
   held, taken_back = nil, true
 end
 if not held or (ttl and ttl <= 0) then
   -- Free, or the holder's lease ran out, or others share it. Those who wait go first.
-  local waiting
   holders, waiting = hand_off(ARGV[4], ARGV[1], taken_back, holders)
   if not waiting and holders < (limit_of(ARGV[4], ARGV[3]) or 1) then
     return grant(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
   elseif holders == 0 then
     redis.call('DEL', KEYS[1])
   end
-  shared, ttl = read(holders < math.huge), nil
+  shared, ttl = holders < math.huge, nil
+  read(shared)
 end
 
 if holder == ARGV[1] then
@@ -111,12 +103,13 @@ if holder == ARGV[1] then
   elseif ARGV[8] == '1' then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
-  ttl = ttl or (shared and left_of(redis.call('ZSCORE', KEYS[1], holder), now))
-  return string.format('%s %.0f %.0f', fence, ttl or redis.call('PTTL', KEYS[1]), now)
+  ttl = ttl or shared and left or redis.call('PTTL', KEYS[1])
+  return string.format('%s %.0f %.0f', fence, ttl, now)
 end
 local kind = (shared or holder) and 0 or 3
 if shared then -- no fence that was given until now is greater
-  fence, ttl = redis.call('GET', KEYS[4]), left_of(redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2], now)
+  fence = redis.call('GET', KEYS[4])
+  _, ttl = read_permit(KEYS[1], KEYS[7], redis.call('ZRANGE', KEYS[1], 0, 0)[1] or '', now)
 end
 if ARGV[5] ~= '' then
   kind = kind + join(now)

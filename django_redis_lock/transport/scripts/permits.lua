@@ -18,62 +18,35 @@ local function limit_of(name, record)
   end
 end
 
--- Let the permits expire with the last of them, but not before `least` (ms). Returns the end of the
--- last, as the index has it.
-local function expire_permits(lock, permits, least)
-  local last = redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2]
-  if last == 'inf' then
-    redis.call('PERSIST', lock)
-    redis.call('PERSIST', permits)
-  else
-    local ends = string.format('%.0f', math.max(tonumber(last), least or 0))
-    redis.call('PEXPIREAT', lock, ends)
-    redis.call('PEXPIREAT', permits, ends)
-  end
+-- Let the permits expire with the last of them, at `last` if that is known, but not before `least`
+-- (both ms); returns when. Those without end expire in a hundred thousand years.
+local function expire_permits(lock, permits, least, last)
+  last = math.max(last or redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2], least or 0)
+  redis.call('PEXPIREAT', lock, math.min(last, 5e15))
+  redis.call('PEXPIREAT', permits, math.min(last, 5e15))
   return last
 end
 
--- Write a permit for `token`, as give writes a lock. The keys stay until `least` (ms), if given.
-local function give_permit(name, token, lease, record, now, least)
+-- Write a permit for `token` beside those of the `holders`, as give writes a lock. The keys stay until
+-- `least` (ms), if given.
+local function give_permit(name, token, lease, record, now, holders, least)
   local fence, written = next_fence(now)
+  local ends = math.floor(now / 1000) + lease
   redis.call('HSET', KEYS[7], token, written .. ' ' .. record)
-  redis.call('ZADD', KEYS[1], math.floor(now / 1000) + lease, token)
-  note_end(name, expire_permits(KEYS[1], KEYS[7], least), fence, now)
+  redis.call('ZADD', KEYS[1], ends, token)
+  note_end(name, expire_permits(KEYS[1], KEYS[7], least, holders == 0 and ends), fence, now)
   return fence
 end
 
--- Give the lock to one who may have it together with its `holders`; returns the fence. If it must be
--- claimed within `due` ms, the record gets a mark, and the keys outlive that time, so that a caller
--- who polls then sees whose turn it was.
-local function grant(name, token, lease, record, now, holders, mark, due)
-  local marked = mark and mark .. string.sub(record, 2) or record
-  if not string.find(record, '^{"limit":') then
-    return give(name, token, due and math.max(lease, due + 2000) or lease, marked, now)
-  elseif holders == 0 then
-    redis.call('DEL', KEYS[1]) -- a former holder had it alone
-  end
-  local least = due and math.floor(now / 1000) + due + 2000
-  return give_permit(name, token, due or lease, marked, now, least)
-end
-
--- Remove a permit; returns how many are left.
-local function remove_permit(token)
+-- Remove a permit that ends at `ends` (ms), by default after the others; returns 0 if it was the last.
+local function remove_permit(name, token, ends)
   redis.call('ZREM', KEYS[1], token)
   redis.call('HDEL', KEYS[7], token)
-  return redis.call('ZCARD', KEYS[1])
-end
-
--- Return how many ms a score is ahead, -1 if it is infinite or missing.
-local function left_of(score, now)
-  return score and score ~= 'inf' and score - now or -1
-end
-
--- Return the token of the permit that is held by this token or has this digest.
-local function permit_of(token, digest)
-  local now = math.floor(clock() / 1000)
-  for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')) do
-    if each == token or is_held_by_digest(digest, each) then
-      return each
-    end
+  local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
+  if not last then
+    redis.call('ZREM', KEYS[3], name)
+  elseif not ends or tonumber(last) < ends then
+    redis.call('ZADD', KEYS[3], expire_permits(KEYS[1], KEYS[7]), name)
   end
+  return last and 1 or 0
 end

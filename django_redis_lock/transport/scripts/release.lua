@@ -4,19 +4,17 @@
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.pcall('GET', KEYS[1])
-local shared = type(held) == 'table' -- by others, or it is no lock
-if not shared and not (held and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
-    and not (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ '))) then
+if type(held) == 'table' then
+  -- include release_shared
+elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
+    or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then
   if ARGV[3] ~= '' then
     redis.call('LREM', KEYS[2], 1, ARGV[3])
   end
   return 0
-end
-if shared or redis.call('EXISTS', KEYS[2]) == 1 then
+elseif redis.call('EXISTS', KEYS[2]) == 1 then
   -- include common
-  if shared then
-    return leave(ARGV[2], ARGV[3])
-  elseif hand_off(ARGV[2], '') > 0 then
+  if hand_off(ARGV[2], '', false, 0) > 0 then
     return 1
   end
 end

@@ -6,17 +6,6 @@
 -- hold it.
 -- include common
 local now, left = math.floor(clock() / 1000), {}
-
--- Return what is left of the permit of a token, nil if it has none, and how to set that.
-local function permit(lock, permits, token)
-  local score = redis.pcall('ZSCORE', lock, token)
-  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) <= now) then
-    return nil
-  end
-  local value = token .. ' ' .. (redis.call('HGET', permits, token) or '')
-  return claim_permit(lock, permits, value, now) or left_of(score, now)
-end
-
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
 -- others.
 for i = 1, #ARGV / 3 do
@@ -25,8 +14,9 @@ for i = 1, #ARGV / 3 do
   local held, ttl = redis.pcall('GET', lock), nil
   local shared = type(held) == 'table'
   if shared then
-    ttl = permit(lock, permits, token)
-  elseif held and holds(token, held) and (claim(lock, held, now) or 1) > 0 then
+    held, ttl = read_permit(lock, permits, token, now)
+    ttl = held and claim(lock, held, now, permits) or ttl
+  elseif holds(token, held) and (claim(lock, held, now) or 1) > 0 then
     ttl = redis.call('PTTL', lock)
   end
   left[i] = ttl and lease or -2
@@ -38,6 +28,7 @@ for i = 1, #ARGV / 3 do
       notify_of_end(name, waiters, ttl, lease)
     end
     if shared then
+      redis.call('PERSIST', permits) -- for a server that is out of memory, see common.lua
       redis.call('ZADD', lock, last, token)
       last = expire_permits(lock, permits)
     elseif lease > 0 then

@@ -5,21 +5,16 @@
 -- Returns the fence, or nil if the lock is free or held by another token, or by one of several and
 -- the record asks for it alone.
 -- include common
-local held, shares = redis.pcall('GET', KEYS[1]), string.find(ARGV[3], '^{"limit":')
-local before, others = redis.pcall('PTTL', KEYS[1]), 0
 -- The caller holds it already if the reply to an earlier sending was lost.
-if type(held) == 'table' then
-  local token = shares and permit_of(ARGV[1], ARGV[5])
-  if not token then
-    return false
-  end
-  others = remove_permit(token)
-elseif not (holds(ARGV[1], held) or is_held_by_digest(ARGV[5], held)) then
+local token, held = find_holder(ARGV[1], ARGV[5])
+local shares, shared = string.find(ARGV[3], '^{"limit":'), type(held) == 'table'
+if not token or (shared and not shares) then
   return false
 end
+local before, others = redis.call('PTTL', KEYS[1]), shared and remove_permit(ARGV[4], token) or 0
 local fence = grant(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock(), others)
-if shares and type(held) ~= 'table' then
-  hand_off(ARGV[4], '', false, 1) -- one had it alone
+if shares and not shared then
+  hand_off(ARGV[4], '', false, 1)
 else
   notify_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
 end

@@ -23,9 +23,12 @@ class Keys:
     def __init__(self, client: redis.Redis, name: str) -> None:
         self.client = client
         self.name = name
-        self.lock, self.queue, self.index, self.fence, self.heard = self.all = [
-            f"{name}:{key}" for key in ("lock", "queue", "index", "fence", "heard")
+        self.all = [
+            f"{name}:{key}"
+            for key in ("lock", "queue", "index", "fence", "heard", "limits", "permits")
         ]
+        self.lock, self.queue, self.index, self.fence, self.heard = self.all[:5]
+        self.limits, self.permits = self.all[5:]
 
     def call(self, script: Script, keys: list[str], *arguments: object) -> Any:
         return self.client.eval(script.source, len(keys), *keys, *map(str, arguments))
@@ -37,7 +40,8 @@ class Keys:
         return self.call(RELEASE, self.all, token, self.name, *(more or [""]))
 
     def renew(self, token: str, lease: int | str) -> Any:
-        return self.call(RENEW, [self.index, self.lock, self.queue], self.name, token, lease)
+        own = [self.lock, self.queue, self.permits]
+        return self.call(RENEW, [self.index, *own], self.name, token, lease)
 
     def now(self) -> int:
         """Return the server's clock in ms."""

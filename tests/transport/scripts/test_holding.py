@@ -46,7 +46,8 @@ def test_the_waiters_of_each_lock_are_told_of_its_end(keys: Keys) -> None:
     keys.wait(("process-1", "three"))
     other.wait(("process-2", "four"))
     with listening(keys.client, "process-1", "process-2") as messages:
-        both = [keys.index, keys.lock, keys.queue, other.lock, other.queue]
+        both = [part for each in (keys, other) for part in (each.lock, each.queue, each.permits)]
+        both.insert(0, keys.index)
         assert keys.call(RENEW, both, keys.name, "one", 900, other.name, "two", 900) == [900, 900]
         assert messages() == [
             ("process-1", f"look {keys.name}"),
@@ -82,9 +83,10 @@ def test_renewals_of_what_is_not_held(keys: Keys) -> None:
     keys.client.lpush(f"{name}:list", "one 7 ")
     keys.hold("one")
     locks = ["other", "longer", "list", "free", "lock"]
-    both = [part for each in locks for part in (f"{name}:{each}", f"{name}:queue-{each}")]
+    kinds = ("", "queue-", "permits-")
+    own = [f"{name}:{kind}{each}" for each in locks for kind in kinds]
     arguments = [part for each in locks for part in (each, "one", LEASE)]
-    answer = keys.call(RENEW, [keys.index, *both], *arguments)
+    answer = keys.call(RENEW, [keys.index, *own], *arguments)
     assert answer == [-2, -2, -2, -2, LEASE]
     assert keys.client.zrange(keys.index, 0, -1) == ["lock"]
     assert keys.client.exists(f"{name}:free") == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import redis
@@ -17,6 +18,11 @@ from tests.transport.scripts import CHANNEL, REFUSED, Keys
 # Holders.
 
 
+def inspect(keys: Keys, *of_locks: str) -> list[Any]:
+    before_name = len(keys.lock) - len("lock")
+    return list(keys.call(INSPECT, [keys.heard, keys.limits, *of_locks], before_name))
+
+
 def test_inspecting(keys: Keys) -> None:
     """What another program has put there is no lock, and no queue."""
     name = keys.name
@@ -26,12 +32,12 @@ def test_inspecting(keys: Keys) -> None:
     keys.client.lpush(f"{name}:list", "foreign")
     keys.client.set(f"{name}:text", "foreign")
     before = keys.now()
-    now, *found = keys.call(
-        INSPECT,
-        [
-            *(keys.heard, keys.lock, keys.queue, f"{name}:endless", f"{name}:text"),
-            *(f"{name}:list", f"{name}:none", f"{name}:free", f"{name}:none"),
-        ],
+    now, *found = inspect(
+        keys,
+        *(keys.lock, keys.queue, f"{name}:none"),
+        *(f"{name}:endless", f"{name}:text", f"{name}:none"),
+        *(f"{name}:list", f"{name}:none", f"{name}:none"),
+        *(f"{name}:free", f"{name}:none", f"{name}:none"),
     )
     assert before <= now <= keys.now()
     assert 4000 < found.pop(1) <= 5000
@@ -42,9 +48,9 @@ def test_inspecting(keys: Keys) -> None:
 def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
     """The number of waiters is unknown; a lock that can't be read is an error."""
     keys.hold("one")
-    assert without("llen").call(INSPECT, [keys.heard, keys.lock, keys.queue])[3] is None
+    assert inspect(without("llen"), keys.lock, keys.queue, keys.permits)[3] is None
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        without("get").call(INSPECT, [keys.heard, keys.lock, keys.queue])
+        inspect(without("get"), keys.lock, keys.queue, keys.permits)
 
 
 # The queue.
@@ -69,7 +75,7 @@ def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
     (_, waiter) = keys.call(WAITING, [keys.queue, keys.heard], 1)
     assert waiter.split()[1] == "three"
     assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 3
-    assert keys.call(INSPECT, [keys.heard, keys.lock, keys.queue])[3] == 2
+    assert inspect(keys, keys.lock, keys.queue, keys.permits)[3] == 2
 
 
 def test_where_processes_are_not_noted_all_waiters_are_read(keys: Keys) -> None:

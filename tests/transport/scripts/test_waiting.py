@@ -60,7 +60,7 @@ def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool)
     keys.hold("one")
     if last:
         keys.client.set(keys.fence, last)
-    fence, ttl, _ = keys.acquire("one", "", 5000, *["", "1"] * for_replicas).split()
+    fence, ttl, _ = keys.acquire("one", "", 5000, *["", "", "1"] * for_replicas).split()
     assert fence == "7"
     assert LEASE - 1000 < int(ttl) <= LEASE
     assert keys.client.get(keys.fence) == (last or ("7" if for_replicas else None))
