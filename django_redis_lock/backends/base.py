@@ -23,7 +23,7 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import (
     ForceRelease,
     Inspect,
@@ -148,6 +148,15 @@ class BaseLockBackend(Runner):
         """Return the same for all locks whose leases one round trip can renew."""
         return None
 
+    def check_sharing(self, name: str) -> None:
+        """Raise ``InvalidLockBackend`` if a lock can't be shared here."""
+        if not self.can_share:
+            raise InvalidLockBackend(
+                f"Lock {name!r} can't be shared, and its queue can't be bounded: "
+                f"LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
+                f"RedisLockBackend for it, on one server or a cluster."
+            )
+
     # What operators do.
 
     def holder(self, name: str) -> Holder | None:
@@ -252,7 +261,8 @@ class BaseLockBackend(Runner):
         It goes before the limit of all callers until it is set again. Waiters for whom there is
         room then get their permits at once. If more are held, all are kept, and nobody gets one
         until there are fewer. 0 lets nobody in. ``by`` (who does it) is shown with the limit.
-        Raises ``LockUnavailable``, and ``ValueError`` or ``TypeError`` for invalid arguments.
+        Raises ``LockUnavailable``, ``InvalidLockBackend`` where locks can't be shared, and
+        ``ValueError`` or ``TypeError`` for invalid arguments.
         """
         self.run(self._set_limit(name, limit, by))
 
@@ -270,13 +280,14 @@ class BaseLockBackend(Runner):
 
     def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
         check_sharing(Sharing(shared=True, limit=limit))
+        self.check_sharing(name)
         yield from ask(SetLimit(check_name(name), limit, check_text(by, "by")))
         self.freed(name)
 
     def _read_limits(self) -> Steps[list[Limit]]:
         from django_redis_lock.protocol.records import read_limit
 
-        found = yield from ask(ReadLimits())
+        found = (yield from ask(ReadLimits())) if self.can_share else []
         pairs = zip(found[::2], found[1::2], strict=True)
         limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
         return sorted(filter(None, limits), key=attrgetter("name"))

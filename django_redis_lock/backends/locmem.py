@@ -120,7 +120,7 @@ class _Store:
             return not holders
         if key in self._limits and limit < math.inf:
             limit = int(self._limits[key].split(" ", 1)[0])
-        return len(holders) < limit and all(held.shared for held in holders.values())
+        return len(holders) < limit and all(held.shared for held in islice(holders.values(), 1))
 
     def _hand_off(self, key: _Key, own: str = "") -> bool:
         """Give the lock to the longest waiting, as many as may have it; return whether others wait.

@@ -14,7 +14,7 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
@@ -27,7 +27,14 @@ from django_redis_lock.primitives.held import (
 )
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
-from django_redis_lock.protocol.lease import Request, shared_record, token_id, write_record
+from django_redis_lock.protocol.lease import (
+    Lease,
+    Request,
+    limit_in,
+    shared_record,
+    token_id,
+    write_record,
+)
 from django_redis_lock.support.arguments import (
     ALONE,
     DEFAULT,
@@ -62,8 +69,6 @@ class Lock(Held, Handle):
     """How many more times this handle has entered the lock."""
     sharing = ALONE
     """With whom it is shared, and how many may wait."""
-    _full = False
-    """Whether so many waited already."""
 
     def __init__(
         self,
@@ -149,9 +154,10 @@ class Lock(Held, Handle):
     def downgrade(self) -> None:
         """Share the lock from now on, without it being free in between, with a new fence.
 
-        Those who wait to share it, and are next, get it at once. It does nothing if the lock is
-        shared already. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, after which it
-        may be shared or not, and ``LockError`` for a lock that was entered more than once.
+        Those who wait to share it, and are next, get it at once. The lease goes on as it was. It
+        does nothing if the lock is shared already. Raises ``LockLost``, ``LockNotOwned``,
+        ``LockUnavailable``, after which it may be shared or not and this can be called again, and
+        ``LockError`` for a lock that was entered more than once.
         """
         self.backend.run(self._downgrade())
 
@@ -209,7 +215,7 @@ class Lock(Held, Handle):
 
     def _take(self, until: float | None, from_token_id: str) -> Steps[bool | None]:
         """Return whether the lock was acquired; ``None`` if it was entered again."""
-        if self.reentrant and self._lease and register.enter(self._lease):
+        if self.reentrant and self._lease and self._enter(self._lease):
             self._again += 1
             return None
         backend = self._find_backend()
@@ -219,7 +225,7 @@ class Lock(Held, Handle):
             self._vacate()
         if self.reentrant and not from_token_id:
             entered = register.find(backend.alias, self.name)
-            if entered is not None and register.enter(entered):
+            if entered is not None and self._enter(entered):
                 self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
                 return None
         if former is None or from_token_id:
@@ -240,7 +246,8 @@ class Lock(Held, Handle):
         former: Held | None = None,
     ) -> Steps[bool]:
         request = self._request(backend)
-        if self.sharing is not ALONE:
+        # What was taken alone in a transaction is shared with nobody before that has ended.
+        if self.sharing is not ALONE and (former is None or former._held().shared):
             self._share(request, backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
@@ -264,8 +271,7 @@ class Lock(Held, Handle):
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
         self._waited = True
-        if self.sharing.limit is None:
-            yield from self._check_own_lease(until)
+        yield from self._check_own_lease(until)
         yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
             yield from backend.emit(signals.lock_waiting, self.name, lock=self)
@@ -275,8 +281,8 @@ class Lock(Held, Handle):
         for lease in register.held_here(self.name):
             if lease.shared and not self.sharing.shared:
                 raise self._upgrade_refused()
-            if until < math.inf:
-                continue
+            if until < math.inf or (lease.shared and self.sharing.limit is not None):
+                continue  # another permit may come free
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
@@ -322,10 +328,11 @@ class Lock(Held, Handle):
             )
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.
         record = self._record_of_detached(metadata)
-        if lease.shared:
+        shared = limit_in(lease.record) is not None
+        if shared:
             record = shared_record(record, self.sharing.limit)
         request = Request(self.name, _detached(lease.token), seconds, record)
-        request.shared = lease.shared
+        request.shared = shared
         call = calls.TakeOver(request, token_id(lease.token.encode()))
         renewer.discard(lease)
         try:
@@ -354,12 +361,7 @@ class Lock(Held, Handle):
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
-        if not backend.can_share:
-            raise InvalidLockBackend(
-                f"Lock {self.name!r} can't be shared, and its queue can't be bounded: "
-                f"LOCKS[{backend.alias!r}] is a {type(backend).__name__}. Use an alias with "
-                f"RedisLockBackend for it, on one server or a cluster."
-            )
+        backend.check_sharing(self.name)
         self._full = False
         request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
         if self.sharing.shared:
@@ -377,20 +379,30 @@ class Lock(Held, Handle):
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be downgraded.",
                 name=self.name,
             )
-        if lease.shared:
-            return
-        record = shared_record(lease.record, None)
-        request = Request(self.name, lease.token, lease.timeout, record)
-        request.shared = lease.shared = True  # or it may be, if no answer comes
-        call = calls.TakeOver(request, token_id(lease.token.encode()))
-        shared = call.lease((yield from ask(call)))
-        if shared is None:
-            lease.lost = True
-            raise (yield from report_losses([(self, lease)], self.backend, GONE))
-        lease.version += 1
-        lease.fence, lease.deadline = shared.fence, shared.deadline
+        if not lease.shared:
+            self.backend.check_sharing(self.name)
+            if limit_in(lease.record) is None:
+                lease.record = shared_record(lease.record, None)
+            left = None if lease.timeout is None else max(lease.remaining, 0.001)
+            request = Request(self.name, lease.token, left, lease.record)
+            request.shared = True
+            call = calls.TakeOver(request, token_id(lease.token.encode()))
+            shared = call.lease((yield from ask(call)))
+            if shared is None:
+                lease.lost = True
+                raise (yield from report_losses([(self, lease)], self.backend, GONE))
+            lease.version += 1
+            lease.shared, lease.fence, lease.deadline = True, shared.fence, shared.deadline
         if lease.timeout is None:
             yield from set_leases([self], lambda lease: -1)
+
+    def _enter(self, lease: Lease) -> bool:
+        """Enter a lock that is held already; return False if it is no longer."""
+        entered = register.enter(lease)
+        if entered and lease.shared and not self.sharing.shared:
+            register.leave(lease)
+            raise self._upgrade_refused()
+        return entered
 
     def _upgrade_refused(self) -> LockError:
         return LockError(

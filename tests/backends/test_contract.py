@@ -8,16 +8,17 @@ from tests.contracts.callers import CallerContract
 from tests.contracts.capabilities import LACKS
 from tests.contracts.handles import HandleContract
 from tests.contracts.locks import LockContract
+from tests.contracts.sharing import SharingContract
 
 
 @pytest.mark.usefixtures("server")
-class TestRedis(LockContract):
+class TestRedis(LockContract, SharingContract):
     """The Redis backend, on an alias of CACHES."""
 
     using = "default"
 
 
-class TestLocMem(LockContract):
+class TestLocMem(LockContract, SharingContract):
     """The backend in the process's memory."""
 
     using = "locmem"

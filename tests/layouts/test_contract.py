@@ -17,6 +17,7 @@ from django_redis_lock import locks
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import LACKS
 from tests.contracts.locks import LayoutContract, LockContract
+from tests.contracts.sharing import SharingContract, UnsharedContract
 from tests.layouts.servers import BACKEND, Cluster
 from tests.settings import server_url
 from tests.tools.quorums import Quorum, in_use, started
@@ -25,21 +26,21 @@ GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
 @pytest.mark.usefixtures("cluster")
-class TestCluster(LayoutContract):
+class TestCluster(LayoutContract, SharingContract):
     """Three masters with a replica each."""
 
     using = "default"
 
 
 @pytest.mark.usefixtures("replicating_cluster")
-class TestReplicatingCluster(LayoutContract):
+class TestReplicatingCluster(LayoutContract, SharingContract):
     """The same, where each lock waits for a replica."""
 
     using = "default"
 
 
 @pytest.mark.usefixtures("replicating_sentinel")
-class TestReplicatingSentinel(LayoutContract):
+class TestReplicatingSentinel(LayoutContract, SharingContract):
     """A master found by asking sentinels, where each lock waits for both replicas."""
 
     using = "default"
@@ -58,7 +59,7 @@ def quorum(session_quorum: Quorum) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("quorum")
-class TestQuorum(LockContract):
+class TestQuorum(LockContract, UnsharedContract):
     """A majority of several servers, for which waiters have no order."""
 
     using = "redlock"
@@ -84,21 +85,21 @@ def on_one_server(server: EmbeddedServer) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("on_one_server")
-class TestBlpop(LayoutContract):
+class TestBlpop(LayoutContract, SharingContract):
     """Waiters that pop their grants from a list."""
 
     using = "blpop"
 
 
 @pytest.mark.usefixtures("on_one_server")
-class TestPoll(LayoutContract):
+class TestPoll(LayoutContract, SharingContract):
     """Waiters that look."""
 
     using = "poll"
 
 
 @pytest.mark.usefixtures("on_one_server")
-class TestRecord(LockContract):
+class TestRecord(LockContract, UnsharedContract):
     """SETNX and GETSET, with values that tell whose they are."""
 
     using = "record"
@@ -147,14 +148,14 @@ def on_redis_cluster(redis_7_cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("on_redis")
-class TestRedis(LayoutContract):
+class TestRedis(LayoutContract, SharingContract):
     """One server of Debian's Redis."""
 
     using = "default"
 
 
 @pytest.mark.usefixtures("on_redis_cluster")
-class TestRedisCluster(LayoutContract):
+class TestRedisCluster(LayoutContract, SharingContract):
     """Three masters of it."""
 
     using = "default"
