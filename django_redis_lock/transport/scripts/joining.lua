@@ -88,7 +88,8 @@ end
 if not held or (ttl and ttl <= 0) then
   -- Free, or the holder's lease ran out, or others share it. Those who wait go first.
   holders, waiting = hand_off(ARGV[4], ARGV[1], taken_back, holders)
-  if not waiting and holders < (limit_of(ARGV[4], ARGV[3]) or 1) then
+  if not waiting and holders < (limit_of(ARGV[4], ARGV[3]) or 1)
+      and (holders == 0 or not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
     return grant(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
   elseif holders == 0 then
     redis.call('DEL', KEYS[1])

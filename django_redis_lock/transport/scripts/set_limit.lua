@@ -6,8 +6,7 @@
 if ARGV[2] == '' then
   redis.call('HDEL', KEYS[6], ARGV[1])
 else
-  local now = string.format('%.0f', clock() / 1000)
-  redis.call('HSET', KEYS[6], ARGV[1], table.concat({ARGV[2], now, ARGV[3]}, ' '))
+  redis.call('HSET', KEYS[6], ARGV[1], string.format('%s %.0f ', ARGV[2], clock() / 1000) .. ARGV[3])
 end
 leave(ARGV[1], '')
 return 1
