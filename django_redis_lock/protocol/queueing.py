@@ -76,7 +76,7 @@ def _wait_for_turn(
                 hub.poll_soon(request.name)
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
-        if kind % 3 == 0:
+        if request.max_waiters is not None and kind % 3 == 0:
             request.when_full()
             return None
         held_at = call.sent_at, now_ms
