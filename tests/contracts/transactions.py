@@ -19,8 +19,8 @@ from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import path
 
-from django_redis_lock import lock, locks
-from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 
@@ -250,6 +250,51 @@ class TransactionContract:
                 assert one.remaining > 20
         assert fences == sorted(set(fences))
         assert not is_held(name)
+
+    def test_permit_is_given_back_with_the_transaction(self, name: str) -> None:
+        """And can be had again in it, as a lock can."""
+        with atomic("first"):
+            with semaphore(name, 1) as permit:
+                fence = permit.fence
+                sell()
+            waiter = Background(semaphore(name, 1).acquire)
+            eventually(lambda: waiters(name) == 1)
+            with semaphore(name, 1) as again:
+                assert again.fence > fence
+            assert waiters(name) == 1
+        assert waiter.outcome() is True
+
+    def test_upgrade_in_a_transaction_is_refused(self, name: str) -> None:
+        """Who has shared a lock in it still does; the error says why it can't be had alone."""
+        with atomic("first"):
+            with lock(name, shared=True) as held:
+                sell()
+            with pytest.raises(LockError, match="can't get it alone as well"):
+                lock(name).acquire()
+            assert held.owned()
+        with lock(name):
+            pass
+
+    def test_what_was_had_alone_is_not_shared_before_the_end(self, name: str) -> None:
+        """Readers that were let in earlier would not see what was written."""
+
+        def read() -> int:
+            try:
+                with lock(name, shared=True):
+                    return units()
+            finally:
+                forget_connection("first")
+
+        with atomic("first"):
+            with lock(name):
+                sell()
+                reader = Background(read)
+                eventually(lambda: waiters(name) == 1)
+            with lock(name, shared=True) as again:
+                again.ensure_held()
+                assert not locks["default"].holder(name).shared
+            assert waiters(name) == 1
+        assert reader.outcome() == 9
 
     def test_switched_off(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         """With ``after_commit=False`` the lock is released at once, with a warning."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import Outcome, Result, release_shown
 from django_redis_lock.protocol.calls import ForceRelease, ask
@@ -201,6 +201,33 @@ def test_waiter_claims_its_lock_on_a_full_server(
         heir.reacquire()
         heir.release()
     assert raw.get("lock:a") is None
+
+
+def test_permits_on_a_full_server(strict: EmbeddedServer, raw: redis.Redis, settings: Any) -> None:
+    """A permit that was handed off is claimed, renewed, released, and goes to the next waiter."""
+    configure(settings, strict)
+    held, heirs = semaphore("a", 1), [semaphore("a", 1), semaphore("a", 1)]
+    beside = lock("b", timeout=30)
+    assert held.acquire()
+    assert beside.acquire()
+    waiting = []
+    for number, heir in enumerate(heirs, 1):
+        waiting.append(Background(heir.acquire))
+        eventually(lambda number=number: waiters("a") == number)
+    raw.config_set("maxmemory", 1)
+    with pytest.raises(LockUnavailable, match="memory"):
+        semaphore("c", 1).acquire(blocking=False)
+    held.release()
+    for heir, waiter in zip(heirs, waiting, strict=True):
+        assert waiter.outcome() is True
+        eventually(lambda: "unclaimed" not in str(raw.hgetall("lock-permits:a")))
+        heir.ensure_held()
+        heir.reacquire()
+        beside.extend(30, replace_ttl=True)
+        heir.release()
+    beside.downgrade()
+    beside.release()
+    assert raw.exists("lock:a", "lock-permits:a", "lock:b", "lock-permits:b") == 0
 
 
 def test_grant_is_taken_back_on_a_full_server(

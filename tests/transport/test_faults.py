@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
@@ -74,6 +74,61 @@ def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
         assert proxy.lost.acquire(timeout=1)
         assert 19 < held.remaining <= 20
         assert 19 < locks["direct"].holder(name).ttl <= 20
+
+
+def test_lost_reply_to_a_downgrade(name: str, proxy: Proxy) -> None:
+    """It is sent again, and the readers that were let in stay."""
+    held = lock(name, timeout=10)
+    held.acquire()
+    reader = lock(name, shared=True, using="direct")
+    reading = Background(reader.acquire)
+    eventually(lambda: waiters(name, "direct") == 1)
+    proxy.lose_replies(1)
+    held.downgrade()
+    assert proxy.lost.acquire(timeout=1)
+    assert reading.outcome() is True
+    assert held.fence in [each.fence for each in locks["direct"].holders_of([name])]
+    assert 9 < held.remaining <= 10
+    for each in (held, reader):
+        each.ensure_held()
+        each.release()
+    assert lock(name, using="direct").acquire(blocking=False)
+
+
+def test_downgrade_without_an_answer(name: str, proxy: Proxy) -> None:
+    """It can be called again, and its lock released, or detached, whatever became of it."""
+    for end in ("downgrade", "release", "detach"):
+        held = lock(f"{name}-{end}", timeout=10)
+        held.acquire()
+        proxy.lose_replies(20)
+        with pytest.raises(LockUnavailable):
+            held.downgrade()
+        proxy.lose_replies(0)
+        if end == "detach":
+            assert lock(held.name, shared=True).take_over(held.detach(5))
+        else:
+            getattr(held, end)()
+        holders = list(locks["direct"].holders_of([held.name]))
+        assert [holder.shared for holder in holders] == [True] * (end != "release")
+
+
+def test_lost_replies_about_a_permit(name: str, proxy: Proxy) -> None:
+    """It is acquired, extended and released once, and counts once."""
+    lock("warm-up").acquire()
+    permit = semaphore(name, 2, timeout=10)
+    for act in (permit.acquire, lambda: permit.extend(10), permit.ensure_held):
+        proxy.lose_replies(1)
+        act()
+        assert proxy.lost.acquire(timeout=1)
+        (holder,) = locks["direct"].holders_of([name])
+        assert holder.token_id == permit.token_id
+        assert 9 < permit.remaining <= 20
+    other = semaphore(name, 2, using="direct")
+    assert other.acquire(blocking=False)
+    proxy.lose_replies(1)
+    permit.release()
+    assert proxy.lost.acquire(timeout=1)
+    assert [each.token_id for each in locks["direct"].holders_of([name])] == [other.token_id]
 
 
 def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) -> None:

@@ -206,7 +206,9 @@ def test_a_downgrade_that_is_sent_again(permits: Permits) -> None:
 def test_a_waiter_that_is_in_the_queue_twice(permits: Permits) -> None:
     """Under a former channel as well: its permit stays its own, and room is left to others."""
     permits.share("one", limit=4)
-    waiters = [(each, token) for token in ("two", "three") for each in ("@poll:5000:1", "@poll:6000:1")]
+    waiters = [
+        (each, token) for token in ("two", "three") for each in ("@poll:5000:1", "@poll:6000:1")
+    ]
     permits.wait(*waiters, record=record(4))
     permits.set_limit(4)
     assert permits.holders == {"one", "two", "three"}
