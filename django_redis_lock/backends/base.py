@@ -148,15 +148,6 @@ class BaseLockBackend(Runner):
         """Return the same for all locks whose leases one round trip can renew."""
         return None
 
-    def check_sharing(self, name: str) -> None:
-        """Raise ``InvalidLockBackend`` if a lock can't be shared here."""
-        if not self.can_share:
-            raise InvalidLockBackend(
-                f"Lock {name!r} can't be shared, and its queue can't be bounded: "
-                f"LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
-                f"RedisLockBackend for it, on one server or a cluster."
-            )
-
     # What operators do.
 
     def holder(self, name: str) -> Holder | None:
@@ -255,6 +246,15 @@ class BaseLockBackend(Runner):
         """Take a lock from its holder, as ``force_release`` does."""
         return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
 
+    def require_sharing(self, name: str) -> None:
+        """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
+        if not self.can_share:
+            raise InvalidLockBackend(
+                f"Lock {name!r} can't be shared, and its queue can't be bounded: "
+                f"LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
+                f"RedisLockBackend for it, on one server or a cluster."
+            )
+
     def set_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
         """Set how many permits of a semaphore there are, ``None`` to leave that to its callers.
 
@@ -280,7 +280,7 @@ class BaseLockBackend(Runner):
 
     def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
         check_sharing(Sharing(shared=True, limit=limit))
-        self.check_sharing(name)
+        self.require_sharing(name)
         yield from ask(SetLimit(check_name(name), limit, check_text(by, "by")))
         self.freed(name)
 

@@ -301,10 +301,9 @@ class Handle(ABC):
         which = "it" if self._busy == self.name else repr(self._busy)
         own = register.held_here(self._busy, self.backend.alias)
         who = f"this {kind_of_execution()}" if own else "another holder"
-        reason = f"{tried}: {who} has {which}"
-        if any(each._full for each in self._locks()):
-            reason = f"at once, and as many as may wait for {which} do so already"
-        return LockNotAcquired(f"Could not acquire {self._label} {reason}.", name=self._busy)
+        return LockNotAcquired(
+            f"Could not acquire {self._label} {tried}: {who} has {which}.", name=self._busy
+        )
 
     def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
         if error is None:

@@ -47,8 +47,6 @@ class Held:
     """Monotonic."""
     _deferred = False
     """Released, but held until a transaction ends."""
-    _full = False
-    """Not acquired because so many waited already."""
 
     @property
     def backend(self) -> BaseLockBackend:

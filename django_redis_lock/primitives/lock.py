@@ -14,7 +14,7 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
@@ -63,6 +63,8 @@ class Lock(Held, Handle):
     ``django_redis_lock.lock()`` creates it, and documents the arguments.
     """
 
+    _full = False
+    """Whether so many waited already."""
     _waited = False
     """Whether it was acquired after a wait."""
     _again = 0
@@ -238,6 +240,13 @@ class Lock(Held, Handle):
             raise (yield from report_losses([(former, lease)], backend, reason))
         return True
 
+    def _enter(self, lease: Lease) -> bool:
+        entered = register.enter(lease)
+        if entered and lease.shared and not self.sharing.shared:
+            register.leave(lease)
+            raise self._upgrade_refused()
+        return entered
+
     def _obtain(
         self,
         backend: BaseLockBackend,
@@ -279,14 +288,17 @@ class Lock(Held, Handle):
     def _check_own_lease(self, until: float) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, so that it waits in vain."""
         for lease in register.held_here(self.name):
-            if lease.shared and not self.sharing.shared:
-                raise self._upgrade_refused()
-            if until < math.inf or (lease.shared and self.sharing.limit is not None):
+            upgrade = lease.shared and not self.sharing.shared
+            if lease.shared and self.sharing.limit is not None:
                 continue  # another permit may come free
+            if until < math.inf and not upgrade:
+                continue
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
                 continue
+            if upgrade:
+                raise self._upgrade_refused()
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
             if lease.auto_renew or lease.timeout is None:
                 raise LockError(
@@ -361,7 +373,7 @@ class Lock(Held, Handle):
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
-        backend.check_sharing(self.name)
+        backend.require_sharing(self.name)
         self._full = False
         request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
         if self.sharing.shared:
@@ -380,29 +392,26 @@ class Lock(Held, Handle):
                 name=self.name,
             )
         if not lease.shared:
-            self.backend.check_sharing(self.name)
+            self.backend.require_sharing(self.name)
             if limit_in(lease.record) is None:
                 lease.record = shared_record(lease.record, None)
             left = None if lease.timeout is None else max(lease.remaining, 0.001)
             request = Request(self.name, lease.token, left, lease.record)
             request.shared = True
             call = calls.TakeOver(request, token_id(lease.token.encode()))
-            shared = call.lease((yield from ask(call)))
+            lease.version += 1
+            lease.being_set |= {call}
+            lease.deadline = min(lease.deadline, monotonic() + request.lease_ms / 1000)
+            try:
+                shared = call.lease((yield from ask(call)))
+            finally:
+                lease.being_set -= {call}
             if shared is None:
                 lease.lost = True
                 raise (yield from report_losses([(self, lease)], self.backend, GONE))
-            lease.version += 1
             lease.shared, lease.fence, lease.deadline = True, shared.fence, shared.deadline
         if lease.timeout is None:
             yield from set_leases([self], lambda lease: -1)
-
-    def _enter(self, lease: Lease) -> bool:
-        """Enter a lock that is held already; return False if it is no longer."""
-        entered = register.enter(lease)
-        if entered and lease.shared and not self.sharing.shared:
-            register.leave(lease)
-            raise self._upgrade_refused()
-        return entered
 
     def _upgrade_refused(self) -> LockError:
         return LockError(
@@ -411,6 +420,13 @@ class Lock(Held, Handle):
             f"the start and share it by downgrade().",
             name=self.name,
         )
+
+    def _not_acquired(self) -> LockNotAcquired:
+        if not self._full:
+            return super()._not_acquired()
+        most = self.sharing.max_waiters
+        why = f"as max_waiters={most} allows no more that wait"
+        return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

@@ -139,14 +139,18 @@ def call(directory: Path, number: int, dice: random.Random, limit: int) -> None:
 
 def _draw(recorder: Recorder, dice: random.Random, limit: int) -> None:
     from django_redis_lock import semaphore
-    from django_redis_lock.exceptions import LockLost
+    from django_redis_lock.exceptions import LockLost, LockUnavailable
 
     renewed, wait = dice.random() < 0.4, dice.choice((None, None, 0.3, 2.0))
     lease = dice.choice(LEASES)
     permit = semaphore(NAME, limit, lease, auto_renew=renewed, blocking_timeout=wait)
     recorder.note("requested")
-    if not permit.acquire():
-        recorder.note("refused")
+    try:
+        if not permit.acquire():
+            recorder.note("refused")
+            return
+    except LockUnavailable as error:  # it was stopped for longer than a server may be silent
+        recorder.note("unavailable", error=str(error))
         return
     handle = f"{recorder.process}.{permit.fence}"
     recorder.note("acquired", handle=handle, fence=permit.fence)
@@ -160,6 +164,8 @@ def _draw(recorder: Recorder, dice: random.Random, limit: int) -> None:
         recorder.note("released", handle=handle)
     except LockLost:
         recorder.note("lost", handle=handle)
+    except LockUnavailable as error:
+        recorder.note("unavailable", handle=handle, error=str(error))
 
 
 def check(events: Iterable[Event], limit: int) -> Verdict:

@@ -105,22 +105,21 @@ def _do_everything(admin: redis.Redis) -> None:
 
 
 def _share() -> None:
-    dead, held = (semaphore("c", 2, timeout=seconds) for seconds in (0.05, 20))
-    assert dead.acquire()
-    assert held.acquire()
-    waiting = Background(semaphore("c", 2, timeout=20).acquire)
-    assert waiting.outcome()  # in place of the dead
-    held.extend(10)
-    locks["default"].set_limit("c", 0)
-    held.release()
-    (left,) = locks["default"].holders_of(["c"])
-    locks["default"].force_release("c", left.token_id)
-    waiting = Background(semaphore("c", 2, timeout=20).acquire)
-    eventually(lambda: locks["default"].waiting("c"))
-    locks["default"].set_limit("c", None)
-    assert locks["default"].limits() == []
-    assert waiting.outcome()
-    assert not any(semaphore("c", 1).acquire(blocking=False) for _ in range(200))
+    locks["default"].set_limit("shared", 2)
+    assert [each.limit for each in locks["default"].limits()] == [2]
+    with semaphore("shared", 9, timeout=20), semaphore("shared", 9, timeout=20) as permit:
+        third = semaphore("shared", 9, timeout=20)
+        waiting = Background(third.acquire)
+        eventually(lambda: waiters("shared"))
+        writer = lock("shared", blocking_timeout=0.05)
+        assert Background(writer.acquire).outcome() is False
+        permit.extend(5)
+        locks["default"].set_limit("shared", None)
+        assert waiting.outcome()
+        assert len(list(locks["default"].holders("shared"))) == 3
+        assert locks["default"].force_release("shared", third.token_id)
+    with lock("shared", blocking_timeout=20) as writer:
+        writer.downgrade()
 
 
 def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:

@@ -79,14 +79,16 @@ local function notify_of_end(name, queue, before, after)
   end
 end
 
--- Return the permit of a token as the value of a lock, what is left of it in ms (-1 without end), and
--- when it ends; nothing if it has ended at `now`, or there is none.
+-- Return the permit of a token as the value of a lock, and what is left of it in ms (-1 without end);
+-- nothing if there is none, or it has ended at `now`, or its record was lost.
 local function read_permit(lock, permits, token, now)
   local score, rest = redis.pcall('ZSCORE', lock, token), redis.pcall('HGET', permits, token)
-  local ends = type(score) == 'string' and tonumber(score) or now
-  if ends > now then
+  local ends = type(score) == 'string' and tonumber(score) or now - 1
+  if ends >= now and rest then
     rest = type(rest) == 'string' and rest or ''
-    return token .. ' ' .. rest, ends < math.huge and ends - now or -1, ends
+    return token .. ' ' .. rest, ends < math.huge and ends - now or -1
+  elseif ends >= now then
+    redis.call('ZREM', lock, token)
   end
 end
 
@@ -189,9 +191,8 @@ local function next_awake(name, own, seen, now, taken_back, holders)
   end
 end
 
--- Grant the lock to one who may have it together with its `holders`; returns the fence. Who is given
--- `due` ms to claim it gets a mark, and the keys outlive that time, so that a caller who polls then
--- sees whose turn it was.
+-- Grant the lock beside its `holders`; returns the fence. Who has to claim it within `due` ms gets a
+-- mark, and the keys outlive that time, so that a caller who polls then sees whose turn it was.
 local function grant(name, token, lease, record, now, holders, channel, due)
   local shared, now_ms, stays = string.find(record, '^{"limit":'), math.floor(now / 1000), lease
   if due then
@@ -286,24 +287,25 @@ local function take_back(name, held, asking, now)
   end
 end
 
--- Remove the permits that have ended. Returns how many are left, and whether one was taken back, as
--- take_back does it. Raises an error if the lock is not held by permits.
+-- Remove the permits that have ended. Returns how many are left, and whether one was taken back.
 local function purge(name, asking, now)
-  local taken_back = false
-  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
-  for i = #ended, 1, -1 do -- they return to the head of the queue in order
-    local value = read_permit(KEYS[1], KEYS[7], ended[i], -1)
-    remove_permit(name, ended[i], 0)
-    if string.find(value, '^%S+ %d+ {"unclaimed":"') then
-      take_back(name, value, asking, now)
-      taken_back = true
+  local unclaimed = {}
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)) do
+    local value = read_permit(KEYS[1], KEYS[7], token, -1)
+    local fence = string.match(value or '', '^%S+ (%d+) {"unclaimed":"')
+    if fence then
+      table.insert(unclaimed, {tonumber(fence), value})
     end
+    remove_permit(name, token, 0)
   end
-  return redis.call('ZCARD', KEYS[1]), taken_back
+  table.sort(unclaimed, function(one, other) return one[1] > other[1] end) -- the last comes first
+  for _, each in ipairs(unclaimed) do
+    take_back(name, each[2], asking, now)
+  end
+  return redis.call('ZCARD', KEYS[1]), #unclaimed > 0
 end
 
--- Leave the waiters; and hand the lock off if it is shared or free: without this entry, or that of
--- an earlier holder, others may be next.
+-- Leave the waiters, and hand the lock off if it is shared or free: others may be next now.
 local function leave(name, entry)
   if entry ~= '' then
     redis.call('LREM', KEYS[2], 1, entry)
@@ -322,7 +324,7 @@ end
 local function find_holder(token, digest)
   local held = redis.pcall('GET', KEYS[1])
   local tokens = type(held) == 'table'
-    and redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. math.floor(clock() / 1000), '+inf')
+    and redis.call('ZRANGEBYSCORE', KEYS[1], math.floor(clock() / 1000), '+inf')
   for _, each in ipairs(tokens or {held and string.match(held, '^[^ ]*') or nil}) do
     if each == token or is_held_by_digest(digest, each) then
       return each, held

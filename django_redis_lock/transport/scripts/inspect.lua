@@ -23,7 +23,7 @@ for i = 3, #KEYS, 3 do
     end
     local name = string.sub(KEYS[i], ARGV[1] + 1)
     local limit, rest = redis.pcall('HGET', KEYS[2], name), redis.pcall('HGETALL', KEYS[i + 2])
-    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], '(' .. now, '+inf', 'WITHSCORES')
+    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], now, '+inf', 'WITHSCORES')
     held = #held > 0 and {type(limit) == 'string' and limit, held, rest.err and {} or rest}
   end
   local waiters = redis.pcall('LLEN', KEYS[i + 1])

@@ -61,10 +61,9 @@ local now = math.floor(moment / 1000)
 -- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
 local held, holder, fence, due, left, _
 local function read(shared)
+  held = not shared and redis.pcall('GET', KEYS[1])
   if shared then
     held, left = read_permit(KEYS[1], KEYS[7], ARGV[1], now)
-  else
-    held = redis.pcall('GET', KEYS[1])
   end
   local value = type(held) == 'string' and held or ''
   holder, fence = string.match(value, '^(%S+) (%d+) ')

@@ -1,6 +1,6 @@
 -- include base
 -- A lock that several hold together. Each has a permit:
--- KEYS[1] their tokens, scored by the ends of their leases (ms),
+-- KEYS[1] their tokens, scored by the last ms of their leases, as the end of a key is,
 -- KEYS[7] the rest of each value by token: "fence record",
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
 -- A record that begins with {"limit":N asks for one of N permits, and with {"limit":null for one of
@@ -18,17 +18,15 @@ local function limit_of(name, record)
   end
 end
 
--- Let the permits expire with the last of them, at `last` if that is known, but not before `least`
--- (both ms); returns when. Those without end expire in a hundred thousand years.
+-- Let the permits expire with the last (at `last`), but not before `least`, both ms; returns when.
 local function expire_permits(lock, permits, least, last)
   last = math.max(last or redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2], least or 0)
-  redis.call('PEXPIREAT', lock, math.min(last, 5e15))
+  redis.call('PEXPIREAT', lock, math.min(last, 5e15)) -- without an end in 150,000 years
   redis.call('PEXPIREAT', permits, math.min(last, 5e15))
   return last
 end
 
--- Write a permit for `token` beside those of the `holders`, as give writes a lock. The keys stay until
--- `least` (ms), if given.
+-- Write a permit beside those of `holders`, as give writes a lock; the keys stay until `least` (ms).
 local function give_permit(name, token, lease, record, now, holders, least)
   local fence, written = next_fence(now)
   local ends = math.floor(now / 1000) + lease
@@ -38,15 +36,18 @@ local function give_permit(name, token, lease, record, now, holders, least)
   return fence
 end
 
--- Remove a permit that ends at `ends` (ms), by default after the others; returns 0 if it was the last.
+-- Remove a permit that ends at `ends`, by default after the others; returns 0 if it was the last.
 local function remove_permit(name, token, ends)
   redis.call('ZREM', KEYS[1], token)
-  redis.call('HDEL', KEYS[7], token)
   local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
   if not last then
+    redis.call('DEL', KEYS[7])
     redis.call('ZREM', KEYS[3], name)
-  elseif not ends or tonumber(last) < ends then
+    return 0
+  end
+  redis.call('HDEL', KEYS[7], token)
+  if not ends or tonumber(last) < ends then
     redis.call('ZADD', KEYS[3], expire_permits(KEYS[1], KEYS[7]), name)
   end
-  return last and 1 or 0
+  return 1
 end

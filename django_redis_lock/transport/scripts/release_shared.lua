@@ -2,7 +2,7 @@
 -- KEYS: see common.lua and permits.lua. ARGV and what it returns: see release.lua.
 -- include permits
 local ends, ours = redis.pcall('ZSCORE', KEYS[1], ARGV[1]), 0
-if type(ends) == 'string' and clock() / 1000 < tonumber(ends) and (not ARGV[4]
+if type(ends) == 'string' and math.floor(clock() / 1000) <= tonumber(ends) and (not ARGV[4]
     or string.find(redis.call('HGET', KEYS[7], ARGV[1]) or '', '^%d+ {"unclaimed":"%d+ ')) then
   remove_permit(ARGV[2], ARGV[1], not ARGV[4] and tonumber(ends))
   ours = 1

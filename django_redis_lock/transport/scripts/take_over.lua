@@ -2,8 +2,7 @@
 -- KEYS: see common.lua and permits.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] the digest of the token that must still hold the lock.
--- Returns the fence, or nil if the lock is free or held by another token, or by one of several and
--- the record asks for it alone.
+-- Returns the fence, or nil if that holder has it no more, or shares it and the record does not.
 -- include common
 -- The caller holds it already if the reply to an earlier sending was lost.
 local token, held = find_holder(ARGV[1], ARGV[5])
