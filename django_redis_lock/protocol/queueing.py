@@ -68,12 +68,8 @@ def _wait_for_turn(
         if held_at is not None and not_in_queue and hub.in_order:
             # The queue was lost or dropped, and our position with it: the others have to poll too.
             hub.notify_all(request.name)
-        if lease is not None:  # and the others wait for its end, or for that of another permit
-            if not lease.shared:
-                left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
-                schedule.plan(call.sent_at + hub.next_poll(left), version)
-            elif for_all:
-                hub.poll_soon(request.name)
+        if lease is not None:
+            _plan_for_others(hub, waiter, lease, call.sent_at, version, for_all=for_all)
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
         if kind % 3 == 0 and request.max_waiters is not None:
@@ -99,6 +95,17 @@ def _wait_for_turn(
             yield from ask(withdrawal(request, patient=True, until=request.until))
             return None
         for_all = reason is _Awake.TURN
+
+
+def _plan_for_others(
+    hub: Hub, waiter: LocalWaiter, lease: Lease, sent_at: float, version: int, *, for_all: bool
+) -> None:
+    """Have the others poll when this lease ends, or for the next permit that has ended."""
+    if not lease.shared:
+        left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
+        waiter.schedule.plan(sent_at + hub.next_poll(left), version)
+    elif for_all:
+        hub.poll_soon(lease.name)
 
 
 def _pause(hub: Hub, ttl_ms: int, kind: int, *, for_all: bool) -> float:

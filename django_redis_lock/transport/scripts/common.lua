@@ -211,10 +211,9 @@ end
 -- together with its `holders`, and send them their grants, which they must claim. A waiter whose
 -- process receives no grant is dead and dropped. `own` is the token of the caller, who needs no
 -- message; `taken_back` tells that the lock was granted to another, who did not claim it.
--- Returns how many have the lock then, infinity for one who has it alone, and whether others wait
--- for them. If no one has it, the caller may overwrite or delete it. A queue that was emptied is not
--- touched again: in a cluster that is moving the slot a key that does not exist is taken to be on
--- the other node, and the script would fail halfway.
+-- Returns how many have the lock then, infinity for one alone, and whether others wait for them. If
+-- no one has it, the caller may overwrite or delete it. A queue that was emptied is not touched: in a
+-- cluster that is moving the slot a missing key is taken to be on the other node, and an error.
 local function hand_off(name, own, taken_back, holders)
   local left = redis.call('LLEN', KEYS[2])
   if left == 0 then
@@ -248,9 +247,7 @@ local function hand_off(name, own, taken_back, holders)
         end
       end
       if received ~= 0 then
-        if i < left then
-          notify_of_end(name, KEYS[2], before, due)
-        end
+        notify_of_end(name, KEYS[2], i < left and before or 0, due)
         if not shared then
           return math.huge
         end
@@ -293,9 +290,7 @@ local function purge(name, asking, now)
   for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)) do
     local value = read_permit(KEYS[1], KEYS[7], token, -1)
     local fence = string.match(value or '', '^%S+ (%d+) {"unclaimed":"')
-    if fence then
-      table.insert(unclaimed, {tonumber(fence), value})
-    end
+    unclaimed[#unclaimed + 1] = fence and {tonumber(fence), value}
     remove_permit(name, token, 0)
   end
   table.sort(unclaimed, function(one, other) return one[1] > other[1] end) -- the last comes first

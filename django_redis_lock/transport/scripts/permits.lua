@@ -21,8 +21,13 @@ end
 -- Let the permits expire with the last (at `last`), but not before `least`, both ms; returns when.
 local function expire_permits(lock, permits, least, last)
   last = math.max(last or redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2], least or 0)
-  redis.call('PEXPIREAT', lock, math.min(last, 5e15)) -- without an end in 150,000 years
-  redis.call('PEXPIREAT', permits, math.min(last, 5e15))
+  if last == math.huge then
+    redis.call('PERSIST', lock)
+    redis.call('PERSIST', permits)
+    return '+inf'
+  end
+  redis.call('PEXPIREAT', lock, last)
+  redis.call('PEXPIREAT', permits, last)
   return last
 end
 
