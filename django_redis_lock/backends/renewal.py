@@ -361,7 +361,7 @@ class ServerRenewer:
         if not self._renewer.remove(entry):
             return
         if not gone:
-            call = Release(lease.name, lease.token, shared=lease.shared, patient=False)
+            call = Release(lease.name, lease.token, shared=lease.permit, patient=False)
             self._renewer.withdraw(call, self.backend, lease.longest)
         if lease.release_sent_at is not None:  # the release may have been carried out
             lease.lost = True

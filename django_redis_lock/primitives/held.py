@@ -270,7 +270,7 @@ def _give_up(held: Held) -> Held:
 
 def _release_in_background(held: Held, lease: Lease) -> None:
     if lease.process is known_process():  # else this is a child, forked in the meantime
-        call = calls.Release(lease.name, lease.token, shared=lease.shared, patient=False)
+        call = calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         renewer.withdraw(call, held.backend, lease.longest)
 
 

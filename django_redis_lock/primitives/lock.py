@@ -340,11 +340,10 @@ class Lock(Held, Handle):
             )
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.
         record = self._record_of_detached(metadata)
-        shared = limit_in(lease.record) is not None
-        if shared:
+        if lease.shared:
             record = shared_record(record, self.sharing.limit)
         request = Request(self.name, _detached(lease.token), seconds, record)
-        request.shared = shared
+        request.shared = lease.shared
         call = calls.TakeOver(request, token_id(lease.token.encode()))
         renewer.discard(lease)
         try:
@@ -391,13 +390,13 @@ class Lock(Held, Handle):
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be downgraded.",
                 name=self.name,
             )
-        if not lease.shared:
+        if not lease.permit:
             self.backend.require_sharing(self.name)
             if limit_in(lease.record) is None:
                 lease.record = shared_record(lease.record, None)
             left = None if lease.timeout is None else max(lease.remaining, 0.001)
             request = Request(self.name, lease.token, left, lease.record)
-            request.shared = True
+            request.shared = lease.shared = True  # or it may be, if no answer comes
             call = calls.TakeOver(request, token_id(lease.token.encode()))
             lease.version += 1
             lease.being_set |= {call}
@@ -409,7 +408,7 @@ class Lock(Held, Handle):
             if shared is None:
                 lease.lost = True
                 raise (yield from report_losses([(self, lease)], self.backend, GONE))
-            lease.shared, lease.fence, lease.deadline = True, shared.fence, shared.deadline
+            lease.permit, lease.fence, lease.deadline = True, shared.fence, shared.deadline
         if lease.timeout is None:
             yield from set_leases([self], lambda lease: -1)
 

@@ -101,6 +101,8 @@ class Lease:
     entries = 1
     shared = False
     """Whether others may hold the lock at the same time."""
+    permit = False
+    """Whether that is certain; else its downgrade may not have been carried out."""
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
         self.name = request.name
@@ -111,7 +113,7 @@ class Lease:
         self.process = request.process
         self.fence = fence
         self.deadline = deadline
-        self.shared = request.shared
+        self.shared = self.permit = request.shared
         # The longest that was asked for (s). The server may not know that it was made shorter.
         self.longest = math.inf if request.timeout is None else request.timeout
 

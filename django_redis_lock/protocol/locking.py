@@ -130,7 +130,7 @@ def release(lease: Lease) -> Steps[bool]:
     first = lease.release_sent_at
     if first is None:
         lease.release_sent_at = monotonic()
-    call = Release(lease.name, lease.token, shared=lease.shared)
+    call = Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
     except GeneratorExit:
@@ -138,7 +138,7 @@ def release(lease: Lease) -> Steps[bool]:
     except BaseException as error:
         if not isinstance(error, LockError):  # interrupted or cancelled: complete it
             with contextlib.suppress(LockError):
-                yield Release(lease.name, lease.token, shared=lease.shared, patient=False)
+                yield Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
     return bool(held) or _done_before(call, first, lease)
 

@@ -94,8 +94,8 @@ end
 
 -- Remove the mark from the value of a lock, or of a permit if the key `permits` is given. The lease
 -- of a poller begins now, that of another waiter began with its message. Returns what is left of it
--- in ms, 0 or less if it has ended, nil if there is no mark; and the end of the last permit.
-local function claim(lock, held, now, permits)
+-- in ms, 0 or less if it has ended; nil if there is no mark.
+local function claim(lock, held, now, permits, index, name)
   local token, head, til, lease, channel, record =
     string.match(held, '^(%S+) (%d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
   if not token then
@@ -105,14 +105,13 @@ local function claim(lock, held, now, permits)
   if not poll_time(channel) then
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
+  local value = table.concat({token, head .. record}, ' ')
   if left > 0 and permits then
     redis.call('PERSIST', permits)
     redis.call('HSET', permits, token, head .. record)
     redis.call('ZADD', lock, now + left, token)
-    return left, expire_permits(lock, permits)
-  end
-  local value = table.concat({token, head .. record}, ' ')
-  if left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
+    redis.pcall('ZADD', index, expire_permits(lock, permits), name)
+  elseif left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
     redis.call('PEXPIRE', lock, left)
     redis.call('SET', lock, value, 'PX', left)
   end

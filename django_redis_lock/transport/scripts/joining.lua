@@ -72,14 +72,14 @@ local function read(shared)
 end
 
 redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not silent
-local holders, taken_back, waiting, ttl, last = 0, false, nil, nil, nil
+local holders, taken_back, waiting, ttl = 0, false, nil, nil
 local shared = read(false)
 if shared then
   holders, taken_back = purge(ARGV[4], ARGV[5], now) -- an error if another program has written it
   read(true)
 end
 if due and holder == ARGV[1] then
-  ttl, last = claim(KEYS[1], held, now, shared and KEYS[7])
+  ttl = claim(KEYS[1], held, now, shared and KEYS[7], KEYS[3], ARGV[4])
 elseif due and due <= now then
   take_back(ARGV[4], held, ARGV[5], now)
   held, taken_back = nil, true
@@ -98,8 +98,8 @@ if not held or (ttl and ttl <= 0) then
 end
 
 if holder == ARGV[1] then
-  if ttl then
-    redis.call('ZADD', KEYS[3], last or now + ttl, ARGV[4])
+  if ttl and not shared then
+    redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
   elseif ARGV[8] == '1' then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end

@@ -15,7 +15,7 @@ for i = 1, #ARGV / 3 do
   local shared = type(held) == 'table'
   if shared then
     held, ttl = read_permit(lock, permits, token, now)
-    ttl = held and claim(lock, held, now, permits) or ttl
+    ttl = held and claim(lock, held, now, permits, KEYS[1], name) or ttl
   elseif holds(token, held) and (claim(lock, held, now) or 1) > 0 then
     ttl = redis.call('PTTL', lock)
   end

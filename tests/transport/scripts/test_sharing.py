@@ -167,6 +167,7 @@ def test_a_hold_of_a_waiter_is_listed_to_its_end(permits: Permits) -> None:
         ((_, message),) = messages()
     assert message.split()[:2] == ["grant", "two"]
     assert 0 < permits.ends("two") <= 1200
+    permits.share("beside", limit=3, lease=500)  # whose end is the last of those known
     assert permits.renew("two", 0)[0] > LEASE - 1000
     assert LEASE - 1000 < permits.ends("two") <= LEASE
     assert permits.end() - permits.now() > LEASE - 1000
