@@ -37,7 +37,8 @@ class LocMemMachine(LockMachine):
     def expire(self, name: str) -> None:
         backend = self.backend
         assert isinstance(backend, LocMemLockBackend)
-        backend.store._locks[backend.key_prefix, self.full(name)].end = monotonic()
+        for held in backend.store._holders[backend.key_prefix, self.full(name)].values():
+            held.end = monotonic()
 
 
 class RedisMachine(LockMachine):

@@ -87,8 +87,8 @@ local function read_permit(lock, permits, token, now)
   if ends >= now and rest then
     rest = type(rest) == 'string' and rest or ''
     return token .. ' ' .. rest, ends < math.huge and ends - now or -1
-  elseif ends >= now then
-    redis.call('ZREM', lock, token)
+  elseif ends >= now and redis.call('ZREM', lock, token) == 1 and redis.call('EXISTS', lock) == 1 then
+    expire_permits(lock, permits)
   end
 end
 

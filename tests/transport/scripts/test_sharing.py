@@ -174,6 +174,18 @@ def test_a_hold_of_a_waiter_is_listed_to_its_end(permits: Permits) -> None:
     assert permits.client.hget(permits.permits, "two").split(" ", 1)[1] == record(1)
 
 
+def test_a_permit_whose_record_is_lost(permits: Permits) -> None:
+    """As one that a server without memory has evicted: it is none, and its end counts for nobody."""
+    permits.share("one", lease=5_000)
+    permits.share("two")
+    permits.renew("two", -1)
+    permits.client.delete(permits.permits)
+    assert permits.renew("two", LEASE) == [-2]
+    assert permits.client.zrange(permits.lock, 0, -1) == ["one"]
+    assert permits.client.pttl(permits.lock) <= 5_000
+    assert permits.share("one", "0", channel=CHANNEL) > 0
+
+
 # Sent twice.
 
 
