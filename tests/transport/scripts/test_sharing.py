@@ -175,7 +175,7 @@ def test_a_hold_of_a_waiter_is_listed_to_its_end(permits: Permits) -> None:
 
 
 def test_a_permit_whose_record_is_lost(permits: Permits) -> None:
-    """As one that a server without memory has evicted: it is none, and its end counts for nobody."""
+    """As one that a full server has evicted: it is none, and its end counts for nobody."""
     permits.share("one", lease=5_000)
     permits.share("two")
     permits.renew("two", -1)
