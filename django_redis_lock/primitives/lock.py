@@ -14,7 +14,7 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
@@ -354,12 +354,7 @@ class Lock(Held, Handle):
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
-        if not backend.can_share:
-            raise InvalidLockBackend(
-                f"Lock {self.name!r} can't be shared, and its queue can't be bounded: "
-                f"LOCKS[{backend.alias!r}] is a {type(backend).__name__}. Use an alias with "
-                f"RedisLockBackend for it, on one server or a cluster."
-            )
+        backend.require_sharing(self.name)
         self._full = False
         request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
         if self.sharing.shared:
