@@ -141,7 +141,9 @@ def sharing(one: Holder | Waiter) -> str:
 def listed_name_html(one: Holder) -> SafeString:
     """Return the name and who shares it; the list cuts the name to one line."""
     name = format_html('<bdi title="{0}">{0}</bdi>', visible(one.name))
-    return format_html("{} {}", name, aside(sharing(one))) if one.shared else name
+    if not one.shared:
+        return name
+    return format_html("{} {}", name, aside(format_html("<bdi>{}</bdi>", sharing(one))))
 
 
 def held_for_html(holder: Holder) -> SafeString | str:

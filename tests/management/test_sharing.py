@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,29 +11,15 @@ import pytest
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually
+from tests.tools import Background, eventually, permits
 from tests.tools.console import Done, command, held, read
 
-LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
-@pytest.fixture(params=["redis", "locmem"], autouse=True)
-def _one(server: EmbeddedServer, settings: Any, request: pytest.FixtureRequest) -> Iterator[None]:
-    in_memory = {"BACKEND": LOCMEM, "LOCATION": "sharing"}
-    settings.LOCKS = {
-        "default": {"LOCATION": server.url()} if request.param == "redis" else in_memory
-    }
-    yield
-    if request.param == "locmem":
-        locks["default"].clear()  # type: ignore[attr-defined]
-    locks.reset()
-
-
-def permits(name: str, number: int, limit: int = 5) -> list[Any]:
-    taken = [semaphore(name, limit, timeout=60) for _ in range(number)]
-    assert all(permit.acquire(blocking=False) for permit in taken)
-    return taken
+@pytest.fixture(autouse=True)
+def _one(server: EmbeddedServer, settings: Any) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
 
 
 def queue(name: str, *waiting: Any) -> list[Background]:
@@ -55,15 +40,6 @@ def let_go(name: str, threads: list[Background]) -> None:
     assert all(thread.outcome() for thread in threads)
 
 
-def cells(done: Done, column: str) -> list[str]:
-    """Return the cells of a column that is aligned to the right."""
-    heading, *rows = done.lines
-    end = heading.index(column) + len(column)
-    return [
-        row[:end].split()[-1] if column != "SHARED" else row[end - 8 : end].strip() for row in rows
-    ]
-
-
 # list and show
 
 
@@ -74,7 +50,9 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert lock("read", timeout=60, shared=True).acquire(blocking=False)
     done = command("list", "--sort", "name")
     assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
-    assert cells(done, "SHARED") == ["-", *["shared"] * 2, *["3 of 5"] * 3]
+    end = done.lines[0].index("SHARED") + len("SHARED")
+    shared = [row[end - 8 : end].strip() for row in done.lines[1:]]
+    assert shared == ["-", *["shared"] * 2, *["3 of 5"] * 3]
     rows = read(command("list", "render", "--format", "json"), "locks")
     assert {row["fence"] for row in rows} == {permit.fence for permit in taken}
     assert len({row["token_id"] for row in rows}) == 3
