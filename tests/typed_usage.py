@@ -93,8 +93,6 @@ async def asynchronous() -> None:
     assert_type(await backend.awaiting("a", limit=3), list[Waiter])
     assert_type(await backend.ahistory("a"), list[AuditEntry])
     assert_type(await backend.aforce_release("a"), Holder | None)
-    assert_type([limit.limit for limit in await backend.alimits()], list[int])
-    await backend.aset_limit("a", None)
 
 
 def several() -> None:
@@ -120,8 +118,6 @@ def operators() -> None:
     assert_type(backend.force_release("a", token_id="0", by="ada", reason="stuck"), Holder | None)
     assert_type(backend.waiting("a"), list[Waiter])
     assert_type(backend.history("a", limit=10), list[AuditEntry])
-    backend.set_limit("a", 6, by="ada")
-    assert_type([limit.by for limit in backend.limits()], list[str])
     assert_type(decorated(1), str)
     assert_type([*backend.holders_of(["a", "b"])], list[Holder])
     for outcome in release_shown(backend.holders("a*"), by="ada", reason="stuck"):
@@ -138,8 +134,6 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
     assert_type((holder.host, holder.pid_space), tuple[str | None, str | None])
     assert_type((holder.pid, holder.thread), tuple[int | None, str | None])
     assert_type(holder.pid_began, int | None)
-    assert_type((holder.shared, holder.limit, holder.holders), tuple[bool, int | None, int])
-    assert_type((waiter.shared, waiter.limit), tuple[bool, int | None])
     assert_type((holder.fence, holder.waiters), tuple[int | None, int | None])
     assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
     assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])
