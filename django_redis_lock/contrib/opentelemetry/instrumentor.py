@@ -53,7 +53,8 @@ GAUGES = {
 """The name and the unit of the gauge for each of the ``Figures`` of a group."""
 
 ERRORS = ("timeout", "unavailable", "lost")
-"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``."""
+"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``,
+and one that bounds the queue ``full``."""
 
 ENDS: dict[Signal, str] = {
     signals.lock_released: "released",
