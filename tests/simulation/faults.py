@@ -13,6 +13,7 @@ from django_redis_lock.protocol.waiting import Schedule
 from tests.simulation.actors import Interrupted
 from tests.simulation.loops import Tasklet
 from tests.simulation.network import Fate, Site
+from tests.simulation.server import Scores
 from tests.simulation.slots import Node
 from tests.simulation.world import Thread, World
 
@@ -99,6 +100,14 @@ def _interrupt(world: World, thread: Thread) -> None:
     # If it was its turn to poll, another waiter of the process polls a second later.
     thread.process.disturb(world.machine.now + Schedule.TURN)
     thread.interrupt(Interrupted(world.machine.now), leave)
+
+
+def change_limit(world: World) -> bool:
+    """Let an operator set how many may hold a lock together."""
+    running = [item for item in world.processes if not item.dead]
+    process = running[world.pick(len(running))]
+    world.act(process, "operator", lambda operator: operator.change_limit())
+    return True
 
 
 def break_lock(world: World) -> bool:
@@ -376,7 +385,7 @@ def _excuse_holders(world: World, site: Site, why: str) -> None:
     moves = isinstance(site, Node) and bool(site.slots.moving)
     for each in world.sites if moves else [site]:
         for value in each.server.data.values():
-            if isinstance(value, bytes):
+            if isinstance(value, bytes | Scores):  # of one holder, or of several
                 for token in world.ledger.by_token:
                     if token.encode() in value:
                         world.ledger.excuse(token, why)
