@@ -526,7 +526,8 @@ class Indexed(Promise):
             if not any(hold.end > now for hold in self._view.holds(name)):
                 continue
             index = stored(server, f"lock-index{tag}".encode()) or {}
-            if name.encode() not in index and not self.world.disturbed_until:
+            # Those that have ended are not read.
+            if index.get(name.encode(), 0) < server.now_ms() and not self.world.disturbed_until:
                 raise self.broken(f"{name} is held, but not in the index of server {site.name}")
 
 

@@ -200,7 +200,7 @@ def holds_at(site: Site, key: bytes, permits: Any = None) -> list[Hold]:
         return []
     if isinstance(value, Scores):
         found = [
-            _hold(token, (permits or {}).get(token, b'0 {"limit":null'), score / 1000 - since)
+            _hold(token, (permits or {}).get(token, b'0 {"limit":null'), (score + 1) / 1000 - since)
             for token, score in value.items()
         ]
         # One that is overdue is there until somebody looks.

@@ -283,7 +283,7 @@ end
 -- take_back does it. Raises an error if the lock is not held by permits.
 local function purge(name, asking, now)
   local taken_back = false
-  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
+  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)
   for i = #ended, 1, -1 do -- they return to the head of the queue in order
     local value = redis.pcall('HGET', KEYS[7], ended[i])
     remove_permit(ended[i])

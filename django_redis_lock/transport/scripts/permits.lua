@@ -1,6 +1,6 @@
 -- include base
 -- A lock that several hold together. Each has a permit:
--- KEYS[1] their tokens, scored by the ends of their leases (ms),
+-- KEYS[1] their tokens, scored by the last ms of their leases, as the end of a key is,
 -- KEYS[7] the rest of each value by token: "fence record",
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
 -- A record that begins with {"limit":N asks for one of N permits, and with {"limit":null for one of
@@ -71,7 +71,7 @@ end
 -- Return the token of the permit that is held by this token or has this digest.
 local function permit_of(token, digest)
   local now = math.floor(clock() / 1000)
-  for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')) do
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
     if each == token or is_held_by_digest(digest, each) then
       return each
     end

@@ -7,7 +7,7 @@ local alone, value = type(score) == 'table', nil
 if alone then
   value = redis.call('GET', KEYS[1])
   value = holds(ARGV[1], value) and string.sub(value, #ARGV[1] + 2)
-elseif score and (score == 'inf' or clock() / 1000 < tonumber(score)) then
+elseif score and (score == 'inf' or math.floor(clock() / 1000) <= tonumber(score)) then
   value = ARGV[4] and redis.call('HGET', KEYS[7], ARGV[1]) or ''
 end
 local ours = value and (not ARGV[4] or string.find(value, '^%d+ {"unclaimed":"')) and 1 or 0

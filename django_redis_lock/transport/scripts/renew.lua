@@ -10,7 +10,7 @@ local now, left = math.floor(clock() / 1000), {}
 -- Return what is left of the permit of a token, nil if it has none, and how to set that.
 local function permit(lock, permits, token)
   local score = redis.pcall('ZSCORE', lock, token)
-  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) <= now) then
+  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) < now) then
     return nil
   end
   local value = token .. ' ' .. (redis.call('HGET', permits, token) or '')
