@@ -60,7 +60,11 @@ end
 local function remove_permit(token)
   redis.call('ZREM', KEYS[1], token)
   redis.call('HDEL', KEYS[7], token)
-  return redis.call('ZCARD', KEYS[1])
+  local left = redis.call('ZCARD', KEYS[1])
+  if left > 0 and redis.call('PTTL', KEYS[1]) < 0 then
+    expire_permits(KEYS[1], KEYS[7]) -- it may have been the only one without end
+  end
+  return left
 end
 
 -- Return how many ms a score is ahead, -1 if it is infinite or missing.
