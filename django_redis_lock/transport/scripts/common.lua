@@ -204,9 +204,9 @@ end
 -- the caller, who needs no message; `taken_back` tells that the lock was granted to another, who did
 -- not claim it.
 -- Returns how many have the lock then, infinity for one who has it alone, and whether others wait
--- for them. If no one has it, the caller may overwrite or delete it. A queue that was emptied is not
--- touched again: in a cluster that is moving the slot a key that does not exist is taken to be on
--- the other node, and the script would fail halfway.
+-- for them, or the caller is one of them. If no one has it, the caller may overwrite or delete it. A
+-- queue that was emptied is not touched again: in a cluster that is moving the slot a key that does
+-- not exist is taken to be on the other node, and the script would fail halfway.
 local function hand_off(name, own, taken_back, holders)
   holders = holders or 0
   local left = redis.call('LLEN', KEYS[2])
@@ -216,11 +216,11 @@ local function hand_off(name, own, taken_back, holders)
   local before = holders == 0 and left > 1 and redis.call('PTTL', KEYS[1]) or -1
   local now = clock()
   local now_ms = math.floor(now / 1000)
-  local seen = read_seen(taken_back) -- usually nil
+  local seen, served = read_seen(taken_back), false -- usually nil
   for i = 1, left do
     local entry = next_awake(name, own, seen, now_ms, taken_back, holders)
     if not entry then
-      return holders, entry == nil
+      return holders, entry == nil or served
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
@@ -230,6 +230,7 @@ local function hand_off(name, own, taken_back, holders)
       local shared = limit_of(name, record)
       if token == own then
         grant(name, token, lease, record, now, holders)
+        served = true
       else
         local fence = offer(name, token, lease, record, channel, due, now, holders)
         received = notify(
@@ -252,7 +253,7 @@ local function hand_off(name, own, taken_back, holders)
       end
     end
   end
-  return holders
+  return holders, served
 end
 
 -- Take the lock back from a process that did not claim it in time, because it does not run or does
