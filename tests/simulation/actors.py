@@ -247,6 +247,7 @@ class Actor:
         """Set how many may hold a lock together, and clear that later."""
         name, limit = self._name(), LIMITS[self.world.pick(len(LIMITS))]
         self.world.tell("{} sets the limit of {} to {}", self.process, name, limit)
+        getcurrent().sleep(MOMENT)  # what was granted before is looked at before
         with contextlib.suppress(LockUnavailable):
             self.process.backend.set_limit(name, limit, by="operator")
         self._clear_limits()

@@ -350,6 +350,7 @@ class NoWaitInVain(Promise):
                 self._since.pop(name, None)
                 continue
             allowed += blocked
+            state += " behind others" if blocked else ""
             before, since, former = self._since.get(name, ("", now, set()))
             tokens = [hold.token for hold in self._view.holds(name)]
             holders = {
