@@ -58,11 +58,14 @@ end
 
 -- Remove a permit; returns how many are left.
 local function remove_permit(token)
-  redis.call('ZREM', KEYS[1], token)
+  local left = redis.call('ZCARD', KEYS[1]) - redis.call('ZREM', KEYS[1], token)
+  if left == 0 then
+    redis.call('DEL', KEYS[7])
+    return 0
+  end
   redis.call('HDEL', KEYS[7], token)
-  local left = redis.call('ZCARD', KEYS[1])
-  if left > 0 and redis.call('PTTL', KEYS[1]) < 0 then
-    expire_permits(KEYS[1], KEYS[7]) -- it may have been the only one without end
+  if redis.call('PTTL', KEYS[1]) < 0 then -- it may have been the only one without end
+    expire_permits(KEYS[1], KEYS[7])
   end
   return left
 end
