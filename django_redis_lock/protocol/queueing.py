@@ -73,7 +73,7 @@ def _wait_for_turn(
             schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
-        if kind % 3 == 0:
+        if kind % 3 == 0 and request.max_waiters is not None:
             request.when_full()
             return None
         held_at = call.sent_at, now_ms
