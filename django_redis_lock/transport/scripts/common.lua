@@ -303,7 +303,9 @@ local function leave(name, entry)
     redis.call('LREM', KEYS[2], 1, entry)
   end
   local holders, taken_back = purge(name, '', math.floor(clock() / 1000))
-  hand_off(name, '', taken_back, holders)
+  if hand_off(name, '', taken_back, holders) == 0 then
+    redis.call('DEL', KEYS[1]) -- as it may have been offered to the dead
+  end
   return 0
 end
 
