@@ -283,17 +283,20 @@ end
 -- Remove the permits that have ended. Returns how many are left, and whether one was taken back, as
 -- take_back does it. Raises an error if the lock is not held by permits.
 local function purge(name, asking, now)
-  local taken_back = false
-  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)
-  for i = #ended, 1, -1 do -- they return to the head of the queue in order
-    local value = redis.pcall('HGET', KEYS[7], ended[i])
-    remove_permit(ended[i])
+  local unclaimed = {}
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)) do
+    local value = redis.pcall('HGET', KEYS[7], token)
+    remove_permit(token)
     if type(value) == 'string' and string.find(value, '^%d+ {"unclaimed":"') then
-      take_back(name, ended[i] .. ' ' .. value, asking, now)
-      taken_back = true
+      table.insert(unclaimed, {tonumber(string.match(value, '^%d+')), token .. ' ' .. value})
     end
   end
-  return redis.call('ZCARD', KEYS[1]), taken_back
+  -- The last comes first, so that all are at the head of the queue in order.
+  table.sort(unclaimed, function(one, other) return one[1] > other[1] end)
+  for _, each in ipairs(unclaimed) do
+    take_back(name, each[2], asking, now)
+  end
+  return redis.call('ZCARD', KEYS[1]), #unclaimed > 0
 end
 
 -- Leave the waiters of a lock that is shared, and hand it off: without this entry, or that of an
