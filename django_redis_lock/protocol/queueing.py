@@ -79,8 +79,9 @@ def _wait_for_turn(
         held_at = call.sent_at, now_ms
         hub.note_server_ms(now_ms)
         schedule.polled(*held_at)
-        # A waiter that peeks found the lock free, and may have got it for another one.
-        pause = 0.0 if for_all and hub.peeks else hub.next_poll(ttl_ms, foreign=kind >= 3)
+        # A waiter that peeks found the lock free, and may have got it for another one. Without an
+        # end it is not new, or nobody has a permit, and there are none.
+        pause = 0.0 if for_all and hub.peeks and ttl_ms >= 0 else hub.next_poll(ttl_ms, foreign=kind >= 3)
         due = call.sent_at + pause
         if hub.peeks and not for_all:  # it did not see for which waiter here the lock is
             due = min(due, schedule.due)
