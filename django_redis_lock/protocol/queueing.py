@@ -71,6 +71,9 @@ def _wait_for_turn(
         if lease is not None:
             left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
             schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
+            if lease.shared:  # of which one may have a lease that ends sooner
+                hub.leave(waiter)
+                hub.poll_soon(request.name)
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
         if kind % 3 == 0 and request.max_waiters is not None:
