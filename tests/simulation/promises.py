@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.ledger import Attempt
+from tests.simulation.server import Hash
 from tests.simulation.views import Hold, ServerView, View, stored
 
 if TYPE_CHECKING:
@@ -369,16 +370,19 @@ class NoWaitInVain(Promise):
     def _waiter(self, name: str) -> tuple[Attempt | None, float]:
         """Return who is to be served next, and for how many seconds others may keep it from that.
 
-        They are before it in a line that they share, and their processes do not run.
+        They are before it in a line that they share, and their processes do not run. Or they are
+        there again, though they have left, and nothing tells when that ends.
         """
         queue = self._view.queue(name) if self._shares else []
+        back = self.world.stale or self.world.late or any(item.late for item in self.world.processes)
+        blocked = math.inf if back else BLOCKED
         for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
             if attempt is not None and attempt.name == name and attempt.waits():
-                return attempt, BLOCKED if place else 0.0
+                return attempt, blocked if place else 0.0
         for attempt in self.ledger.waiting:
             if attempt.name == name and attempt.waits():
-                return attempt, BLOCKED if queue else 0.0
+                return attempt, blocked if queue else 0.0
         return None, 0.0
 
     def _gave_back(self, former: Attempt) -> bool:
@@ -508,6 +512,8 @@ class BoundedKeys(Promise):
 
     def _is_endless(self, value: Any) -> bool:
         """Whether it is a lock that is to be held for ever, by one of several perhaps."""
+        if isinstance(value, Hash) and self.world.forgotten:
+            return True  # perhaps that of this one
         tokens = [value.split(b" ", 1)[0]] if isinstance(value, bytes) else list(value)
         attempts = [self.ledger.by_token.get(str(token, "ascii")) for token in tokens]
         return any(attempt is not None and attempt.lock.timeout is None for attempt in attempts)
@@ -545,6 +551,10 @@ class NothingLeft(Promise):
                 if not attempt.excuse:
                     raise self.broken(f"{attempt} has left {name}, and still holds it")
                 self.world.expect(f"held after its release: {attempt.excuse}")
+            for token in self._view.queue(name):
+                attempt = self.ledger.by_token.get(token)
+                if attempt is not None and self._is_left(attempt):
+                    raise self.broken(f"{attempt} has left {name}, and still waits in line")
             if (parts := self._view.loose_parts(name)) and not self.world.forgotten:
                 raise self.broken(f"of {name} are left {parts}")
 
@@ -559,9 +569,13 @@ class NothingLeft(Promise):
         if hold.unclaimed:  # whoever looks takes it back, once its claim is due
             return None
         attempt = self.ledger.by_token.get(hold.token)
-        if attempt is None or attempt.left_at is None or attempt.process.dead:
+        if attempt is None or not self._is_left(attempt):
             return None
-        late = attempt.process.late or self.world.late  # a late call takes a lock for a whole lease
         back = any(site.stepped_back_ms for site in self.world.sites)
         longer = back and attempt.lease_until <= self.world.machine.now  # it lasts on the server
-        return None if late or longer else attempt
+        return None if longer else attempt
+
+    def _is_left(self, attempt: Attempt) -> bool:
+        """Whether nothing may be there any more of one who gave a lock up."""
+        late = attempt.process.late or self.world.late  # a late call takes a lock for a whole lease
+        return attempt.left_at is not None and not attempt.process.dead and not late
