@@ -35,6 +35,7 @@ MISSED = 1.0
 """Seconds for which some servers of a quorum can't be reached, and the others grant locks."""
 FORGOT = "a server lost data"
 EVICTED = "a server evicted a key"
+MOVED = "a slot moved to a server whose clock was ahead"
 STEPPED = "a server's clock was stepped"
 
 
@@ -296,12 +297,20 @@ def move_slot(world: World) -> bool:
     source.begin_to_move(slot, target)
     seconds = PAUSES[world.pick(2)]
 
+    def excuse_those_who_share() -> None:
+        """Note that permits end sooner there: their leases are told by the server's clock."""
+        for attempt in world.ledger.attempts:
+            if attempt.name == name and attempt.limit is not None and target.offset > source.offset:
+                attempt.excuse = attempt.excuse or MOVED
+
     def move_some() -> None:
         if slot in source.slots.moving:
+            excuse_those_who_share()
             source.move_keys(slot, 1 + world.pick(3))
             world.note()
 
     def end() -> None:
+        excuse_those_who_share()
         world.tell("the slot of {} is on {} now", name, target.name)
         source.end_move(slot)
         world.note()

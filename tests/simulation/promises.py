@@ -266,7 +266,8 @@ class FirstComeFirstServed(Promise):
         new = [token for token in queue if token not in line]
         # Who did not claim the lock in time is the first again.
         back = list(takewhile(lambda token: token in former and token not in line, queue))
-        if back != sorted(back, key=lambda token: former[token].fence):
+        in_order = back == sorted(back, key=lambda token: former[token].fence)
+        if not in_order and not any(site.offset for site in self.world.sites):
             raise self.broken(f"{back} are back in the line for {name} in another order")
         returned = [token for token in new if token in self._joined_at and token not in back]
         joined = [token for token in new if token not in self._joined_at and token not in back]
@@ -374,7 +375,9 @@ class NoWaitInVain(Promise):
         there again, though they have left, and nothing tells when that ends.
         """
         queue = self._view.queue(name) if self._shares else []
-        back = self.world.stale or self.world.late or any(item.late for item in self.world.processes)
+        back = (
+            self.world.stale or self.world.late or any(item.late for item in self.world.processes)
+        )
         blocked = math.inf if back else BLOCKED
         for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
@@ -553,7 +556,11 @@ class NothingLeft(Promise):
                 self.world.expect(f"held after its release: {attempt.excuse}")
             for token in self._view.queue(name):
                 attempt = self.ledger.by_token.get(token)
-                if attempt is not None and self._is_left(attempt):
+                # If it was handed a lock that nobody claimed, it is there until nobody polls.
+                disturbed = self.world.disturbed_until or (
+                    attempt and attempt.process.disturbed_until
+                )
+                if attempt is not None and self._is_left(attempt) and not disturbed:
                     raise self.broken(f"{attempt} has left {name}, and still waits in line")
             if (parts := self._view.loose_parts(name)) and not self.world.forgotten:
                 raise self.broken(f"of {name} are left {parts}")
