@@ -401,20 +401,18 @@ class NoWaitInVain(Promise):
         """Return the state of a lock, and for how many seconds it may last; ``None`` if for any."""
         holds = self._view.holds(name)
         limit = limit_in_force(self._view, name, waiter.limit)
-        if limit == 0:
+        most = 1 if limit is None else limit
+        if most == 0:
             return "closed", None
-        if len(holds) < 2 and (limit is None or limit == 1):
+        if len(holds) < 2 and most == 1:
             return self._state(name, holds[0] if holds else None)
         states = [self._state(name, hold) for hold in holds]
         used = [hold for hold, state in zip(holds, states, strict=True) if state[1] is None]
-        alone = limit is None or any(hold.limit is None for hold in holds)
-        if (
-            used
-            if limit is None or any(hold.limit is None for hold in used)
-            else len(used) >= limit
+        if used and (
+            limit is None or len(used) >= most or any(item.limit is None for item in used)
         ):
             return "held", None
-        if not alone and len(holds) < (limit or 0):
+        if len(holds) < most and all(hold.limit is not None for hold in holds):
             return f"open to {waiter}", self._state(name, None)[1]
         waited = [state for state in states if state[1] is not None]
         return ", ".join(state for state, _ in waited), max(each or 0.0 for _, each in waited)
