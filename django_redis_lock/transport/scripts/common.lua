@@ -105,10 +105,11 @@ local function claim(lock, held, now)
   return left
 end
 
--- Claim a permit that was handed off, as claim does a lock. Returns also the end of the last permit.
+-- Claim a permit that was handed off and has not ended, as claim does a lock. Returns also the end of
+-- the last permit.
 local function claim_permit(lock, permits, held, now)
   local value, left = unmarked(held, now)
-  if value and left > 0 then
+  if value then
     local token, rest = string.match(value, '^(%S+) (.*)$')
     redis.call('HSET', permits, token, rest)
     redis.call('ZADD', lock, now + left, token)
