@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -157,7 +158,8 @@ class _Store:
                 return self._give(key, token, request.lease_ms, request.record)
         if held is not None:
             return [held.fence, held.ttl_ms, _now_ms()]
-        ttl_ms = min((each.ttl_ms for each in self._live(key).values()), default=-1)
+        first = min(self._live(key).values(), key=attrgetter("end"), default=None)
+        ttl_ms = -1 if first is None else first.ttl_ms
         return [0, ttl_ms, _now_ms(), self._join(key, request, call.channel) if call.channel else 0]
 
     def _join(self, key: _Key, request: Request, channel: str) -> int:

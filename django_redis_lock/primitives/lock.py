@@ -386,11 +386,16 @@ class Lock(Held, Handle):
         request = Request(self.name, lease.token, lease.timeout, record)
         request.shared = lease.shared = True  # or it may be, if no answer comes
         call = calls.TakeOver(request, token_id(lease.token.encode()))
-        shared = call.lease((yield from ask(call)))
+        lease.version += 1
+        lease.being_set |= {call}
+        lease.deadline = min(lease.deadline, monotonic() + request.lease_ms / 1000)
+        try:
+            shared = call.lease((yield from ask(call)))
+        finally:
+            lease.being_set -= {call}
         if shared is None:
             lease.lost = True
             raise (yield from report_losses([(self, lease)], self.backend, GONE))
-        lease.version += 1
         lease.fence, lease.deadline = shared.fence, shared.deadline
         if lease.timeout is None:
             yield from set_leases([self], lambda lease: -1)

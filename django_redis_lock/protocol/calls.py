@@ -208,7 +208,8 @@ class Inspect(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Peek(Call):
-    """Read the value of a lock, ``None`` if it is free; or the tokens that share it."""
+    """Read the value of a lock, ``None`` if it is free; or the tokens that share it, each followed
+    by the end of its lease (ms of the server's clock)."""
 
     name: str
     shared: bool = False

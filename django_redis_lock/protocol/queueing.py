@@ -71,6 +71,9 @@ def _wait_for_turn(
         if lease is not None:
             left = -1 if lease.deadline == math.inf else int(lease.remaining * 1000)
             schedule.plan(call.sent_at + hub.next_poll(left), version)  # for the others
+            if lease.shared:  # of which one may have a lease that ends sooner
+                hub.leave(waiter)
+                hub.poll_soon(request.name)
             return lease
         minus_fence, ttl_ms, now_ms, kind = answer
         if kind % 3 == 0 and request.max_waiters is not None:
@@ -79,8 +82,9 @@ def _wait_for_turn(
         held_at = call.sent_at, now_ms
         hub.note_server_ms(now_ms)
         schedule.polled(*held_at)
-        # A waiter that peeks found the lock free, and may have got it for another one.
-        pause = 0.0 if for_all and hub.peeks else hub.next_poll(ttl_ms, foreign=kind >= 3)
+        # A waiter that peeks found the lock free, and may have got it for another one. Without an
+        # end it is not new, or nobody has a permit, and there are none.
+        pause = 0.0 if for_all and hub.peeks and ttl_ms >= 0 else hub.next_poll(ttl_ms, foreign=kind >= 3)
         due = call.sent_at + pause
         if hub.peeks and not for_all:  # it did not see for which waiter here the lock is
             due = min(due, schedule.due)
@@ -139,16 +143,14 @@ def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     if began - schedule.polled_at > POLL_EVERY:
         return True  # else the queue expires
     try:
-        value = yield from ask(Peek(waiter.name, waiter.shared, until=waiter.until))
+        value = yield from _peek(waiter, waiter.shared)
     except LockUnavailable:
         return True
-    except LockError:  # shared by others while it waits to have it alone, or the reverse
-        value = b""
     if (monotonic() - schedule.peeked(began)) * 1000 > hub.claim_ms:
         hub.notify_all(waiter.name)  # some turns may have come and gone
     if value is None or value == []:
         return True
-    holders = value if isinstance(value, list) else [value.partition(b" ")[0]]
+    holders = value[::2] if isinstance(value, list) else [value.partition(b" ")[0]]
     tokens = [token.decode(errors="replace") for token in holders]
     here = [token for token in tokens if hub.notify(token)]
     if not here and _is_overdue(hub, value):
@@ -157,11 +159,23 @@ def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
     return waiter.token in tokens
 
 
+def _peek(waiter: LocalWaiter, shared: bool, *, again: bool = False) -> Steps[Any]:
+    try:
+        return (yield from ask(Peek(waiter.name, shared, until=waiter.until)))
+    except LockUnavailable:
+        raise
+    except LockError:  # shared by others while it waits to have it alone, or the reverse
+        return b"" if again else (yield from _peek(waiter, not shared, again=True))
+
+
 def _is_overdue(hub: Hub, value: Any) -> bool:
-    """Whether a lock was handed off and not claimed in time, so that it can be taken back."""
-    found = _UNCLAIMED.search(value) if isinstance(value, bytes) else None
+    """Whether a lock was handed off and not claimed in time, or a permit has ended."""
     now_ms = hub.server_ms()
-    return found is not None and (now_ms is None or now_ms >= int(found[1]))
+    if isinstance(value, list):
+        ends = [float(end) for end in value[1::2]]
+    else:
+        ends = [float(found[1]) for found in [_UNCLAIMED.search(value)] if found]
+    return any(now_ms is None or now_ms >= end for end in ends)
 
 
 def _poll(

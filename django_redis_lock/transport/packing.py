@@ -263,7 +263,7 @@ class Packing:
 
     def _encode_peek(self, call: calls.Peek) -> _Encoded:
         key = self.lock_prefix + call.name
-        return (PERMITS, [key], ["0", "-1"]) if call.shared else (GET, [key], [])
+        return (PERMITS, [key], ["0", "-1", "WITHSCORES"]) if call.shared else (GET, [key], [])
 
     def _encode_read_index(self, call: calls.ReadIndex) -> _Encoded:
         return INDEX, [self.index_key], [call.start, call.after.hex(), str(call.count)]

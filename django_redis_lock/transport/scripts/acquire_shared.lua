@@ -6,7 +6,8 @@ if redis.call('EXISTS', KEYS[2]) == 0 then
   local now = math.floor(moment / 1000)
   local holders = redis.pcall('ZCARD', KEYS[1]) -- an error if one has the lock alone
   if type(holders) == 'number' and holders < limit_of(ARGV[4], ARGV[3])
-      and (holders == 0 or redis.call('ZCOUNT', KEYS[1], '-inf', now) == 0) then
+      and (holders == 0 or redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. now) == 0
+        and not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
     return give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment)
   end
 end

@@ -105,10 +105,11 @@ local function claim(lock, held, now)
   return left
 end
 
--- Claim a permit that was handed off, as claim does a lock. Returns also the end of the last permit.
+-- Claim a permit that was handed off and has not ended, as claim does a lock. Returns also the end of
+-- the last permit.
 local function claim_permit(lock, permits, held, now)
   local value, left = unmarked(held, now)
-  if value and left > 0 then
+  if value then
     local token, rest = string.match(value, '^(%S+) (.*)$')
     redis.call('HSET', permits, token, rest)
     redis.call('ZADD', lock, now + left, token)
@@ -204,9 +205,9 @@ end
 -- the caller, who needs no message; `taken_back` tells that the lock was granted to another, who did
 -- not claim it.
 -- Returns how many have the lock then, infinity for one who has it alone, and whether others wait
--- for them. If no one has it, the caller may overwrite or delete it. A queue that was emptied is not
--- touched again: in a cluster that is moving the slot a key that does not exist is taken to be on
--- the other node, and the script would fail halfway.
+-- for them, or the caller is one of them. If no one has it, the caller may overwrite or delete it. A
+-- queue that was emptied is not touched again: in a cluster that is moving the slot a key that does
+-- not exist is taken to be on the other node, and the script would fail halfway.
 local function hand_off(name, own, taken_back, holders)
   holders = holders or 0
   local left = redis.call('LLEN', KEYS[2])
@@ -216,11 +217,11 @@ local function hand_off(name, own, taken_back, holders)
   local before = holders == 0 and left > 1 and redis.call('PTTL', KEYS[1]) or -1
   local now = clock()
   local now_ms = math.floor(now / 1000)
-  local seen = read_seen(taken_back) -- usually nil
+  local seen, served = read_seen(taken_back), false -- usually nil
   for i = 1, left do
     local entry = next_awake(name, own, seen, now_ms, taken_back, holders)
     if not entry then
-      return holders, entry == nil
+      return holders, entry == nil or served
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
@@ -230,6 +231,7 @@ local function hand_off(name, own, taken_back, holders)
       local shared = limit_of(name, record)
       if token == own then
         grant(name, token, lease, record, now, holders)
+        served = true
       else
         local fence = offer(name, token, lease, record, channel, due, now, holders)
         received = notify(
@@ -252,7 +254,7 @@ local function hand_off(name, own, taken_back, holders)
       end
     end
   end
-  return holders
+  return holders, served
 end
 
 -- Take the lock back from a process that did not claim it in time, because it does not run or does
@@ -282,17 +284,20 @@ end
 -- Remove the permits that have ended. Returns how many are left, and whether one was taken back, as
 -- take_back does it. Raises an error if the lock is not held by permits.
 local function purge(name, asking, now)
-  local taken_back = false
-  local ended = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now)
-  for i = #ended, 1, -1 do -- they return to the head of the queue in order
-    local value = redis.pcall('HGET', KEYS[7], ended[i])
-    remove_permit(ended[i])
+  local unclaimed = {}
+  for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now)) do
+    local value = redis.pcall('HGET', KEYS[7], token)
+    remove_permit(token)
     if type(value) == 'string' and string.find(value, '^%d+ {"unclaimed":"') then
-      take_back(name, ended[i] .. ' ' .. value, asking, now)
-      taken_back = true
+      table.insert(unclaimed, {tonumber(string.match(value, '^%d+')), token .. ' ' .. value})
     end
   end
-  return redis.call('ZCARD', KEYS[1]), taken_back
+  -- The last comes first, so that all are at the head of the queue in order.
+  table.sort(unclaimed, function(one, other) return one[1] > other[1] end)
+  for _, each in ipairs(unclaimed) do
+    take_back(name, each[2], asking, now)
+  end
+  return redis.call('ZCARD', KEYS[1]), #unclaimed > 0
 end
 
 -- Leave the waiters of a lock that is shared, and hand it off: without this entry, or that of an
@@ -302,7 +307,9 @@ local function leave(name, entry)
     redis.call('LREM', KEYS[2], 1, entry)
   end
   local holders, taken_back = purge(name, '', math.floor(clock() / 1000))
-  hand_off(name, '', taken_back, holders)
+  if hand_off(name, '', taken_back, holders) == 0 then
+    redis.call('DEL', KEYS[1]) -- as it may have been offered to the dead
+  end
   return 0
 end
 

@@ -22,7 +22,7 @@ for i = 3, #KEYS, 3 do
       return held
     end
     local name = string.sub(KEYS[i], ARGV[1] + 1)
-    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], '(' .. now, '+inf', 'WITHSCORES')
+    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], now, '+inf', 'WITHSCORES')
     held = #held > 0 and -- an error has no items
       {redis.call('HGET', KEYS[2], name), held, redis.pcall('HGETALL', KEYS[i + 2])}
   end

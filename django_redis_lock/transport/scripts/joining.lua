@@ -59,11 +59,16 @@ local function join(now)
 end
 
 -- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
-local held, holder, fence, due
+local held, holder, fence, due, score
+local holders, taken_back, ttl, last = 0, false, nil, nil
 local function read(shared)
   if shared then
-    local value = redis.call('HGET', KEYS[7], ARGV[1])
+    score = holders > 0 and redis.call('ZSCORE', KEYS[1], ARGV[1])
+    local value = score and redis.call('HGET', KEYS[7], ARGV[1])
     held = value and ARGV[1] .. ' ' .. value
+    if score and not value then -- one of the two keys was lost
+      holders = holders - redis.call('ZREM', KEYS[1], ARGV[1])
+    end
   else
     held = redis.pcall('GET', KEYS[1])
     if type(held) == 'table' then
@@ -77,7 +82,6 @@ end
 
 local now = math.floor(moment / 1000)
 redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not silent
-local holders, taken_back, ttl, last = 0, false, nil, nil
 local shared = read(false)
 if shared then
   holders, taken_back = purge(ARGV[4], ARGV[5], now) -- an error if another program has written it
@@ -111,7 +115,7 @@ if holder == ARGV[1] then
   elseif ARGV[8] == '1' then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
-  ttl = ttl or (shared and left_of(redis.call('ZSCORE', KEYS[1], holder), now))
+  ttl = ttl or (shared and left_of(score, now))
   return string.format('%s %.0f %.0f', fence, ttl or redis.call('PTTL', KEYS[1]), now)
 end
 local kind = (shared or holder) and 0 or 3

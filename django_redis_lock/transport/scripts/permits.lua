@@ -1,6 +1,6 @@
 -- include base
 -- A lock that several hold together. Each has a permit:
--- KEYS[1] their tokens, scored by the ends of their leases (ms),
+-- KEYS[1] their tokens, scored by the last ms of their leases, as the end of a key is,
 -- KEYS[7] the rest of each value by token: "fence record",
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
 -- A record that begins with {"limit":N asks for one of N permits, and with {"limit":null for one of
@@ -58,9 +58,16 @@ end
 
 -- Remove a permit; returns how many are left.
 local function remove_permit(token)
-  redis.call('ZREM', KEYS[1], token)
+  local left = redis.call('ZCARD', KEYS[1]) - redis.call('ZREM', KEYS[1], token)
+  if left == 0 then
+    redis.call('DEL', KEYS[7])
+    return 0
+  end
   redis.call('HDEL', KEYS[7], token)
-  return redis.call('ZCARD', KEYS[1])
+  if redis.call('PTTL', KEYS[1]) < 0 then -- it may have been the only one without end
+    expire_permits(KEYS[1], KEYS[7])
+  end
+  return left
 end
 
 -- Return how many ms a score is ahead, -1 if it is infinite or missing.
@@ -71,7 +78,7 @@ end
 -- Return the token of the permit that is held by this token or has this digest.
 local function permit_of(token, digest)
   local now = math.floor(clock() / 1000)
-  for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. now, '+inf')) do
+  for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], now, '+inf')) do
     if each == token or is_held_by_digest(digest, each) then
       return each
     end

@@ -7,14 +7,18 @@
 -- include common
 local now, left = math.floor(clock() / 1000), {}
 
--- Return what is left of the permit of a token, nil if it has none, and how to set that.
-local function permit(lock, permits, token)
+-- Claim the permit of a token. Return what is left of it, nil if there is none.
+local function permit(lock, permits, name, token)
   local score = redis.pcall('ZSCORE', lock, token)
-  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) <= now) then
+  if type(score) ~= 'string' or (score ~= 'inf' and tonumber(score) < now) then
     return nil
   end
   local value = token .. ' ' .. (redis.call('HGET', permits, token) or '')
-  return claim_permit(lock, permits, value, now) or left_of(score, now)
+  local left, last = claim_permit(lock, permits, value, now)
+  if left then
+    redis.pcall('ZADD', KEYS[1], last, name)
+  end
+  return left or left_of(score, now)
 end
 
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
@@ -25,7 +29,7 @@ for i = 1, #ARGV / 3 do
   local held, ttl = redis.pcall('GET', lock), nil
   local shared = type(held) == 'table'
   if shared then
-    ttl = permit(lock, permits, token)
+    ttl = permit(lock, permits, name, token)
   elseif held and holds(token, held) and (claim(lock, held, now) or 1) > 0 then
     ttl = redis.call('PTTL', lock)
   end
