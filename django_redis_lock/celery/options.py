@@ -16,6 +16,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
     LONGEST_LEASE,
+    MOST_AT_ONCE,
     Default,
     check_timeout,
     check_wait,
@@ -67,7 +68,7 @@ class Options:
     supersede_for: float = 10.0
     on_unavailable: OnUnavailable = "raise"
     using: str = "default"
-    concurrency: int = 1
+    concurrency: int | Callable[..., int] = 1
 
     def __post_init__(self) -> None:
         for name, choices in (("scope", SCOPES), ("on_unavailable", get_args(OnUnavailable))):
@@ -89,7 +90,8 @@ class Options:
         self.at_least_for = _seconds("at_least_for", self.at_least_for)
         self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
         self.supersede_for = _seconds("supersede_for", self.supersede_for)
-        _check_whole("concurrency", self.concurrency, 1)
+        if not callable(self.concurrency):
+            check_concurrency(self.concurrency, 1)
 
     @property
     def longest_wait(self) -> float | None:
@@ -184,6 +186,14 @@ def _check_whole(name: str, value: Any, least: int) -> None:
         raise TypeError(f"{name}={value!r} must be a whole number.")
     if value < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
+
+
+def check_concurrency(value: Any, least: int) -> int:
+    """Return how many may run at once. Raises ``TypeError`` or ``ValueError``."""
+    _check_whole("concurrency", value, least)
+    if value > MOST_AT_ONCE:
+        raise ValueError(f"concurrency={value!r} must be at most {MOST_AT_ONCE}.")
+    return int(value)
 
 
 def _listed(values: Sequence[str]) -> str:
