@@ -49,7 +49,9 @@ from tests.tools.celery_worker import (
 
 @pytest.mark.parametrize("failures", [2, 9])
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
+@pytest.mark.parametrize(
+    "table", [tasks.retrying, tasks.autoretrying, tasks.beside], ids=["self", "auto", "beside"]
+)
 def test_retries_are_one_chain(
     client: redis.Redis,
     worker: Worker,
