@@ -31,13 +31,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import (
-    ALONE,
-    MAX_NAME_LENGTH,
-    Default,
-    Sharing,
-    check_name,
-)
+from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
 
 FAMILY = secrets.token_hex(8)
@@ -226,9 +220,9 @@ class GuardedCall:
         """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name]))
 
-    def share_as(self, holder: Holder) -> None:
-        """Share the lock as well if a holder, to take over from, shares it since an old deploy."""
-        if holder.shared and not self.sharing.shared:
+    def share_as(self, holder: Holder | None) -> None:
+        """Share the lock if a holder, to take over from, does so since an earlier deploy."""
+        if holder and holder.shared and not self.sharing.shared:
             self.sharing = Sharing(shared=True, limit=1)
 
 

@@ -85,7 +85,7 @@ class KeyMaker:
         """
         bound = self._bound(*args, **kwargs)
         if callable(self._key):
-            made = self.called(self._key, normal(args), normal(kwargs))
+            made = self.called(self._key, args, kwargs)
             if not isinstance(made, str) or _ADDRESS.search(made):
                 raise TypeError(
                     f"The key of task {task_name} must be a str that is the same in every "
@@ -104,17 +104,16 @@ class KeyMaker:
             return self._joined(self._unique_on, task_name, values)
         return task_name
 
-    def called(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
-        """Return what a function makes of a call's arguments, which are in their normal form."""
+    def called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what a function makes of a call's arguments in their normal form."""
+        args, kwargs = normal(args), normal(kwargs)
         if self._as_models is not None:
             given = self._as_models(args, kwargs)
             bound = self._signature.bind(*given[0], **given[1])
             # What was given by name has moved to its position.
             named = {**bound.arguments, **bound.kwargs}
             args, kwargs = bound.args[: len(args)], {name: named[name] for name in kwargs}
-        return function(*args, **kwargs)
+        return make(*args, **kwargs)
 
     def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
         made = self._format(values)

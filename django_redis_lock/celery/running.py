@@ -99,7 +99,7 @@ def current_lock(task: Any = None) -> TaskLock | None:
 class Run(GuardedCall):
     """A call by a worker or an eager one, with a ``request``; or a direct call, without.
 
-    Passes on the exceptions of ``make_key``; the message ends then and gives up its reservation.
+    Passes on what ``guard`` raises; the message ends then and gives up its reservation.
     """
 
     lock: TaskLock | None = None
@@ -120,15 +120,9 @@ class Run(GuardedCall):
     first_until = 0.0
     _handle: TaskLock | None = None
 
-    def __init__(
-        self,
-        options: Options,
-        make_key: Callable[..., str],
-        make_limit: Callable[..., int],
-        task: Any,
-        arguments: Arguments,
-    ) -> None:
-        request = self.request = _request_of(task)
+    def __init__(self, guard: Any, task: Any, arguments: Arguments) -> None:
+        request, options = _request_of(task), guard.options
+        self.request = request
         super().__init__(options, task, request and request.id, arguments)
         if request is not None:
             self.slip = slip_in(request)
@@ -142,9 +136,9 @@ class Run(GuardedCall):
         self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
         """Whether its message says nothing about its lock, which only one may have."""
         try:
-            self.key = make_key(task, *arguments)
+            self.key = guard.key(task, *arguments)
             if options.concurrency != 1:
-                self.sharing = Sharing(shared=True, limit=make_limit(task, *arguments))
+                self.sharing = guard.sharing(task, *arguments)
         except BaseException:
             self._try_to_give_up_reservation()
             raise
@@ -678,8 +672,7 @@ def enter(run: Run) -> Entry:
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
 
-    That is the lock or one of its holders, of which there are none if nobody may share it now. It
-    says nothing if the lock came free just now.
+    That is the lock or one of its holders, if there are any. It says nothing of what is free now.
     """
     if run.slip.duplicate_of is not None:
         return {ANY}, run.slip.duplicate_of
@@ -691,8 +684,7 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
         return {FREE}, lock
     holders = run.holders()
     own = run.among(holders)
-    if own is not None:
-        run.share_as(own)
+    run.share_as(own)
     # A run that sent it may have left it the lock since ``_adopt``.
     just_now = not holders and (first or not run.sharing.shared)
     if just_now or (own is not None and own.token_id == run.slip.ticket):
@@ -700,8 +692,7 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
     run.first, facts = None, {OTHER}
-    by_runs = (one for one in holders if not is_for_message(one))
-    holder = own or next(by_runs, next(iter(holders), None))
+    holder = own or min(holders, key=is_for_message, default=None)  # a run, if there is one
     if run.has_succeeded():
         facts = {DONE}
     elif holder and is_for_message(holder) and in_worker():  # then no run has a permit
@@ -729,11 +720,8 @@ def _adopt(run: Run) -> TaskLock | None:
 
 
 def _take(run: Run, *, first: bool) -> TaskLock | None:
-    """Take the lock if it is free, and not shared by another delivery of this task.
-
-    One that seems to be the only delivery looks for others only when it has the lock.
-    """
-    only = first and run.slip is NO_SLIP and not run.redelivered
+    """Take the lock if it is free, and not shared by another delivery of this task."""
+    only = first and run.slip is NO_SLIP and not run.redelivered  # it seems; so it looks afterwards
     if run.sharing.shared and not only and run.among(run.holders()):
         return None
     lock = run.lock_of_run()
@@ -742,11 +730,9 @@ def _take(run: Run, *, first: bool) -> TaskLock | None:
 
 def _is_first(run: Run, lock: TaskLock) -> bool:
     """Whether no other delivery of this task got a permit before; otherwise release this one."""
-    if not run.sharing.shared or run.task_id is None:
-        return True
-    fence = lock.fence
-    for holder in run.holders():
-        if holder.task_id == run.task_id and (holder.fence or 0) < fence:
+    if run.sharing.shared and run.task_id is not None:
+        fence = lock.fence
+        if any(one.task_id == run.task_id and (one.fence or 0) < fence for one in run.holders()):
             lock.release()
             return False
     return True

@@ -35,7 +35,7 @@ from django_redis_lock.celery.private import delays_by_whole_seconds, execution_
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import ALONE, Sharing
+from django_redis_lock.support.arguments import ALONE
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -70,7 +70,7 @@ class Sending(GuardedCall):
             for known in (self._message, self._timing):
                 known.update(countdown=math.ceil(delay), eta=None)
 
-    def send(self, make_key: Callable[..., str], make_limit: Callable[..., int]) -> Any:
+    def send(self, guard: Any) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self.task, self._message
         task_id = message.get("task_id")
@@ -89,7 +89,7 @@ class Sending(GuardedCall):
         self.slip = Slip(self.task_id, sent=sent)
         if run is None and self.options.scope == "run":
             return self._publish_with(self.slip) if sent else self._publish(**message)
-        result = self._send_guarded(make_key, make_limit, run)
+        result = self._send_guarded(guard, run)
         if run is not None:
             run.followed = True
         return result
@@ -110,17 +110,14 @@ class Sending(GuardedCall):
             return bool(self._message.get("task_id")) or goes_on
         return self.slip.sent != sent_of(holder) and goes_on
 
-    def _send_guarded(
-        self, make_key: Callable[..., str], make_limit: Callable[..., int], run: Run | None
-    ) -> Any:
+    def _send_guarded(self, guard: Any, run: Run | None) -> Any:
         options = self.options
         try:
-            self.key = make_key(self.task, *self.arguments)
+            self.key = guard.key(self.task, *self.arguments)
             follows = run is not None and run.has_key(self.key, options)
             reserves = not follows and options.scope != "run"
             if reserves and options.scope == "queue_and_run" and options.concurrency != 1:
-                limit = make_limit(self.task, *self.arguments)
-                self.sharing = Sharing(shared=True, limit=limit)
+                self.sharing = guard.sharing(self.task, *self.arguments)
             lock, holder = self._take_reservation() if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
@@ -161,10 +158,9 @@ class Sending(GuardedCall):
                 continue  # it was released just now
             ended = next(filter(self._has_ended, holders), None)
             if ended is not None:
-                self.share_as(ended)
-                lock.sharing = ALONE if name == place else self.sharing
                 if lock.take_over(ended.token_id):
                     return lock, None
+                self.share_as(ended)
                 continue
             own = next((one for one in holders if one.task_name == self.task.name), None)
             by_tasks = not holders or any(one.task_id for one in holders)

@@ -21,7 +21,6 @@ from django_redis_lock.celery import (
 from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
-from django_redis_lock.support.arguments import Sharing
 
 SIGNALS = {
     "skipped": task_skipped,
@@ -116,8 +115,7 @@ def key_locks(task: Any, task_id: str | None = None) -> GuardedCall:
     """Return the locks of a task of a consumer; its key is the name of the app."""
     call = GuardedCall(getattr(task, GUARD).options, task, task_id, key=task.app.main)
     if call.options.concurrency != 1:
-        limit = getattr(task, GUARD).limit(task, (), {})
-        call.sharing = Sharing(shared=True, limit=limit)
+        call.sharing = getattr(task, GUARD).sharing(task, (), {})
     return call
 
 

@@ -521,6 +521,24 @@ def test_delivery_gives_way_to_one_that_got_a_permit_before(
     assert is_free(task)
 
 
+def test_delivery_that_comes_again_takes_no_permit_beside_the_first(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment, in which another instance would be a duplicate."""
+    task = consumer.task(body, concurrency=2)
+    message = consumer.send(task)
+    consumer.when["waiting"] = held(task, id_of(message)).release
+    beside, acquire = [], TaskLock.acquire
+
+    def note(self: TaskLock, **how: Any) -> bool:
+        beside.extend(key_locks(task).holders())
+        return acquire(self, **how)
+
+    monkeypatch.setattr(TaskLock, "acquire", note)
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    assert not beside
+
+
 def test_of_two_deliveries_that_waited_only_one_runs(consumer: Consumer) -> None:
     """Though there are permits for both when their turn comes."""
     task = consumer.task(body, on_conflict="wait", concurrency=2, blocking_timeout=LONG)
