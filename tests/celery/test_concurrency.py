@@ -9,8 +9,9 @@ from celery.exceptions import Retry
 
 from django_redis_lock import locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning
+from django_redis_lock.celery.key_locks import Slip
 from tests.apps.celery.app import SCOPES
-from tests.celery.consumer import Consumer, body, id_of
+from tests.celery.consumer import Consumer, body, id_of, slip_of
 
 
 def test_number_is_made_of_the_arguments_of_each_call(consumer: Consumer) -> None:
@@ -108,7 +109,9 @@ def test_nobody_runs_while_the_number_is_0(
         numbers[0] = 0
     else:
         backend.set_limit(key, 0)
-    result = consumer.deliver(consumer.send(task))
+    message = consumer.send(task)
+    message.headers |= Slip(id_of(message), wait_until=1).header()  # by which clock, is not known
+    result = consumer.deliver(message)
     if isinstance(outcome, dict):
         assert {**result, **outcome, "holder": None} == result
     else:
@@ -141,6 +144,17 @@ def test_message_that_is_sent_while_the_number_is_0(consumer: Consumer, policy: 
     backend.set_limit(key, None)
     assert consumer.message() is None
     assert not list(backend.holders(f"{key}*"))
+
+
+def test_message_without_its_place_comes_again_while_the_number_is_0(consumer: Consumer) -> None:
+    """As if another instance ran."""
+    task = consumer.task(body, concurrency=2, scope="queue")
+    backend, message = locks["locmem"], consumer.send(task)
+    backend.force_release(slip_of(message).lock)
+    backend.set_limit(consumer.app.main, 0)
+    assert isinstance(consumer.deliver(message), Retry)
+    backend.set_limit(consumer.app.main, None)
+    assert consumer.deliver() == "ran"
 
 
 def test_permit_rests_after_a_short_run(consumer: Consumer) -> None:

@@ -86,6 +86,18 @@ def test_waiting_message_runs_once_and_leaves_nothing(
     assert not list(locks[using].holders(f"{consumer.app.main}*"))
 
 
+@pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
+def test_place_of_a_message_that_has_ended_is_taken_over(
+    consumer: Consumer, before: str, after: str, place: str, _: int, using: str
+) -> None:
+    """By the next call, in whatever form it was taken."""
+    task = deploy(consumer, before, scope=QUEUE_AND_RUN, using=using)
+    for _each in range(int(before.partition(" ")[0])):
+        task.backend.store_result(id_of(consumer.send(task)), None, "REVOKED")
+    task = deploy(consumer, after, scope=QUEUE_AND_RUN, using=using)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+
+
 @pytest.mark.parametrize(("before", "after", "_", "most"), ROWS)
 def test_so_many_run_at_most(
     consumer: Consumer, before: str, after: str, _: str, most: int, using: str

@@ -241,8 +241,14 @@ def test_call_does_what_the_page_says(
 def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(consumer: Consumer) -> None:
     task = consumer.task(body, on_conflict="wait", concurrency=2)
     message, run = held(task, "message", state=QUEUED), held(task, "run")
-    consumer.when["waiting"] = run.release
+
+    def release() -> None:
+        eventually(lambda: waiters(task.app.main, "locmem") == 1, "a waiter")
+        run.release()
+
+    releasing = Background(release)
     assert consumer.deliver(consumer.send(task)) == "ran"
+    releasing.outcome()
     ((_, news),) = consumer.notified
     assert news["holder"].task_id == "run"
     message.ensure_held()
@@ -527,7 +533,8 @@ def test_delivery_that_comes_again_takes_no_permit_beside_the_first(
     """Not for a moment, in which another instance would be a duplicate."""
     task = consumer.task(body, concurrency=2)
     message = consumer.send(task)
-    consumer.when["waiting"] = held(task, id_of(message)).release
+    other = held(task, id_of(message))
+    monkeypatch.setattr(time, "sleep", lambda _: other.remaining and other.release())
     beside, acquire = [], TaskLock.acquire
 
     def note(self: TaskLock, **how: Any) -> bool:
@@ -965,7 +972,11 @@ def stop(consumer: Consumer) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "how", ["by a policy", "in time", "among several", "in the queue", "behind its id"]
+    "how",
+    [
+        *("by a policy", "in time", "among several", "in the queue"),
+        *("behind its id", "beside its id"),
+    ],
 )
 def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how: str) -> None:
     """The message goes back with its place, and runs when its turn comes."""
@@ -975,9 +986,10 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
         "among several": {"concurrency": 2},
         "in the queue": {"scope": "queue"},
         "behind its id": {},
+        "beside its id": {"concurrency": 2},
     }[how]
     task = consumer.task(body, on_conflict={"run": "wait"}, **guard)
-    if how == "behind its id":
+    if how.endswith("its id"):
         first, message = twins(consumer, task)
         locks_of_others = [first]
     else:
