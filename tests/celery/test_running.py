@@ -238,7 +238,10 @@ def test_call_does_what_the_page_says(
     assert consumer.ended == ["ack"]
 
 
-def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(consumer: Consumer) -> None:
+def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(
+    consumer: Consumer, turns: list[float]
+) -> None:
+    """In the queue, until it has a permit."""
     task = consumer.task(body, on_conflict="wait", concurrency=2)
     message, run = held(task, "message", state=QUEUED), held(task, "run")
 
@@ -251,6 +254,7 @@ def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(consumer: 
     releasing.outcome()
     ((_, news),) = consumer.notified
     assert news["holder"].task_id == "run"
+    assert len(turns) == 1
     message.ensure_held()
 
 
