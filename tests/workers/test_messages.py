@@ -33,11 +33,16 @@ from tests.workers.conftest import (
     waiting,
 )
 
-both_scopes = pytest.mark.parametrize("task", [tasks.queued, tasks.whole], ids=["queue", "whole"])
+both_scopes = pytest.mark.parametrize(
+    "task",
+    [tasks.queued, tasks.whole, tasks.whole_several],
+    ids=["queue", "whole", "whole, several"],
+)
 
 
 def place_of(task: Any, what: str) -> str:
-    return what if task is tasks.whole else f"{what}~~queued:{task.name}"
+    whole = task in (tasks.whole, tasks.whole_several)
+    return what if whole else f"{what}~~queued:{task.name}"
 
 
 def runs_anew(client: redis.Redis, task: Any, what: str, dropped: Any) -> None:

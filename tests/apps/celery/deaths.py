@@ -100,5 +100,6 @@ fixed = define("fixed", 1)
 proxied = define("proxied", using="proxied")
 queued = define("queued", scope="queue", queue_timeout=60)
 whole = define("whole", scope="queue_and_run", queue_timeout=60)
+whole_several = define("whole_several", scope="queue_and_run", queue_timeout=60, concurrency=2)
 patient = define("patient", scope="queue", on_conflict={"run": "wait"}, queue_timeout=60)
 """Waits with a place in the queue for its message to come, and then for the lock of its run."""
