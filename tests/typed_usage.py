@@ -169,7 +169,7 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
     assert_type((holder.lease, holder.max_hold), tuple[float | None, float | None])
     assert_type((holder.host, holder.pid_space), tuple[str | None, str | None])
     assert_type((holder.pid, holder.thread), tuple[int | None, str | None])
-    assert_type(holder.pid_began, int | None)
+    assert_type((holder.pid_began, holder.holders), tuple[int | None, int])
     assert_type((holder.fence, holder.waiters), tuple[int | None, int | None])
     assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
     assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])

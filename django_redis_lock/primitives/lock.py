@@ -27,14 +27,7 @@ from django_redis_lock.primitives.held import (
 )
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
-from django_redis_lock.protocol.lease import (
-    Lease,
-    Request,
-    limit_in,
-    shared_record,
-    token_id,
-    write_record,
-)
+from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
 from django_redis_lock.support.arguments import (
     ALONE,
     DEFAULT,
@@ -289,9 +282,8 @@ class Lock(Held, Handle):
         """Raise ``LockError`` if the caller itself holds the lock, so that it waits in vain."""
         for lease in register.held_here(self.name):
             upgrade = lease.shared and not self.sharing.shared
-            if lease.shared and self.sharing.limit is not None:
-                continue  # another permit may come free
-            if until < math.inf and not upgrade:
+            one_of_several = lease.shared and self.sharing.limit is not None
+            if one_of_several or (until < math.inf and not upgrade):
                 continue
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
@@ -392,7 +384,7 @@ class Lock(Held, Handle):
             )
         if not lease.permit:
             self.backend.require_sharing(self.name)
-            if limit_in(lease.record) is None:
+            if not lease.shared:
                 lease.record = shared_record(lease.record, None)
             left = None if lease.timeout is None else max(lease.remaining, 0.001)
             request = Request(self.name, lease.token, left, lease.record)

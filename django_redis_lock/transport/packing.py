@@ -44,10 +44,7 @@ _INCLUDE = re.compile(r"^( *)-- include (\w+)\n", re.MULTILINE)
 
 
 def _read(name: str, included: set[str]) -> str:
-    """Return the source of a file with the files that it includes, each of them once.
-
-    What is included in a block is known in this block alone.
-    """
+    """Return the source of a file with what it includes, each file once, or once in each block."""
     if name in included:
         return ""
     included.add(name)

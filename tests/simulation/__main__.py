@@ -110,11 +110,11 @@ def _show(tally: Tally) -> None:
     rate = tally.schedules / max(tally.seconds, 0.001)
     steps = tally.steps / max(tally.schedules, 1)
     print(
-        f"{tally.layout:10} {tally.schedules:>9,} schedules, {steps:4.0f} steps each, "
+        f"{tally.layout:14} {tally.schedules:>9,} schedules, {steps:4.0f} steps each, "
         f"{tally.seconds:6.0f} s of CPU ({rate:,.0f}/s), {len(tally.failures)} failed"
     )
     for what, times in sorted(tally.expected.items()):
-        print(f"{'':10}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
+        print(f"{'':14}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
 
 
 def _show_shrunk(name: str, choices: Choices) -> str:
@@ -178,7 +178,7 @@ def _explore(schedules: int) -> int:
         failed |= bool(found.failure)
         depth = "" if found.depth is None else f" of the first {found.depth} choices"
         print(
-            f"{scenario.layout:10} {scenario.about}: all orders{depth}, "
+            f"{scenario.layout:14} {scenario.about}: all orders{depth}, "
             f"{found.schedules:,} schedules, "
             f"{time.monotonic() - began:.0f} s"
             f"{'; ' + found.failure if found.failure else ''}",

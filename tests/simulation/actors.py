@@ -14,6 +14,7 @@ from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.drivers import TIDY_FOR
+from django_redis_lock.support.arguments import ALONE, Sharing
 from tests.simulation.ledger import ROUNDING, Attempt
 from tests.simulation.threads import Killed
 
@@ -38,6 +39,14 @@ TICKET = 2.0
 """Seconds for which a lock is left to whoever has its ticket."""
 
 
+MODES = (Sharing(True), Sharing(True, 2), ALONE, Sharing(True, 1), Sharing(True, 3))
+"""With whom to share a lock."""
+CROWDS = (None, 1, 0, 2)
+"""How many may wait at most."""
+LIMITS = (1, 0, 2, 3)
+"""What an operator sets."""
+
+
 class Interrupted(BaseException):
     """What a signal handler raises."""
 
@@ -59,6 +68,8 @@ class Habits:
     """Whether they take several locks at once."""
     tickets: bool = True
     """Whether they pass locks on."""
+    modes: Sequence[Sharing] = (ALONE,)
+    """With whom they share locks; the first is the usual one."""
 
 
 class Actor:
@@ -96,9 +107,9 @@ class Actor:
         options, patience = self._options()
         self._hold(self._lock(self._name(), **options), patience)
 
-    def use_simply(self, lease: float, patience: float | None) -> None:
+    def use_simply(self, lease: float, patience: float | None, sharing: Sharing = ALONE) -> None:
         """Acquire a lock, hold it for a moment, and release it."""
-        lock = self._lock(self.world.names[0], timeout=lease)
+        lock = self._lock(self.world.names[0], timeout=lease, sharing=sharing)
         attempts = self._acquire(lock, patience)
         if attempts:
             getcurrent().sleep(MOMENT)
@@ -163,11 +174,12 @@ class Actor:
                 self._truly(attempts, lock.release)
         if ticket is not None:
             self.world.tell("{} leaves {} to whoever has the ticket", attempts[0], name)
-            self.world.act(self._some_process(), "heir", lambda heir: heir.take(name, ticket))
+            mode = self._mode(lock.sharing)
+            self.world.act(self._some_process(), "heir", lambda heir: heir.take(name, ticket, mode))
 
-    def take(self, name: str, token_id: str) -> None:
+    def take(self, name: str, token_id: str, mode: Sharing) -> None:
         """Take a lock over from the holder with a token id, and use it."""
-        lock = self._lock(name, timeout=self.habits.leases[0])
+        lock = self._lock(name, timeout=self.habits.leases[0], sharing=mode)
         attempts = self._ask(lock, 0.0, ahead=True)
         if self._answer(attempts, lambda: lock.take_over(token_id)):
             self._use(lock, attempts)
@@ -175,12 +187,12 @@ class Actor:
     def take_from_the_dead(self) -> None:
         """Look who holds a lock, and free it or take it over if that process is dead."""
         name = self._name()
-        holder = self.process.backend.holder(name)
+        holder = self._find_holder(name)
         if holder is None or not holder.pid or not self.world.processes[holder.pid - 1].dead:
             return
         self.world.tell("{} finds the holder of {} dead", self.process, name)
         if self.world.pick(2):
-            self.take(name, holder.token_id)
+            self.take(name, holder.token_id, self._mode(Sharing(holder.shared, holder.limit)))
         else:
             self.process.backend.free(name, holder.token_id)
 
@@ -209,7 +221,7 @@ class Actor:
     def break_lock(self) -> None:
         """Take a lock from its holder, as an operator does."""
         name = self._name()
-        holder = self.process.backend.holder(name)
+        holder = self._find_holder(name)
         if holder is not None:
             getcurrent().sleep(HOLDS[self.world.pick(len(HOLDS))])
             self._break(name, holder.token_id)
@@ -222,12 +234,39 @@ class Actor:
             with contextlib.suppress(LockUnavailable):
                 self._break_if_endless()
                 asked = True
+        if len(self.habits.modes) > 1:
+            self._clear_limits()
 
     def _break_if_endless(self) -> None:
         for name in self.world.names:
-            holder = self.process.backend.holder(name)
-            if holder is not None and holder.ttl is None:
-                self._break(name, holder.token_id)
+            for holder in self.process.backend.holders_of([name]):
+                if holder.ttl is None:
+                    self._break(name, holder.token_id)
+
+    def change_limit(self) -> None:
+        """Set how many may hold a lock together, and clear that later."""
+        name, limit = self._name(), LIMITS[self.world.pick(len(LIMITS))]
+        self.world.tell("{} sets the limit of {} to {}", self.process, name, limit)
+        getcurrent().sleep(MOMENT)  # what was granted before is looked at before
+        with contextlib.suppress(LockUnavailable):
+            self.process.backend.set_limit(name, limit, by="operator")
+        self._clear_limits()
+
+    def _clear_limits(self) -> None:
+        cleared = 0
+        while cleared < 2:  # a call that set one may come late
+            getcurrent().sleep(UNTIL_NOTICED)
+            with contextlib.suppress(LockUnavailable):
+                for limit in self.process.backend.limits():
+                    self.process.backend.set_limit(limit.name, None)
+                cleared += 1
+
+    def _find_holder(self, name: str) -> Any:
+        """Return one of the holders of a lock, ``None`` if it is free."""
+        holders = list(self.process.backend.holders_of([name]))
+        if not holders:
+            return None
+        return holders[self.world.pick(len(holders))] if len(holders) > 1 else holders[0]
 
     def _break(self, name: str, token_id: str) -> None:
         self.world.tell("{} breaks {}", self.process, name)
@@ -288,13 +327,27 @@ class Actor:
         lease = lock._locks()[0]._lease.timeout
         for _ in range(1 + pick(2)):
             getcurrent().sleep(HOLDS[pick(len(HOLDS))])
-            what = pick(4, 0.4)
+            what = pick(5 if len(self.habits.modes) > 1 else 4, 0.4)
             if what == 1:
                 self._truly(attempts, lock.ensure_held)
             elif what == 2 and lease is not None:
                 self._truly(attempts, lock.reacquire, lease)
             elif what == 3 and lease is not None:
                 self._shorten(lock, attempts)
+            elif what == 4:
+                for each in attempts:
+                    self._downgrade(each)
+
+    def _downgrade(self, attempt: Attempt) -> None:
+        """Share a lock from here on, as most do, unless another handle has it, too."""
+        lock, lease = attempt.lock, attempt.lock._lease
+        if lease is None or lease.entries > 1 or lock.sharing.shared:
+            return
+        before = lease.fence, lease.shared
+        self._truly([attempt], lock.downgrade)
+        self.world.tell("{} shares {} from now on", attempt, attempt.name)
+        if not (lease.lost or before[1]) and lease.fence <= before[0]:
+            raise self._breaks("RisingFences", f"{attempt} had {before[0]}, and has {lease.fence}")
 
     def _shorten(self, lock: Any, attempts: list[Attempt]) -> None:
         try:
@@ -375,7 +428,15 @@ class Actor:
             options["auto_renew"] = bool(pick(2, 0.6))
         if len(habits.schemes) > 1:
             options["wait"] = habits.schemes[pick(len(habits.schemes))]
+        if len(habits.modes) > 1:
+            crowd = CROWDS[pick(len(CROWDS), 0.2)]
+            options["sharing"] = habits.modes[pick(len(habits.modes))]._replace(max_waiters=crowd)
         return options, PATIENCE[pick(len(PATIENCE), 0.5)]
+
+    def _mode(self, usual: Sharing) -> Sharing:
+        """Return with whom to share a lock that somebody has left."""
+        modes = (usual, *self.habits.modes)
+        return modes[self.world.pick(len(modes), 0.3)] if len(modes) > 2 else usual
 
     def _lock(self, name: str, **options: Any) -> Lock:
         return Lock(lambda: getcurrent().process.backend, name, **options)

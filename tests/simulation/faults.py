@@ -13,6 +13,7 @@ from django_redis_lock.protocol.waiting import Schedule
 from tests.simulation.actors import Interrupted
 from tests.simulation.loops import Tasklet
 from tests.simulation.network import Fate, Site
+from tests.simulation.server import Scores
 from tests.simulation.slots import Node
 from tests.simulation.world import Thread, World
 
@@ -34,6 +35,7 @@ MISSED = 1.0
 """Seconds for which some servers of a quorum can't be reached, and the others grant locks."""
 FORGOT = "a server lost data"
 EVICTED = "a server evicted a key"
+MOVED = "a slot moved to a server whose clock was ahead"
 STEPPED = "a server's clock was stepped"
 
 
@@ -99,6 +101,14 @@ def _interrupt(world: World, thread: Thread) -> None:
     # If it was its turn to poll, another waiter of the process polls a second later.
     thread.process.disturb(world.machine.now + Schedule.TURN)
     thread.interrupt(Interrupted(world.machine.now), leave)
+
+
+def change_limit(world: World) -> bool:
+    """Let an operator set how many may hold a lock together."""
+    running = [item for item in world.processes if not item.dead]
+    process = running[world.pick(len(running))]
+    world.act(process, "operator", lambda operator: operator.change_limit())
+    return True
 
 
 def break_lock(world: World) -> bool:
@@ -287,12 +297,20 @@ def move_slot(world: World) -> bool:
     source.begin_to_move(slot, target)
     seconds = PAUSES[world.pick(2)]
 
+    def excuse_those_who_share() -> None:
+        """Note that permits end sooner there: their leases are told by the server's clock."""
+        for attempt in world.ledger.attempts:
+            if attempt.name == name and attempt.limit is not None and target.offset > source.offset:
+                attempt.excuse = attempt.excuse or MOVED
+
     def move_some() -> None:
         if slot in source.slots.moving:
+            excuse_those_who_share()
             source.move_keys(slot, 1 + world.pick(3))
             world.note()
 
     def end() -> None:
+        excuse_those_who_share()
         world.tell("the slot of {} is on {} now", name, target.name)
         source.end_move(slot)
         world.note()
@@ -376,7 +394,7 @@ def _excuse_holders(world: World, site: Site, why: str) -> None:
     moves = isinstance(site, Node) and bool(site.slots.moving)
     for each in world.sites if moves else [site]:
         for value in each.server.data.values():
-            if isinstance(value, bytes):
+            if isinstance(value, bytes | Scores):  # of one holder, or of several
                 for token in world.ledger.by_token:
                     if token.encode() in value:
                         world.ledger.excuse(token, why)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.simulation import faults
-from tests.simulation.actors import Actor
+from tests.simulation.actors import MODES, Actor
 from tests.simulation.choices import Replay
 from tests.simulation.layouts import LAYOUTS
 from tests.simulation.schedules import play
@@ -80,6 +80,14 @@ def _use_shortly(actor: Actor) -> None:
     actor.use_simply(0.03, None)
 
 
+def _read(actor: Actor) -> None:
+    actor.use_simply(5.0, None, MODES[0])
+
+
+def _use_permit(actor: Actor) -> None:
+    actor.use_simply(5.0, None, MODES[1])
+
+
 def _break(actor: Actor) -> None:
     actor.break_lock()
 
@@ -100,4 +108,7 @@ SCENARIOS = (
     Scenario("getset", "two that wait", (_use, _use)),
     Scenario("getset", "leases that end", (_use_shortly, _use)),
     Scenario("locmem", "two that wait", (_use, _use)),
+    Scenario("shared", "readers and a writer", (_read, _use, _read)),
+    Scenario("shared", "three for two permits", (_use_permit,) * 3),
+    Scenario("shared", "two permits, with a fault", (_use_permit,) * 3, _DISTURBANCES),
 )

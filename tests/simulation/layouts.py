@@ -12,7 +12,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from tests.simulation import faults, promises, views
-from tests.simulation.actors import Actor, Habits
+from tests.simulation.actors import MODES, Actor, Habits
 from tests.simulation.clients import Client
 from tests.simulation.network import Site
 from tests.simulation.promises import Promise
@@ -81,6 +81,7 @@ def _server(
     delay: float = promises.DELAY,
     tells_the_dead: bool = False,
     loops: bool = False,
+    shares: bool = False,
 ) -> Callable[[World], Sequence[Promise]]:
     def prepare(world: World) -> Sequence[Promise]:
         site = world.site(Site)
@@ -94,7 +95,7 @@ def _server(
 
         world.backend = backend
         world.view = view = views.ServerView(site)
-        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay)
+        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay, shares=shares)
         return _promises_of_queues(world, view, wait_in_vain, tells_the_dead=tells_the_dead)
 
     return prepare
@@ -115,7 +116,8 @@ def _cluster(world: World) -> Sequence[Promise]:
     world.view = view = views.ClusterView(slots)
     world.slot_of = view.slot_of
     world.has_slots = True
-    return _promises_of_queues(world, view, promises.NoWaitInVain(world, view))
+    wait_in_vain = promises.NoWaitInVain(world, view, shares=True)
+    return _promises_of_queues(world, view, wait_in_vain)
 
 
 def _promises_of_queues(
@@ -126,14 +128,14 @@ def _promises_of_queues(
     tells_the_dead: bool = True,
 ) -> Sequence[Promise]:
     return (
-        promises.OneHolder(world),
+        promises.OneHolder(world, view),
         promises.RisingFences(world),
         promises.BackedBelief(world, view),
         promises.FirstComeFirstServed(world, view, tells_the_dead=tells_the_dead),
         wait_in_vain,
         promises.PromptAnswers(world),
         promises.BoundedKeys(world, longest=33.0),
-        promises.Indexed(world, view.place),
+        promises.Indexed(world, view),
         promises.NothingLeft(world, view),
     )
 
@@ -201,17 +203,19 @@ def _memory(world: World) -> Sequence[Promise]:
     world.backend = lambda process: backend
     world.view = view = views.MemoryView(backend)
     return (
-        promises.OneHolder(world),
+        promises.OneHolder(world, view),
         promises.RisingFences(world),
         promises.BackedBelief(world, view),
         promises.FirstComeFirstServed(world, view),
-        promises.NoWaitInVain(world, view),
+        promises.NoWaitInVain(world, view, shares=True),
         promises.PromptAnswers(world),
         promises.NothingLeft(world, view),
     )
 
 
 _SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
+_SHARED = Habits(many=True, modes=MODES)
+_LIMITS = [faults.change_limit] * 3
 _QUORUM = (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections, faults.forget_the_last_fence)
 LAYOUTS = {
     layout.name: layout
@@ -256,5 +260,49 @@ LAYOUTS = {
             Habits(leases=(5.0, 0.5, 1.0, 30.0)),
         ),
         Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),
+        Layout(
+            "shared",
+            _server("queue", tells_the_dead=True, shares=True),
+            (*_SINGLE, *_LIMITS),
+            _SHARED,
+            ("x", "y"),
+            processes=3,
+        ),
+        Layout(
+            "shared-blpop",
+            _server("blpop", shares=True),
+            (*_SINGLE, *_LIMITS),
+            _SHARED,
+            processes=3,
+        ),
+        Layout(
+            "shared-poll",
+            _server("poll", free=POLLED, shares=True),
+            (*PROCESS_FAULTS, *SERVER_FAULTS, *_LIMITS),
+            _SHARED,
+            processes=3,
+        ),
+        Layout(
+            "shared-mixed",
+            _server("queue", free=POLLED, delay=2 * promises.DELAY, loops=True, shares=True),
+            (*_SINGLE, *_LIMITS),
+            Habits(schemes=("queue", "blpop", "poll"), modes=MODES),
+            processes=3,
+        ),
+        Layout(
+            "shared-cluster",
+            _cluster,
+            (*_SINGLE, *_LIMITS, faults.move_slot),
+            _SHARED,
+            ("x", "y"),
+            processes=3,
+        ),
+        Layout(
+            "shared-locmem",
+            _memory,
+            (faults.interrupt, faults.break_lock, *_LIMITS),
+            _SHARED,
+            processes=1,
+        ),
     )
 }

@@ -68,6 +68,14 @@ class Attempt:
         # A lock that was handed off counts as lost if it is not confirmed by then.
         return deadline if lease.verify_by is None else min(deadline, lease.verify_by)
 
+    @property
+    def limit(self) -> float | None:
+        """How many may hold it together, as it says; ``None`` if it wants the lock alone."""
+        sharing = self.lock.sharing
+        if sharing.shared:
+            return math.inf if sharing.limit is None else sharing.limit
+        return math.inf if self.lease is not None and self.lease.shared else None
+
     def waits(self) -> bool:
         """Whether it waits for this lock now."""
         asked_at = self.asked_at

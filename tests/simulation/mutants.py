@@ -66,7 +66,7 @@ def main(schedules: int, jobs: int) -> int:
             missed += not broken
             unbroken.difference_update(broken)
             outcome = broken[0] if broken else "NOT FOUND"
-            print(f"{mutant.layout:10} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
+            print(f"{mutant.layout:14} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
     if unbroken:  # no copy shows that its check can fail
         print(f"None of them broke {', '.join(sorted(unbroken))}")

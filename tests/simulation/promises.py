@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from itertools import takewhile
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.ledger import Attempt
-from tests.simulation.network import Site
-from tests.simulation.views import Hold, View, stored
+from tests.simulation.server import Hash
+from tests.simulation.views import Hold, ServerView, View, stored
 
 if TYPE_CHECKING:
     from tests.simulation.world import Broken, World
@@ -23,6 +24,8 @@ CAME_BACK = 0.5
 """Seconds within which those who come back to their places may stand in another order."""
 NOTICED = 0.1
 """Seconds after which a waiter has noticed that its process lost its connection before."""
+BLOCKED = 7.5
+"""Seconds for which a waiter whose process does not run may keep others from sharing a lock."""
 ANSWERED = 0.5
 """Seconds by which a wait may end late."""
 ANSWERED_DISTURBED = 8.0
@@ -57,24 +60,68 @@ class Promise:
 
 
 class OneHolder(Promise):
-    """A lock has one holder within its lease."""
+    """A lock has one holder within its lease, or several that share it.
+
+    These are never more than the limit was when the last of them got its permit.
+    """
+
+    def __init__(self, world: World, view: View | None = None) -> None:
+        super().__init__(world)
+        self._view = view  # of locks that can be shared
+        self._limits: dict[str, tuple[int, float | None]] = {}
+        """The fence of each grant by token, and the limit at that time."""
 
     def stepped(self) -> None:
+        if self._view is not None:
+            self._note_limits(self._view)
         if len(self.ledger.holding) < 2:
             return
         now = self.world.machine.now
-        holders: dict[str, Attempt] = {}
+        holders: dict[str, list[Attempt]] = {}
         for attempt in self.ledger.holding:
-            if attempt.counts_until <= now:
+            if attempt.counts_until > now:
+                holders.setdefault(attempt.name, []).append(attempt)
+        for name, several in holders.items():
+            if len(several) > 1:
+                self._check(name, sorted(several, key=lambda attempt: attempt.lease.fence))
+
+    def _check(self, name: str, holders: list[Attempt]) -> None:
+        """Check those who count on a lock, by rising fences."""
+        for number, attempt in enumerate(holders):
+            limit = self._limit_of(attempt)
+            alone = [other for other in holders[:number] if other.limit is None]
+            others = alone if number < limit else holders[:number]
+            if not others:
                 continue
-            other = holders.setdefault(attempt.name, attempt)
-            if other is not attempt:
-                excuse = attempt.excuse or other.excuse
-                if not excuse:
-                    raise self.broken(f"{other} and {attempt} both hold {attempt.name}")
-                if not (attempt.excuse and other.excuse):
-                    self.world.expect(f"two holders: {excuse}")
-                other.excuse = attempt.excuse = excuse
+            excuse = next((each.excuse for each in (attempt, *others) if each.excuse), "")
+            if not excuse:
+                raise self.broken(f"{', '.join(map(str, others))} and {attempt} all hold {name}")
+            if not all(each.excuse for each in (attempt, *others)):
+                self.world.expect(f"two holders: {excuse}")
+            for each in (attempt, *others):
+                each.excuse = each.excuse or excuse
+
+    def _limit_of(self, attempt: Attempt) -> float:
+        """Return how many might hold a lock with this one when it got it."""
+        if attempt.limit is None:
+            return 1
+        if attempt.ahead or not attempt.lock.sharing.shared:
+            return math.inf  # it took the place of another, or its own
+        return self._limits.get(attempt.token, (0, attempt.limit))[1] or 0
+
+    def _note_limits(self, view: View) -> None:
+        for name in self.world.names:
+            for hold in view.holds(name):
+                if self._limits.get(hold.token, (-1, None))[0] != hold.fence:
+                    self._limits[hold.token] = hold.fence, limit_in_force(view, name, hold.limit)
+
+
+def limit_in_force(view: View, name: str, limit: float | None) -> float | None:
+    """Return how many may hold a lock together with one who asks for this limit."""
+    if limit is None or math.isinf(limit):
+        return limit
+    set_to = view.limit(name)
+    return limit if set_to is None else set_to
 
 
 class RisingFences(Promise):
@@ -83,19 +130,26 @@ class RisingFences(Promise):
     def __init__(self, world: World, *, by_clock: bool = True) -> None:
         super().__init__(world)
         self._by_clock = by_clock
-        self._last: dict[str, tuple[int, Attempt]] = {}
+        self._told: dict[str, list[tuple[int, Attempt]]] = {}
 
     def has(self, attempt: Attempt) -> None:
         if attempt.excuse or attempt.counts_until <= self.world.machine.now:
             return
         fence = attempt.lease.fence
-        last, other = self._last.get(attempt.name, (0, attempt))
+        told = self._told.setdefault(attempt.name, [])
+        # Several may be told in another order than they got their permits.
+        before = [
+            (last, other)
+            for last, other in told
+            if last == fence or attempt.limit is None or other.limit is None
+        ]
+        last, other = max(before, default=(0, attempt), key=itemgetter(0))
         if fence <= last:
             if why := self._excuse():
                 self.world.expect(f"fences fall: {why}")
                 return
             raise self.broken(f"{attempt} has {fence} after {last} of {other}")
-        self._last[attempt.name] = fence, attempt
+        told.append((fence, attempt))
 
     def _excuse(self) -> str:
         back = any(site.stepped_back_ms for site in self.world.sites)
@@ -129,9 +183,10 @@ class BackedBelief(Promise):
             until = attempt.counts_until
             if until <= now or attempt.excuse:
                 continue
-            hold = self._view.hold(attempt.name)
-            if hold is None or hold.token != attempt.token:
-                raise self.broken(f"{attempt} counts on {attempt.name}, where there is {hold}")
+            holds = self._view.holds(attempt.name)
+            hold = next((each for each in holds if each.token == attempt.token), None)
+            if hold is None:
+                raise self.broken(f"{attempt} counts on {attempt.name}, where there is {holds}")
             if until > hold.end:
                 raise self.broken(
                     f"{attempt} counts on {attempt.name} until {until - 1000:.6f}, "
@@ -142,6 +197,8 @@ class BackedBelief(Promise):
 class FirstComeFirstServed(Promise):
     """A lock goes to the first in line whose process runs, and nobody loses a place.
 
+    Nobody gets ahead of others by sharing it, and no more wait than a caller accepts.
+
     Who is gone, while its process runs, is served twice at most. After a loss of data those come
     back to their places who were told that they wait; who was not joins as if it was new.
     """
@@ -150,7 +207,7 @@ class FirstComeFirstServed(Promise):
         super().__init__(world)
         self._view = view
         self._tells_the_dead = tells_the_dead  # at once, so that nothing is handed off to them
-        self._before: dict[str, tuple[str, list[str]]] = {}
+        self._before: dict[str, tuple[dict[str, Hold], list[str]]] = {}
         self._joined_at: dict[str, float] = {}  # when each was first seen in a queue
         self._served: set[str] = set()  # who had the lock, so that it may join anew
         self._served_in_vain: dict[str, int] = {}  # how often, by the token of who is gone
@@ -160,20 +217,25 @@ class FirstComeFirstServed(Promise):
 
     def stepped(self) -> None:
         for name in self.world.names:
-            hold = self._view.hold(name)
-            holder, queue = hold.token if hold else "", self._view.queue(name)
+            holds, queue = (
+                {hold.token: hold for hold in self._view.holds(name)},
+                self._view.queue(name),
+            )
             if name not in self._before:
                 self._note(queue)
-            former, line = self._before.setdefault(name, (holder, queue))
-            if holder == former and queue == line:
+            former, line = self._before.setdefault(name, (holds, queue))
+            if holds.keys() == former.keys() and queue == line:
                 continue
-            self._before[name] = holder, queue
-            if holder != former and holder:
-                self._served.add(holder)
-                self._check_turn(name, holder, line)
-                if hold is not None and hold.unclaimed and self._tells_the_dead:
-                    self._check_life(name, holder)
-            self._check_places(name, former, holder, line, queue)
+            self._before[name] = holds, queue
+            left = list(line)
+            for holder, hold in holds.items():
+                if holder not in former:
+                    self._served.add(holder)
+                    self._check_turn(name, holder, left)
+                    left = [token for token in left if token != holder]
+                    if hold.unclaimed and self._tells_the_dead:
+                        self._check_life(name, holder)
+            self._check_places(name, former, holds, line, queue)
 
     def _check_turn(self, name: str, holder: str, line: list[str]) -> None:
         attempt = self.ledger.by_token.get(holder)
@@ -193,12 +255,20 @@ class FirstComeFirstServed(Promise):
             raise self.broken(f"{name} is handed off to {attempt}, which is dead")
 
     def _check_places(
-        self, name: str, former: str, holder: str, line: list[str], queue: list[str]
+        self,
+        name: str,
+        former: dict[str, Hold],
+        holds: dict[str, Hold],
+        line: list[str],
+        queue: list[str],
     ) -> None:
         kept = [token for token in line if token in queue]
         new = [token for token in queue if token not in line]
         # Who did not claim the lock in time is the first again.
-        back = [former] if queue[:1] == [former] and former not in line else []
+        back = list(takewhile(lambda token: token in former and token not in line, queue))
+        in_order = back == sorted(back, key=lambda token: former[token].fence)
+        if not in_order and not any(site.offset for site in self.world.sites):
+            raise self.broken(f"{back} are back in the line for {name} in another order")
         returned = [token for token in new if token in self._joined_at and token not in back]
         joined = [token for token in new if token not in self._joined_at and token not in back]
         self._note(new)
@@ -206,8 +276,13 @@ class FirstComeFirstServed(Promise):
         if others != back + kept + joined or any(self._is_late(token, queue) for token in returned):
             raise self.broken(f"the line for {name} was {line}, and is {queue}")
         for token in line:
-            if token not in queue and token != holder and self._is_to_be_served(token):
+            if token not in queue and token not in holds and self._is_to_be_served(token):
                 raise self.broken(f"{self.ledger.by_token[token]} lost its place for {name}")
+        for token in joined:
+            attempt = self.ledger.by_token.get(token)
+            most = None if attempt is None else attempt.lock.sharing.max_waiters
+            if most is not None and queue.index(token) >= most:
+                raise self.broken(f"{attempt} waits behind more than {most}")
 
     def _is_late(self, token: str, queue: list[str]) -> bool:
         """Whether one that has come back stands behind another that joined long after it."""
@@ -256,12 +331,14 @@ class NoWaitInVain(Promise):
         *,
         free: float = FREE,
         delay: float = DELAY,
+        shares: bool = False,
     ) -> None:
         super().__init__(world)
         self._view = view
+        self._shares = shares  # whether who is first in line keeps those behind it from a lock
         self._free = free
         self._delay = delay
-        self._since: dict[str, tuple[str, float, Attempt | None]] = {}
+        self._since: dict[str, tuple[str, float, set[Attempt]]] = {}
 
     def stepped(self) -> None:
         if not self.ledger.waiting:
@@ -269,17 +346,21 @@ class NoWaitInVain(Promise):
             return
         now = self.world.machine.now
         for name in self.world.names:
-            waiter = self._waiter(name)
-            state, allowed = ("", None) if waiter is None else self._allowed(name)
+            waiter, blocked = self._waiter(name)
+            state, allowed = ("", None) if waiter is None else self._allowed(name, waiter)
             if waiter is None or allowed is None:
                 self._since.pop(name, None)
                 continue
-            before, since, former = self._since.get(name, ("", now, None))
-            hold = self._view.hold(name)
-            holder = None if hold is None else self.ledger.by_token.get(hold.token)
-            if state != before or (former is not holder and self._gave_back(former)):
+            allowed += blocked
+            state += " behind others" if blocked else ""
+            before, since, former = self._since.get(name, ("", now, set()))
+            tokens = [hold.token for hold in self._view.holds(name)]
+            holders = {
+                self.ledger.by_token[each] for each in tokens if each in self.ledger.by_token
+            }
+            if state != before or any(map(self._gave_back, former - holders)):
                 since = now
-            self._since[name] = state, since, holder
+            self._since[name] = state, since, holders
             assert waiter.asked_at is not None
             calm = max(since, waiter.asked_at, self._disturbed_until(waiter))
             if now > calm + allowed:
@@ -287,24 +368,57 @@ class NoWaitInVain(Promise):
                     f"{waiter} waits for {name}, which is {state} since {since - 1000:.3f}"
                 )
 
-    def _waiter(self, name: str) -> Attempt | None:
+    def _waiter(self, name: str) -> tuple[Attempt | None, float]:
+        """Return who is to be served next, and for how many seconds others may keep it from that.
+
+        They are before it in a line that they share, and their processes do not run. Or they are
+        there again, though they have left, and nothing tells when that ends.
+        """
+        queue = self._view.queue(name) if self._shares else []
+        back = (
+            self.world.stale or self.world.late or any(item.late for item in self.world.processes)
+        )
+        blocked = math.inf if back else BLOCKED
+        for place, token in enumerate(queue):
+            attempt = self.ledger.by_token.get(token)
+            if attempt is not None and attempt.name == name and attempt.waits():
+                return attempt, blocked if place else 0.0
         for attempt in self.ledger.waiting:
             if attempt.name == name and attempt.waits():
-                return attempt
-        return None
+                return attempt, blocked if queue else 0.0
+        return None, 0.0
 
-    def _gave_back(self, former: Attempt | None) -> bool:
+    def _gave_back(self, former: Attempt) -> bool:
         """Whether the former holder released a lock itself, as its wait was over."""
-        if former is None or not former.process.runs:
+        if not former.process.runs:
             return False
         return former.left_at is not None or former.until <= self.world.machine.now
 
     def _disturbed_until(self, waiter: Attempt) -> float:
         return max(waiter.process.disturbed_until, self.world.disturbed_until)
 
-    def _allowed(self, name: str) -> tuple[str, float | None]:
+    def _allowed(self, name: str, waiter: Attempt) -> tuple[str, float | None]:
         """Return the state of a lock, and for how many seconds it may last; ``None`` if for any."""
-        hold = self._view.hold(name)
+        holds = self._view.holds(name)
+        limit = limit_in_force(self._view, name, waiter.limit)
+        most = 1 if limit is None else limit
+        if most == 0:
+            return "closed", None
+        if len(holds) < 2 and most == 1:
+            return self._state(name, holds[0] if holds else None)
+        states = [self._state(name, hold) for hold in holds]
+        used = [hold for hold, state in zip(holds, states, strict=True) if state[1] is None]
+        if used and (
+            limit is None or len(used) >= most or any(item.limit is None for item in used)
+        ):
+            return "held", None
+        if len(holds) < most and all(hold.limit is not None for hold in holds):
+            return f"open to {waiter}", self._state(name, None)[1]
+        waited = [state for state in states if state[1] is not None]
+        return ", ".join(state for state, _ in waited), max(each or 0.0 for _, each in waited)
+
+    def _state(self, name: str, hold: Hold | None) -> tuple[str, float | None]:
+        """Return the state of a hold, or of a lock without one, and how long it may last."""
         disturbed = [item for item in self.world.processes if item.dead or item.disturbed_until]
         calm = not disturbed and not self.world.disturbed_until
         # Each attempt may be in line once more if what was over came back.
@@ -367,6 +481,7 @@ class BoundedKeys(Promise):
         (b"lock-index", None),
         (b"lock-fence", None),
         (b"lock-audit", None),
+        (b"lock-limits", None),
         (b"lock-server", None),
     )
     """For how many milliseconds a key may live, by what it begins with; ``None`` for ever."""
@@ -397,32 +512,35 @@ class BoundedKeys(Promise):
         return self._known[key]
 
     def _is_endless(self, value: Any) -> bool:
-        """Whether it is a lock that is to be held for ever."""
-        token = value.split(b" ", 1)[0].decode() if isinstance(value, bytes) else ""
-        attempt = self.ledger.by_token.get(token)
-        return attempt is not None and attempt.lock.timeout is None
+        """Whether it is a lock that is to be held for ever, by one of several perhaps."""
+        if isinstance(value, Hash) and self.world.forgotten:
+            return True  # perhaps that of this one
+        tokens = [value.split(b" ", 1)[0]] if isinstance(value, bytes) else list(value)
+        attempts = [self.ledger.by_token.get(str(token, "ascii")) for token in tokens]
+        return any(attempt is not None and attempt.lock.timeout is None for attempt in attempts)
 
 
 class Indexed(Promise):
     """The index names every held lock, so that operators see it."""
 
-    def __init__(self, world: World, place: Callable[[str], tuple[Site, str]]) -> None:
+    def __init__(self, world: World, view: ServerView) -> None:
         super().__init__(world)
-        self._place = place
+        self._view = view
 
     def stepped(self) -> None:
         for name in self.world.names:
-            site, tag = self._place(name)
-            server = site.server
-            if stored(server, f"lock{tag}:{name}".encode()) is None:
+            site, tag = self._view.place(name)
+            server, now = site.server, self.world.machine.now
+            if not any(hold.end > now for hold in self._view.holds(name)):
                 continue
             index = stored(server, f"lock-index{tag}".encode()) or {}
-            if name.encode() not in index and not self.world.disturbed_until:
+            # Those that have ended are not read.
+            if index.get(name.encode(), 0) < server.now_ms() and not self.world.disturbed_until:
                 raise self.broken(f"{name} is held, but not in the index of server {site.name}")
 
 
 class NothingLeft(Promise):
-    """When all is over, no lock is held by somebody who gave it up."""
+    """When all is over, no lock is held by somebody who gave it up, and no part of one is left."""
 
     def __init__(self, world: World, view: View) -> None:
         super().__init__(world)
@@ -430,25 +548,39 @@ class NothingLeft(Promise):
 
     def ended(self) -> None:
         for name in self.world.names:
-            attempt = self._leftover(name)
-            if attempt is None:
-                continue
-            if not attempt.excuse:
-                raise self.broken(f"{attempt} has left {name}, and still holds it")
-            self.world.expect(f"held after its release: {attempt.excuse}")
+            for attempt in self._leftovers(name):
+                if not attempt.excuse:
+                    raise self.broken(f"{attempt} has left {name}, and still holds it")
+                self.world.expect(f"held after its release: {attempt.excuse}")
+            for token in self._view.queue(name):
+                attempt = self.ledger.by_token.get(token)
+                # If it was handed a lock that nobody claimed, it is there until nobody polls.
+                disturbed = self.world.disturbed_until or (
+                    attempt and attempt.process.disturbed_until
+                )
+                if attempt is not None and self._is_left(attempt) and not disturbed:
+                    raise self.broken(f"{attempt} has left {name}, and still waits in line")
+            if (parts := self._view.loose_parts(name)) and not self.world.forgotten:
+                raise self.broken(f"of {name} are left {parts}")
 
     def pending(self) -> bool:
         """Whether something still has to be cleaned up."""
-        return any(self._leftover(name) for name in self.world.names)
+        return any(self._leftovers(name) for name in self.world.names)
 
-    def _leftover(self, name: str) -> Attempt | None:
-        hold: Hold | None = self._view.hold(name)
-        if hold is None or hold.unclaimed:  # whoever looks takes it back, once its claim is due
+    def _leftovers(self, name: str) -> list[Attempt]:
+        return [item for hold in self._view.holds(name) if (item := self._leftover(hold))]
+
+    def _leftover(self, hold: Hold) -> Attempt | None:
+        if hold.unclaimed:  # whoever looks takes it back, once its claim is due
             return None
         attempt = self.ledger.by_token.get(hold.token)
-        if attempt is None or attempt.left_at is None or attempt.process.dead:
+        if attempt is None or not self._is_left(attempt):
             return None
-        late = attempt.process.late or self.world.late  # a late call takes a lock for a whole lease
         back = any(site.stepped_back_ms for site in self.world.sites)
         longer = back and attempt.lease_until <= self.world.machine.now  # it lasts on the server
-        return None if late or longer else attempt
+        return None if longer else attempt
+
+    def _is_left(self, attempt: Attempt) -> bool:
+        """Whether nothing may be there any more of one who gave a lock up."""
+        late = attempt.process.late or self.world.late  # a late call takes a lock for a whole lease
+        return attempt.left_at is not None and not attempt.process.dead and not late

@@ -236,6 +236,31 @@ class Server:
         items.insert(items.index(other), item)
         return len(items)
 
+    def _lindex(self, key: bytes, place: bytes) -> Reply:
+        return next(iter(_cut(self.look_up(key, list) or [], place, place)), None)
+
+    # Hashes.
+
+    def _hget(self, key: bytes, name: bytes) -> Reply:
+        return (self.look_up(key, Hash) or {}).get(name)
+
+    def _hgetall(self, key: bytes) -> Reply:
+        return [word for pair in (self.look_up(key, Hash) or {}).items() for word in pair]
+
+    def _hset(self, key: bytes, name: bytes, value: bytes) -> Reply:
+        found = self._made(key, Hash)
+        new = name not in found
+        found[name] = value
+        return int(new)
+
+    def _hdel(self, key: bytes, *names: bytes) -> Reply:
+        found = self.look_up(key, Hash)
+        if found is None:
+            return 0
+        gone = sum(found.pop(name, None) is not None for name in names)
+        self._shrunk(key, found)
+        return gone
+
     # Sorted sets.
 
     def _zscore(self, key: bytes, member: bytes) -> Reply:
@@ -265,6 +290,9 @@ class Server:
 
     def _zcard(self, key: bytes) -> Reply:
         return len(self.look_up(key, Scores) or ())
+
+    def _zcount(self, key: bytes, least: bytes, most: bytes) -> Reply:
+        return len(self._zrangebyscore(key, least, most))
 
     def _zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> Reply:
         return _with_scores(_cut(self._ranked(key), first, last), options)
@@ -347,6 +375,10 @@ class Server:
 
     def _run(self, source: bytes, words: Words, number: int) -> Reply:
         return lua.run(source, words[:number], words[number:], self._carry_out)
+
+
+class Hash(dict[bytes, bytes]):
+    """A hash: the value of each field, in the order in which they came."""
 
 
 class Scores(dict[bytes, float]):

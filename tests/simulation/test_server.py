@@ -14,7 +14,7 @@ from tests.simulation.server import Server
 def command(dice: random.Random) -> list[Any]:
     """Return a random command of those that the scripts use, on few keys and values."""
     key, member = dice.choice(("a", "b", "c")), dice.choice(("x", "y", "z"))
-    reading = dice.choice(("GET", "LLEN"))
+    reading = dice.choice(("GET", "LLEN", "ZCARD"))
     score, place = (
         dice.choice(("1", "2.5", "+inf", "1700000000123")),
         dice.choice((-2, -1, 0, 1, 5)),
@@ -43,6 +43,12 @@ def command(dice: random.Random) -> list[Any]:
             ["LREM", key, 1, member],
             ["LRANGE", key, place, place + 2],
             ["LINSERT", key, "BEFORE", member, "y"],
+            ["LINDEX", key, place],
+            ["HSET", key, member, score],
+            ["HGET", key, member],
+            ["HDEL", key, member, "y"],
+            ["HGETALL", key],
+            ["PEXPIREAT", key, dice.choice((1, 4_000_000_000_000))],
             ["ZADD", key, score, member],
             ["ZADD", key, "XX", score, member],
             ["ZREM", key, member, "y"],
@@ -50,6 +56,8 @@ def command(dice: random.Random) -> list[Any]:
             ["ZSCORE", key, member],
             ["ZRANGE", key, place, place + 2],
             ["ZRANGE", key, 0, -1, "WITHSCORES"],
+            ["ZRANGE", key, -1, -1, "WITHSCORES"],
+            ["ZCOUNT", key, "-inf", "(2.5"],
             ["ZRANGEBYSCORE", key, "-inf", "(2.5"],
             ["ZRANGEBYSCORE", key, "1", "+inf", "WITHSCORES", "LIMIT", 0, 2],
             ["ZREMRANGEBYSCORE", key, "-inf", "1"],
@@ -59,6 +67,7 @@ def command(dice: random.Random) -> list[Any]:
             ["XREVRANGE", key, f"({dice.randrange(1, 50)}-1", "-", "COUNT", 2],
             ["EVAL", "return {redis.call(ARGV[1], KEYS[1]), 'one', 2.9}", 1, key, reading],
             ["EVAL", "return redis.pcall('INCR', KEYS[1]).err or 'fine'", 1, key],
+            ["EVAL", "return type(redis.pcall(ARGV[1], KEYS[1]))", 1, key, reading],
             ["EVAL", "local t = redis.pcall('SET', KEYS[1], ARGV[1]) return t.ok", 1, key, member],
             ["EVAL", "return {tonumber('17'), false, 'after'}", 0],
             ["EVAL", "return redis.sha1hex(ARGV[1]) .. ARGV[2] + 1", 0, member, 7],

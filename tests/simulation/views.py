@@ -5,17 +5,21 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.clusters.topology import shard_of
 from django_redis_lock.backends.getset import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.protocol.lease import limit_in
+from tests.simulation import threads
 from tests.simulation.network import EPOCH, Site
-from tests.simulation.server import Server
+from tests.simulation.server import Scores, Server
 from tests.simulation.slots import Node, Slots
 
-_UNCLAIMED = re.compile(rb'\S+ \d+ {"unclaimed":"')
+_VALUE = re.compile(rb'(\d+) {("unclaimed":"[^"]*",)?("limit":(\d+|null))?')
 
 
 class Hold(NamedTuple):
@@ -26,27 +30,38 @@ class Hold(NamedTuple):
     """When the lease ends, in seconds of the monotonic clock; infinite for one without end."""
     unclaimed: bool = False
     """Whether it was handed off, and its new holder has not been heard of yet."""
+    limit: float | None = None
+    """How many may hold it together, as its holder says; ``None`` for one who has it alone."""
+    fence: int = 0
 
 
 class View(ABC):
     """What is stored."""
 
     def __init__(self) -> None:
-        self.seen: dict[str, Hold | None] = {}
+        self.seen: dict[str, list[Hold]] = {}
         """Who holds which lock, as seen since the last step."""
 
-    def hold(self, name: str) -> Hold | None:
-        """Return who holds a lock, ``None`` if it is free."""
+    def holds(self, name: str) -> list[Hold]:
+        """Return who holds a lock, by rising fences."""
         if name not in self.seen:
-            self.seen[name] = self._hold(name)
+            self.seen[name] = sorted(self._holds(name), key=attrgetter("fence"))
         return self.seen[name]
 
     @abstractmethod
-    def _hold(self, name: str) -> Hold | None: ...
+    def _holds(self, name: str) -> list[Hold]: ...
 
     def queue(self, name: str) -> list[str]:
         """Return the tokens of those that wait, the first in line first."""
         return []
+
+    def limit(self, name: str) -> int | None:
+        """Return how many may hold a lock together, as an operator has set it."""
+        return None
+
+    def loose_parts(self, name: str) -> set[bytes]:
+        """Return what is stored of permits without the rest of them."""
+        return set()
 
 
 class ServerView(View):
@@ -55,14 +70,31 @@ class ServerView(View):
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site
+        self.sites: Sequence[Site] = [site]
 
     def place(self, name: str) -> tuple[Site, str]:
         """Return where a lock is, and the tag in its keys."""
         return self.site, ""
 
-    def _hold(self, name: str) -> Hold | None:
+    def _holds(self, name: str) -> list[Hold]:
         site, tag = self.place(name)
-        return hold_at(site, f"lock{tag}:{name}".encode())
+        return holds_at(site, f"lock{tag}:{name}".encode(), self._stored(f"-permits{tag}:{name}"))
+
+    def _stored(self, rest: str) -> Any:
+        """Return what a key has on any server; in a cluster it may just move."""
+        found = (stored(site.server, f"lock{rest}".encode()) for site in self.sites)
+        return next(filter(None, found), None)
+
+    def limit(self, name: str) -> int | None:
+        _, tag = self.place(name)
+        value = (self._stored(f"-limits{tag}") or {}).get(name.encode())
+        return None if value is None else int(value.split()[0])
+
+    def loose_parts(self, name: str) -> set[bytes]:
+        _, tag = self.place(name)
+        value = self._stored(f"{tag}:{name}")
+        tokens = set(value) if isinstance(value, Scores) else set()
+        return tokens ^ set(self._stored(f"-permits{tag}:{name}") or {})
 
     def queue(self, name: str) -> list[str]:
         site, tag = self.place(name)
@@ -75,7 +107,7 @@ class ClusterView(ServerView):
 
     def __init__(self, slots: Slots) -> None:
         super().__init__(slots.nodes[0])
-        self.slots = slots
+        self.slots, self.sites = slots, slots.nodes
 
     def slot_of(self, name: str) -> tuple[Node, int]:
         """Return the slot of a lock, and the node that serves it."""
@@ -99,18 +131,18 @@ class QuorumView(View):
         super().__init__()
         self.sites = sites
 
-    def _hold(self, name: str) -> Hold | None:
+    def _holds(self, name: str) -> list[Hold]:
         """Return who has the most votes; a lock without any majority counts as free."""
         key = f"lock:{name}".encode()
-        found = [hold for site in self.sites if (hold := hold_at(site, key)) is not None]
+        found = [hold for site in self.sites for hold in holds_at(site, key)]
         needed = len(self.sites) // 2 + 1
         for hold in found:
             ends = sorted((item.end for item in found if item.token == hold.token), reverse=True)
             if len(ends) >= needed:
-                return Hold(hold.token, ends[needed - 1])
+                return [Hold(hold.token, ends[needed - 1])]
         if len(found) >= needed:  # held by several, none of which has it
-            return Hold("", 0.0)
-        return None
+            return [Hold("", 0.0)]
+        return []
 
 
 class TimesView(View):
@@ -120,15 +152,15 @@ class TimesView(View):
         super().__init__()
         self.site = site
 
-    def _hold(self, name: str) -> Hold | None:
+    def _holds(self, name: str) -> list[Hold]:
         value = stored(self.site.server, f"lock:{name}".encode())
         if value is None:
-            return None
+            return []
         stamp = read_stamp(value)
         end = stamp.end_ms / 1000 - EPOCH / 1_000_000 - self.site.offset
         if end < self.site.network.machine.now:
-            return None
-        return Hold(stamp.token.decode(), end)
+            return []
+        return [Hold(stamp.token.decode(), end)]
 
 
 class MemoryView(View):
@@ -138,9 +170,18 @@ class MemoryView(View):
         super().__init__()
         self._backend = backend
 
-    def _hold(self, name: str) -> Hold | None:
-        held = self._backend.store._get((self._backend.key_prefix, name))
-        return None if held is None else Hold(held.token, held.end)
+    def _holds(self, name: str) -> list[Hold]:
+        return [
+            Hold(held.token, held.end, limit=limit_in(held.record), fence=held.fence)
+            for held in self._backend.store._holders.get(
+                (self._backend.key_prefix, name), {}
+            ).values()
+            if held.end > threads.machine.now
+        ]
+
+    def limit(self, name: str) -> int | None:
+        value = self._backend.store.limits.get((self._backend.key_prefix, name))
+        return None if value is None else int(value.split()[0])
 
     def queue(self, name: str) -> list[str]:
         entries = self._backend.store._queues.get((self._backend.key_prefix, name), ())
@@ -152,13 +193,26 @@ def stored(server: Server, key: bytes) -> Any:
     return server.data[key] if server.exists(key) else None
 
 
-def hold_at(site: Site, key: bytes) -> Hold | None:
-    """Return who holds a lock on a server."""
-    value = stored(site.server, key)
+def holds_at(site: Site, key: bytes, permits: Any = None) -> list[Hold]:
+    """Return who holds a lock on a server, by its value or by those of its permits."""
+    value, since = stored(site.server, key), EPOCH / 1_000_000 + site.offset
     if value is None:
-        return None
-    token = value.split(b" ", 1)[0].decode()
+        return []
+    if isinstance(value, Scores):
+        found = [
+            _hold(token, (permits or {}).get(token, b'0 {"limit":null'), (score + 1) / 1000 - since)
+            for token, score in value.items()
+        ]
+        # One that is overdue is there until somebody looks.
+        return [hold for hold in found if hold.unclaimed or hold.end > site.network.machine.now]
+    token, _, rest = value.partition(b" ")
     end_ms = site.server.ends.get(key)
     # A key is gone in the millisecond after its last.
-    end = math.inf if end_ms is None else (end_ms + 1) / 1000 - EPOCH / 1_000_000 - site.offset
-    return Hold(token, end, _UNCLAIMED.match(value) is not None)
+    return [_hold(token, rest, math.inf if end_ms is None else (end_ms + 1) / 1000 - since)]
+
+
+def _hold(token: bytes, value: bytes, end: float) -> Hold:
+    found = _VALUE.match(value)
+    fence, unclaimed, shared, limit = found.groups() if found else (0, None, None, None)
+    most = None if shared is None else math.inf if limit == b"null" else int(limit or 0)
+    return Hold(token.decode(), end, unclaimed is not None, most, int(fence or 0))

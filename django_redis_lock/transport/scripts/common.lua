@@ -106,7 +106,7 @@ local function claim(lock, held, now, permits, index, name)
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
   local value = table.concat({token, head .. record}, ' ')
-  if left > 0 and permits then
+  if permits then
     redis.call('PERSIST', permits)
     redis.call('HSET', permits, token, head .. record)
     redis.call('ZADD', lock, now + left, token)
