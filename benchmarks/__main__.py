@@ -16,8 +16,8 @@ from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import scenarios
-from benchmarks.contenders import BEFORE, CONTENDERS, OURS, REDIS_PY, TOKEN
+from benchmarks import scenarios, semaphores
+from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
 from example_project.embedded import EmbeddedServer
@@ -33,6 +33,9 @@ SCENARIOS = {
     "listing": scenarios.listing,
     "sale": scenarios.sale,
     "walk": scenarios.walk,
+    "permits": semaphores.permits,
+    "permits, hand-off": semaphores.permit_hand_off,
+    "permits, crowd": semaphores.permit_crowd,
     "tasks": guarded,
 }
 TARGETS = (
@@ -47,6 +50,12 @@ TARGETS = (
     ("waiting", OURS, "more connections", "at most", 1),
     ("waiting", OURS, "requests/s", "at most", 2),
     ("listing", OURS, "times faster", "at least", 50),
+    ("permits", PERMIT, f"client µs / {OURS}", "at most", 1.3),
+    ("permits", PERMIT, f"server µs / {OURS}", "at most", 1.3),
+    ("permits", PERMIT, "1,000th / first", "at most", 1.3),
+    ("permits", PERMIT, f"list ms / {OURS}", "at most", 1.3),
+    ("permits, crowd", PERMIT, "least / most", "at least", 0.9),
+    ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
     ("walk", OURS, "files", "at most", 15),
     ("walk", OURS, "functions", "at most", 65),

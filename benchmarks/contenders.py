@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+import uuid
 from typing import Any
 
 from redis import Redis
@@ -11,12 +13,17 @@ LEASE = 10
 """Seconds."""
 OURS, BEFORE, REDIS_PY, PYTHON_REDIS_LOCK = "ours", "before", "redis-py", "python-redis-lock"
 BARE, TOKEN = "bare", "token"
+PERMIT, BOOK = "semaphore", "book"
+PERMITS = 3
+"""How many the semaphores let in."""
 
 
 class Contender:
     """A way to lock. ``lock()`` returns an object with ``acquire()`` and ``release()``."""
 
     title = ""
+    places = 1
+    """How many may hold a name at once."""
 
     def __init__(self, url: str) -> None:
         self.client = Redis.from_url(url)
@@ -111,6 +118,58 @@ class _Token:
         self._client.lpush(self._name, "token")
 
 
+class Permit(Ours):
+    """``semaphore(name, limit, timeout=…)``, with the settings of README."""
+
+    title = "django-redis-lock semaphore"
+    places = PERMITS
+
+    def lock(self, name: str) -> Any:
+        from django_redis_lock import semaphore
+
+        return semaphore(name, self.places, timeout=LEASE)
+
+
+class Book(Contender):
+    """The fair semaphore of the book "Redis in Action", chapter 6.3, built on redis-py by hand.
+
+    A sorted set has when each owner took its place, another one its number, by which the first ones
+    are in. A waiter tries again every 10 ms, with a new number.
+    """
+
+    title = "sorted sets and polling, by hand"
+    places = PERMITS
+
+    def lock(self, name: str) -> Any:
+        return _Book(self.client, name, self.places)
+
+
+class _Book:
+    def __init__(self, client: Redis, name: str, limit: int) -> None:
+        self._client, self._limit, self._own = client, limit, uuid.uuid4().hex
+        self._times, self._numbers, self._last = f"{name}:at", f"{name}:owners", f"{name}:last"
+
+    def acquire(self) -> None:
+        while not self._try():
+            time.sleep(0.01)
+
+    def _try(self) -> bool:
+        with self._client.pipeline() as pipe:
+            pipe.zremrangebyscore(self._times, "-inf", time.time() - LEASE)
+            pipe.zinterstore(self._numbers, {self._numbers: 1, self._times: 0})
+            *_, number = pipe.incr(self._last).execute()
+            pipe.zadd(self._times, {self._own: time.time()})
+            pipe.zadd(self._numbers, {self._own: number})
+            *_, rank = pipe.zrank(self._numbers, self._own).execute()
+        if rank >= self._limit:
+            self.release()
+        return bool(rank < self._limit)
+
+    def release(self) -> None:
+        with self._client.pipeline() as pipe:
+            pipe.zrem(self._times, self._own).zrem(self._numbers, self._own).execute()
+
+
 CONTENDERS: dict[str, type[Contender]] = {
     OURS: Ours,
     BEFORE: Before,
@@ -118,6 +177,8 @@ CONTENDERS: dict[str, type[Contender]] = {
     PYTHON_REDIS_LOCK: PythonRedisLock,
     BARE: Bare,
     TOKEN: Token,
+    PERMIT: Permit,
+    BOOK: Book,
 }
 
 

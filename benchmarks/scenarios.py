@@ -126,9 +126,9 @@ def free(bench: Bench, *, hiredis: bool = False) -> Figures:
 
         def measure(slug: str, turn: int) -> dict[str, float]:
             (worker,), prefix = crews[slug], f"{slug}:{turn}"
-            before = _server_seconds(bench.admin)
+            before = server_seconds(bench.admin)
             took, used = worker.call(pairs, prefix, count, 0.0)
-            served = _server_seconds(bench.admin) - before
+            served = server_seconds(bench.admin) - before
             _, waking = worker.call(pairs, prefix, paused, PAUSE)
             return {
                 "pairs/s": count / took,
@@ -147,7 +147,7 @@ def free_with_hiredis(bench: Bench) -> Figures:
     return free(bench, hiredis=True)
 
 
-def _server_seconds(admin: Redis) -> float:
+def server_seconds(admin: Redis) -> float:
     info = admin.info("cpu")
     return float(info["used_cpu_user"] + info["used_cpu_sys"])
 
@@ -156,10 +156,9 @@ def _server_seconds(admin: Redis) -> float:
 
 
 def hold(contender: Contender, name: str, take: bool) -> None:
-    handle = contender.lock(name)
-    if take:
+    contender.held = [contender.lock(name) for _ in range(contender.places)]
+    for handle in contender.held if take else ():
         handle.acquire()
-    contender.held = [handle]
 
 
 def let_go(contender: Contender, seconds: float) -> int:
@@ -180,9 +179,9 @@ def wait(contender: Contender, name: str) -> int:
     return got
 
 
-def hand_off(bench: Bench) -> Figures:
+def hand_off(bench: Bench, *compared: str) -> Figures:
     """Release a lock for which another process waits: milliseconds until that has it."""
-    slugs = bench.contenders(OURS, REDIS_PY, PYTHON_REDIS_LOCK, TOKEN)
+    slugs = [*compared] or bench.contenders(OURS, REDIS_PY, PYTHON_REDIS_LOCK, TOKEN)
     each = 3 if bench.quick else 10
     with bench.crews(slugs, 2) as crews:
 

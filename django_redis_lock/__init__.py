@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from django_redis_lock.handler import lock, lock_many, locks, semaphore
     from django_redis_lock.primitives.group import LockGroup
     from django_redis_lock.primitives.lock import Lock
-    from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
+    from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 else:
     from django_redis_lock.support import imported_when_used
 
@@ -15,6 +15,7 @@ else:
         {
             "AuditEntry": "django_redis_lock.protocol.records",
             "Holder": "django_redis_lock.protocol.records",
+            "Limit": "django_redis_lock.protocol.records",
             "Lock": "django_redis_lock.primitives.lock",
             "LockGroup": "django_redis_lock.primitives.group",
             "Waiter": "django_redis_lock.protocol.records",
@@ -28,6 +29,7 @@ else:
 __all__ = [
     "AuditEntry",
     "Holder",
+    "Limit",
     "Lock",
     "LockGroup",
     "Waiter",

@@ -81,6 +81,28 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         )
 
 
+@checks.register
+def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
+    """Check that views share locks only on aliases that can."""
+    from django.urls import get_resolver
+
+    from django_redis_lock.views import SHARING
+
+    if getattr(settings, "ROOT_URLCONF", None):
+        get_resolver().url_patterns  # noqa: B018 - imports the views
+    for using, view in sorted(SHARING):
+        with suppress(InvalidLockBackend):  # check_locks reports it
+            backend = locks.create(using)
+            if not backend.can_share:
+                yield checks.Warning(
+                    f"The view {view} shares its lock or bounds its queue, which the locks of "
+                    f"LOCKS[{using!r}] can't do, as its BACKEND is {type(backend).__name__}.",
+                    hint="Name with using= an alias with RedisLockBackend, on one server or a "
+                    "cluster.",
+                    id="django_redis_lock.W009",
+                )
+
+
 @checks.register(checks.Tags.security, deploy=True)
 def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""

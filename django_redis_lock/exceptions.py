@@ -29,7 +29,7 @@ class LockError(Exception):
 
 
 class LockNotAcquired(LockError):
-    """Another holder kept the lock until the wait ended, if there was any."""
+    """Others kept the lock until the wait ended, if there was any, or too many waited for it."""
 
 
 class LockNotOwned(LockError):

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,7 +26,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.records import Attention, Holder, attention
+from django_redis_lock.protocol.records import Attention, Holder, Limit, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
@@ -43,6 +44,7 @@ class Result(StrEnum):
     CHANGED = "changed"
     """Another holder has it by now and keeps it."""
     GONE = "gone"
+    """That hold has ended; the lock is free, or several others share it."""
     REFUSED = "refused"
     """The server refused, for instance because it is read-only: nothing was released."""
     UNAVAILABLE = "unavailable"
@@ -132,12 +134,39 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
     loser = backend.force_release(one.name, one.token_id, by=by, reason=reason)
     if loser is None:
         holder = backend.holder(one.name)
-        return Outcome(one, Result.CHANGED if holder else Result.GONE, holder=holder)
+        changed = holder is not None and not holder.shared
+        return Outcome(one, Result.CHANGED if changed else Result.GONE, holder=holder)
     holder = None
     if loser.waiters != 0:
         with suppress(LockError):  # it is released all the same
-            holder = backend.holder(one.name)
+            holder = _next_holder(backend, loser)
     return Outcome(one, Result.RELEASED, loser, holder)
+
+
+def _next_holder(backend: BaseLockBackend, loser: Holder) -> Holder | None:
+    """Return who has got a lock since its former holder was read; of several the latest."""
+    found = list(backend.holders_of([loser.name]))
+    if loser.shared and loser.acquired_at is not None:
+        read_at = loser.acquired_at + timedelta(seconds=loser.held_for or 0.0)
+        found = [one for one in found if one.acquired_at and one.acquired_at > read_at]
+    return max(found, key=lambda one: one.fence or 0, default=None)
+
+
+def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
+    """Return the limit that an operator has set for a semaphore; ``None`` without one."""
+    return next((one for one in backend.limits() if one.name == name), None)
+
+
+def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:
+    """Set the limit of a semaphore, or clear it with ``None``, and log who does it."""
+    backend.set_limit(name, limit, by=by)
+    logger.warning(
+        "The limit of %r of LOCKS[%r] was %s by %s",
+        name,
+        backend.alias,
+        "cleared" if limit is None else f"set to {limit}",
+        visible(by) or "an unnamed operator",
+    )
 
 
 def attention_of(holder: Holder) -> Attention | None:

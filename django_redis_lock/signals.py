@@ -72,7 +72,7 @@ lock_not_acquired = LockSignal()
 """A lock was not acquired.
 
 Also given: ``lock``; ``waited`` in seconds; and ``reason``: ``"timeout"`` if the wait ran out,
-``"busy"`` if there was none, or ``"unavailable"`` if the server was.
+``"busy"`` if there was none, ``"full"`` if too many waited, or ``"unavailable"`` if the server was.
 """
 
 lock_released = LockSignal()

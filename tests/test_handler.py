@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockError
+from django_redis_lock.primitives.held import register
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, eventually, waiters
 
@@ -119,3 +120,10 @@ def test_backends_that_are_not_used_are_not_imported(name: str, server: Embedded
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+def test_each_permit_that_a_thread_holds_is_known(name: str, server: EmbeddedServer) -> None:
+    with semaphore(name, 2) as first, semaphore(name, 2) as second:
+        holds = [holder.token_id for holder in locks["default"].holders(name)]
+        known = [register.of_hold(hold) for hold in holds]
+        assert {lease and lease.fence for lease in known} == {first.fence, second.fence}

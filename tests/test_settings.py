@@ -11,8 +11,9 @@ import pytest
 from django.core.checks import Warning as CheckWarning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
+from django.views import View
 
-from django_redis_lock import lock, lock_many, locks
+from django_redis_lock import lock, lock_many, locks, views
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.checks import check_deployed
@@ -23,6 +24,7 @@ LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 REDIS_CLUSTER = "django_redis_lock.backends.cluster.RedisClusterLockBackend"
 DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
+REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = "django_redis.cache.RedisCache"
@@ -211,6 +213,31 @@ def test_an_unknown_backend_is_told_the_known_ones(settings: Any, path: Any) -> 
 def test_a_lease_of_days(settings: Any, timeout: float | None, warned: bool) -> None:
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "TIMEOUT": timeout}}
     assert ids() == ["django_redis_lock.W007"] * warned
+
+
+@pytest.mark.parametrize("path", [REDLOCK, GETSET, REDIS, LOCMEM, DUMMY])
+@pytest.mark.parametrize("arguments", [{"shared": True}, {"limit": 3}, {"max_waiters": 0}, {}])
+def test_views_that_share_need_an_alias_that_can(
+    settings: Any, path: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(views, "SHARING", set())
+    of_redlock = [f"redis://127.0.0.1:{port}/1" for port in (1, 2, 3)]
+    location = of_redlock if path == REDLOCK else "redis://127.0.0.1/1"
+    settings.LOCKS = {
+        "default": {"BACKEND": LOCMEM},
+        "other": {"BACKEND": path, "LOCATION": location},
+    }
+
+    @views.locked("a", using="other", **arguments)
+    def rendered(request: Any) -> None:
+        pass
+
+    @views.locked("a", using="nowhere", **arguments)
+    class Page(View):
+        pass
+
+    assert ids() == ["django_redis_lock.W009"] * bool(path in (REDLOCK, GETSET) and arguments)
+    assert all(f"The view {__name__}.test_views_" in item.msg for item in findings())
 
 
 @pytest.mark.parametrize(

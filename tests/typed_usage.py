@@ -16,12 +16,14 @@ from django.views import View
 from django_redis_lock import (
     AuditEntry,
     Holder,
+    Limit,
     Lock,
     LockGroup,
     Waiter,
     lock,
     lock_many,
     locks,
+    semaphore,
     signals,
 )
 from django_redis_lock.backends.base import BaseLockBackend
@@ -95,6 +97,40 @@ async def asynchronous() -> None:
     assert_type(await backend.aforce_release("a"), Holder | None)
 
 
+def sharing() -> None:
+    """Let several in at once."""
+    with semaphore("a", 4, timeout=10, max_waiters=20) as permit:
+        assert_type(permit, Lock)
+    with lock("a", shared=True, max_waiters=20), lock("a", reentrant=True) as held:
+        held.downgrade()
+        assert_type(held.sharing.limit, int | None)
+    assert_type(lock_many(["a", "b"], shared=True, max_waiters=20), LockGroup)
+    backend = locks["default"]
+    assert_type(backend.can_share, bool)
+    backend.set_limit("a", 6, by="ada")
+    backend.set_limit("a", None)
+    assert_type(backend.limits(), list[Limit])
+
+
+async def sharing_asynchronously() -> None:
+    async with semaphore("a", limit=4) as permit:
+        await permit.adowngrade()
+    await locks["default"].aset_limit("a", 6)
+    for each in await locks["default"].alimits():
+        assert_type((each.name, each.using, each.by), tuple[str, str, str])
+        assert_type((each.limit, each.at), tuple[int, datetime])
+
+
+@locked("render", limit=4, max_waiters=20)
+def rendered(request: LockedRequest) -> HttpResponse:
+    return HttpResponse(str(request.lock.fence))
+
+
+@locked("catalogue", shared=True)
+def exported(request: LockedRequest) -> HttpResponse:
+    return HttpResponse(str(request.lock.fence))
+
+
 def several() -> None:
     with lock_many(["a", "b"], timeout=10) as group:
         assert_type(group, LockGroup)
@@ -133,10 +169,12 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
     assert_type((holder.lease, holder.max_hold), tuple[float | None, float | None])
     assert_type((holder.host, holder.pid_space), tuple[str | None, str | None])
     assert_type((holder.pid, holder.thread), tuple[int | None, str | None])
-    assert_type(holder.pid_began, int | None)
+    assert_type((holder.pid_began, holder.holders), tuple[int | None, int])
     assert_type((holder.fence, holder.waiters), tuple[int | None, int | None])
     assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
     assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])
+    assert_type((holder.shared, holder.limit), tuple[bool, int | None])
+    assert_type((waiter.shared, waiter.limit), tuple[bool, int | None])
     assert_type((waiter.since, waiter.waited), tuple[datetime | None, float | None])
     assert_type((entry.id, entry.event, entry.by), tuple[str, str, str])
     assert_type((entry.at, entry.reason), tuple[datetime | None, str])

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
+from itertools import chain
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
@@ -22,6 +23,7 @@ from django_redis_lock.admin.filters import BackendFilter, LockFilter
 from django_redis_lock.admin.wording import (
     held_for_html,
     lease_left_html,
+    listed_name_html,
     name_html,
     origin_html,
     waiters_text,
@@ -49,12 +51,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "lock": Column(
-        _("Name"),
-        # The list cuts it to one line.
-        lambda one: format_html('<bdi title="{0}">{0}</bdi>', visible(one.name)),
-        lambda one: one.name,
-    ),
+    "lock": Column(_("Name"), listed_name_html, lambda one: one.name),
     "holder": Column(_("Holder"), partial(origin_html, brief=True), str),
     "held_for": Column(
         _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
@@ -116,7 +113,7 @@ class HeldLockChangeList(ChangeList):
         for spec in filters:
             spec.offer(self.reading.holders)
             holders = spec.queryset(request, holders)
-        ordered = _Holders(sorted(holders, key=lambda one: (one.name, one.using)))
+        ordered = _Holders(sorted(holders, key=lambda one: (one.name, one.using, one.fence or 0)))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
@@ -144,7 +141,8 @@ class HeldLockChangeList(ChangeList):
 
     @property
     def waiting(self) -> int:
-        return sum(one.waiters or 0 for one in self.reading.holders)
+        queues = {(one.using, one.name): one.waiters or 0 for one in self.reading.holders}
+        return sum(queues.values())
 
     @property
     def attention(self) -> int:
@@ -242,13 +240,15 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
 
 
 def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Problem]]:
-    """Read the holders of locks with these (alias, name), in order, without those that are free."""
+    """Read the holders of locks with these (alias, name), in order; several share one name."""
     names: dict[str, list[str]] = {}
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(names, lambda one: list(one.holders_of(names[one.alias])))
-    found = {(one.using, one.name): one for answer in answers.values() for one in answer}
-    return [found[key] for key in dict.fromkeys(keys) if key in found], problems
+    found: dict[tuple[str, str], list[Holder]] = {}
+    for one in chain(*answers.values()):
+        found.setdefault((one.using, one.name), []).append(one)
+    return [one for key in dict.fromkeys(keys) for one in found.get(key, ())], problems
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:

@@ -49,20 +49,23 @@ from django_redis_lock.admin.wording import (
     moment,
     name_html,
     origin_html,
+    sharing,
     waiters_text,
     who,
     wrappable,
 )
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
-from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import (
     Outcome,
     Result,
     aliases,
+    change_limit,
     judge,
+    limit_of,
     release_shown,
     requires_reason,
 )
@@ -74,7 +77,7 @@ from django_redis_lock.protocol.records import (
     Waiter,
     is_renewed,
 )
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, TOKEN_ID, check_name
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, MOST_AT_ONCE, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
@@ -83,6 +86,8 @@ HEADER = "X-Held-Locks"
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
 MOST_WAITERS = 100
+MOST_HOLDERS = 100
+"""Of a lock that many share, on its page."""
 MOST_RELEASES = 100
 """Entries on the page of the audit."""
 LEVELS = {
@@ -256,6 +261,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         wrap = self.admin_site.admin_view
         return [
             path("release/", wrap(self.release_view), name=f"{base}_release"),
+            path("limit/", wrap(self.limit_view), name=f"{base}_limit"),
             path("audit/", wrap(self.audit_view), name=f"{base}_audit"),
             *super().get_urls(),
         ]
@@ -282,6 +288,30 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
         return HttpResponseRedirect(self._back(request)["back_url"])
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """Set the limit of a semaphore, or leave it to its callers."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseRedirect(self._url("changelist"))
+        lock = lock_of(request.POST.get("lock", ""))
+        if lock is None:
+            raise BadRequest("There is no such lock.")
+        if not self.has_release_permission(request, lock):
+            raise PermissionDenied
+        try:
+            limit = None if "clear" in request.POST else int(request.POST.get("limit", ""))
+            change_limit(locks[lock.using], lock.name, limit, by=request.user.get_username())
+        except ValueError as error:  # the page's own field allows no such limit
+            raise BadRequest(str(error)) from error
+        except (LockError, InvalidLockBackend) as error:
+            messages.error(request, visible(without_passwords(str(error))))
+        else:
+            told = "Limit cleared." if limit is None else f"Limit set to {limit}."
+            self.log_change(request, lock, told)
+            messages.success(request, _("The limit is changed."))
+        return HttpResponseRedirect(self._url("change", "", quote(lock.pk)))
 
     def _back(self, request: HttpRequest) -> dict[str, Any]:
         """Return the page that a form came from, a lock's or the list, with its query string."""
@@ -337,6 +367,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "has_view_permission": True,
             "can_release": self.has_release_permission(request),
             "release_url": self._url("release"),
+            "limit_url": self._url("limit"),
             "action_checkbox_name": ACTION_CHECKBOX_NAME,
             "tools_beside_title": django.VERSION >= (6, 1),
             **context,
@@ -368,7 +399,13 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     in_queue = (holders and holders[0].waiters) or 0
     return {
         **context,
-        **(_held(holders[0]) if holders else {}),
+        **(_held(holders[0]) if len(holders) == 1 else {}),
+        "holders": [_hold(one) for one in holders[:MOST_HOLDERS]] if len(holders) > 1 else [],
+        "holders_more": max(0, len(holders) - MOST_HOLDERS),
+        "waiters": waiters_text(holders[0]) if holders else "",
+        "sharing": sharing(holders[0]) if holders else "",
+        "unwritable": unwritable([lock.using]) if holders else [],
+        **_limited(lock, [*holders[:1], *waiting]),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
@@ -377,16 +414,41 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     }
 
 
-def _held(holder: Holder) -> dict[str, Any]:
+def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
+    """Return what an operator has set; not asked for a lock that nobody uses as a semaphore."""
+    is_semaphore = any(one.limit is not None for one in seen)
+    if seen and not is_semaphore:
+        return {}
+    found, unknown = _asked(lock, lambda one: [*filter(None, [limit_of(one, lock.name)])])
+    limit = found[0] if found else None
+    return {
+        "limit": limit and limit.limit,
+        "limit_by": limit and wrappable(limit.by),
+        "limit_at": limit and moment(limit.at),
+        "limit_unknown": unknown,
+        "is_semaphore": is_semaphore or limit is not None,
+        "most_permits": MOST_AT_ONCE,
+    }
+
+
+def _hold(holder: Holder) -> dict[str, Any]:
     verdict = judge(holder)
     return {
         "hold": HeldLock.of_holder(holder).hold,
+        "who": origin_html(holder),
         "held_for": held_for_html(holder),
         "lease_left": lease_left_html(holder),
-        "lease_bar": lease_bar(holder),
         "life": str(verdict.life),
         "why": visible(verdict.why),
-        "waiters": waiters_text(holder),
+        "token_id": latin(holder.token_id),
+        "metadata": [(name_html(key), name_html(text)) for key, text in holder.metadata.items()],
+    }
+
+
+def _held(holder: Holder) -> dict[str, Any]:
+    return {
+        **_hold(holder),
+        "lease_bar": lease_bar(holder),
         "owner": _known(
             (_("Celery task"), holder.task_name and latin(holder.task_name)),
             (_("Task id"), holder.task_id and latin(holder.task_id)),
@@ -395,7 +457,6 @@ def _held(holder: Holder) -> dict[str, Any]:
             (_("Thread"), holder.thread and latin(holder.thread)),
         ),
         "task_links": task_links(holder),
-        "metadata": [(name_html(key), name_html(text)) for key, text in holder.metadata.items()],
         "facts": _known(
             (_("Acquired at"), moment(holder.acquired_at)),
             (_("Last renewed at"), moment(renewed_at(holder))),
@@ -405,7 +466,6 @@ def _held(holder: Holder) -> dict[str, Any]:
             (_("Token id"), latin(holder.token_id)),
         ),
         "command": release_command(holder),
-        "unwritable": unwritable([holder.using]),
     }
 
 
@@ -464,6 +524,7 @@ def _asked(
 def _waiter(waiter: Waiter) -> dict[str, Any]:
     return {
         "who": origin_html(waiter),
+        "sharing": sharing(waiter),
         "since": moment(waiter.since),
         "waited": None if waiter.waited is None else duration(waiter.waited),
         "lease": None if waiter.lease is None else duration(waiter.lease),
@@ -567,6 +628,8 @@ def _message(outcome: Outcome, unlogged: str) -> str:
             values["holder"] = who(outcome.holder)
             return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
         case Result.GONE:
+            if outcome.holder:
+                return _("Nothing to release: that hold of “%(name)s” has ended.") % values
             return _("Nothing to release: “%(name)s” was free already.") % values
         case Result.REFUSED:
             return _("The server refused, so “%(name)s” was not released: %(error)s") % values

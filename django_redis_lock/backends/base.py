@@ -23,7 +23,7 @@ from django_redis_lock.backends.settings import (
     read_options,
     read_timeout,
 )
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import (
     ForceRelease,
     Inspect,
@@ -246,6 +246,15 @@ class BaseLockBackend(Runner):
         """Take a lock from its holder, as ``force_release`` does."""
         return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
 
+    def require_sharing(self, name: str) -> None:
+        """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
+        if not self.can_share:
+            raise InvalidLockBackend(
+                f"Lock {name!r} can't be shared, and its queue can't be bounded: "
+                f"LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
+                f"RedisLockBackend for it, on one server or a cluster."
+            )
+
     def set_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
         """Set how many permits of a semaphore there are, ``None`` to leave that to its callers.
 
@@ -270,13 +279,14 @@ class BaseLockBackend(Runner):
 
     def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
         check_sharing(Sharing(shared=True, limit=limit))
+        self.require_sharing(name)
         yield from ask(SetLimit(check_name(name), limit, check_text(by, "by")))
         self.freed(name)
 
     def _read_limits(self) -> Steps[list[Limit]]:
         from django_redis_lock.protocol.records import read_limit
 
-        found = yield from ask(ReadLimits())
+        found = (yield from ask(ReadLimits())) if self.can_share else []
         pairs = zip(found[::2], found[1::2], strict=True)
         limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
         return sorted(filter(None, limits), key=attrgetter("name"))
@@ -301,10 +311,11 @@ class BaseLockBackend(Runner):
             if isinstance(value, list):
                 limit, ends, values = value
                 by_token = dict(zip(values[::2], values[1::2], strict=True))
+                known |= {"limit": limit, "holders": len(ends) // 2}
                 for token, end in zip(ends[::2], ends[1::2], strict=True):
                     permit = token + b" " + by_token.get(token, b"")
                     left = -1 if end == b"inf" else int(end) - now_ms
-                    holders.append(read(permit, ttl_ms=left, limit=limit, **known))
+                    holders.append(read(permit, ttl_ms=left, **known))
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
         return holders

@@ -84,7 +84,7 @@ class _Store:
         self._mutex = threading.RLock()
         self._holders: dict[_Key, dict[str, _Held]] = {}  # by token; several if it is shared
         self._queues: dict[_Key, deque[str]] = {}
-        self._limits: dict[_Key, str] = {}
+        self.limits: dict[_Key, str] = {}
         self.audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
         self._last_fence = 0
@@ -119,8 +119,8 @@ class _Store:
         holders, limit = self._live(key), limit_in(record)
         if limit is None:
             return not holders
-        if key in self._limits and limit < math.inf:
-            limit = int(self._limits[key].split(" ", 1)[0])
+        if key in self.limits and limit < math.inf:
+            limit = int(self.limits[key].split(" ", 1)[0])
         return len(holders) < limit and all(held.shared for held in holders.values())
 
     def _hand_off(self, key: _Key, own: str = "") -> bool:
@@ -207,13 +207,13 @@ class _Store:
     def _set_limit(self, call: calls.SetLimit, prefix: str) -> None:
         key = prefix, call.name
         if call.limit is None:
-            self._limits.pop(key, None)
+            self.limits.pop(key, None)
         else:
-            self._limits[key] = f"{call.limit} {_now_ms()} {call.by}"
+            self.limits[key] = f"{call.limit} {_now_ms()} {call.by}"
         self._hand_off(key)
 
     def _read_limits(self, call: calls.ReadLimits, prefix: str) -> list[bytes]:
-        pairs = [(name, limit) for (of, name), limit in self._limits.items() if of == prefix]
+        pairs = [(name, limit) for (of, name), limit in self.limits.items() if of == prefix]
         return [part.encode() for pair in pairs for part in pair]
 
     def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
@@ -242,7 +242,7 @@ class _Store:
                 if not held.shared:
                     value = token + b" " + rest
                     break
-                limit = self._limits.get(key)
+                limit = self.limits.get(key)
                 value = value or [None if limit is None else limit.encode(), [], []]
                 value[1] += [token, b"inf" if left < 0 else str(_now_ms() + left).encode()]
                 value[2] += [token, rest]

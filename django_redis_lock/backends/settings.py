@@ -34,7 +34,10 @@ _TASK_LINK = re.compile(r"(?:https?://|/)(?:[^{}]|\{\{|\}\}|(?P<task_id>\{task_i
 """A URL for ``str.format``, with no other placeholder than ``{task_id}``."""
 
 OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
-KEY_WORDS = ("queue", "index", "fence", "audit", "grant", "heard", "server", "claim")
+KEY_WORDS = (
+    *("queue", "index", "fence", "audit", "grant", "heard", "server", "claim"),
+    *("permits", "limits"),
+)
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
 colon and more."""
 _KEY_END = "\0"

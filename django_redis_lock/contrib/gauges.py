@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from heapq import nlargest
-from operator import attrgetter
+from itertools import islice
 from time import monotonic
 
 from django.db import connections
@@ -37,6 +38,7 @@ PATIENCE = 3.0
 @dataclass
 class Figures:
     held: int = 0
+    limit: int = 0
     waiting: int = 0
     oldest_wait: float = 0.0
     oldest_hold: float = 0.0
@@ -44,8 +46,9 @@ class Figures:
 
 
 MEANINGS = {
-    "held": "Locks that are held now.",
-    "waiting": "Waiters in the queues of held locks.",
+    "held": "Locks and permits that are held now.",
+    "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
+    "waiting": "Waiters for held locks, and for semaphores whose limit an operator has set.",
     "oldest_wait": "The longest that the first waiter of a queue has waited.",
     "oldest_hold": "The longest that one of the held locks has been held.",
     "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
@@ -80,29 +83,45 @@ def read_held(backend: BaseLockBackend) -> Held:
     held = Held()
     for known in {*backend.operators.groups.values(), OTHER}:
         held.groups[known] = Figures()  # 0 rather than absent while none is held
-    counts: Counter[str] = Counter()
-    ending_first: deque[str] = deque(maxlen=MOST_HOLDERS)
-    for name in backend.read_index():
-        counts[group(name)] += 1
-        ending_first.append(name)
-    for each, count in counts.items():
-        held.groups[each].held = count
-    held.holders_unread = counts.total() - len(ending_first)
-    awaited = []
+    ending_first = _count_names(backend, held)
+    limits = {limit.name: limit.limit for limit in backend.limits()}
+    queues: dict[str, int] = {}
     for holder in backend.holders_of(ending_first):
         figures = held.groups[group(holder.name)]
         figures.oldest_hold = max(figures.oldest_hold, holder.held_for or 0.0)
         figures.lease_used = max(figures.lease_used, lease_used(holder))
-        if holder.waiters:
-            figures.waiting += holder.waiters
-            awaited.append(holder)
-    longest = nlargest(MOST_QUEUES, awaited, key=attrgetter("waiters"))
+        if holder.name in queues:
+            figures.held += 1  # one more that shares it
+        elif holder.limit is not None:
+            limits.setdefault(holder.name, holder.limit)
+        queues[holder.name] = holder.waiters or 0
+    for name in islice(limits.keys() - queues.keys(), MOST_QUEUES):  # nobody has a permit
+        queues[name] = len(backend.waiting(name))
+    for name, limit in limits.items():
+        held.groups[group(name)].limit += limit
+    for name, waiters in queues.items():
+        held.groups[group(name)].waiting += waiters
+    awaited = [name for name, waiters in queues.items() if waiters]
+    longest = nlargest(MOST_QUEUES, awaited, key=queues.__getitem__)
     held.queues_unread = len(awaited) - len(longest)
-    for holder in longest:
-        figures = held.groups[group(holder.name)]
-        for waiter in backend.waiting(holder.name, limit=1):
+    for name in longest:
+        figures = held.groups[group(name)]
+        for waiter in backend.waiting(name, limit=1):
             figures.oldest_wait = max(figures.oldest_wait, waiter.waited or 0.0)
     return held
+
+
+def _count_names(backend: BaseLockBackend, held: Held) -> Iterable[str]:
+    """Count each held lock once; return the names whose holders are to be read."""
+    counts: Counter[str] = Counter()
+    ending_first: deque[str] = deque(maxlen=MOST_HOLDERS)
+    for name in backend.read_index():
+        counts[backend.operators.group(name)] += 1
+        ending_first.append(name)
+    for each, count in counts.items():
+        held.groups[each].held = count
+    held.holders_unread = counts.total() - len(ending_first)
+    return ending_first
 
 
 def lease_used(holder: Holder) -> float:

@@ -39,6 +39,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
@@ -299,10 +300,25 @@ def _steps(backend: BaseLockBackend) -> Iterator[str]:
         yield "release"
         _expect(first.acquire(blocking=False), "the lock is still held after the forced release")
         first.release()
+        if backend.can_share:
+            yield from _share(backend, name)
     finally:
         _give_back(first)
         threads.shutdown()
         _give_back(successor)
+
+
+def _share(backend: BaseLockBackend, name: str) -> Iterator[str]:
+    permit = Lock(lambda: backend, name, LEASE, blocking=False, sharing=Sharing(True, 0))
+    yield "limit"
+    try:
+        backend.set_limit(name, 1, by="locks doctor")
+        _expect(permit.acquire(), "a semaphore whose limit was set to 1 gave no permit")
+        permit.release()
+    finally:
+        _give_back(permit)
+        with suppress(LockError):
+            backend.set_limit(name, None)
 
 
 def _expect(succeeded: object, otherwise: str) -> None:

@@ -25,7 +25,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import Outcome, attention_of, unwritable_because
-from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -233,7 +233,7 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "held_for": seconds(holder.held_for),
         "expires_at": holder.expires_at,
         "lease_left": seconds(holder.ttl),
-        **_copied(holder, "auto_renew", "max_hold", "waiters"),
+        **_copied(holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters"),
         "attention": attention_of(holder),
         **_copied(holder, *ORIGIN),
         "metadata": dict(holder.metadata),
@@ -245,9 +245,13 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
         "waiter": str(waiter),
         **_copied(waiter, "token_id", "since"),
         "waited": seconds(waiter.waited),
-        **_copied(waiter, "lease", "auto_renew", *ORIGIN),
+        **_copied(waiter, "lease", "auto_renew", "shared", "limit", *ORIGIN),
         "metadata": dict(waiter.metadata),
     }
+
+
+def limit_facts(limit: Limit) -> dict[str, Any]:
+    return _copied(limit, "name", "using", "limit", "by", "at")
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
@@ -293,6 +297,13 @@ def who(one: Holder | Waiter | AuditEntry) -> str:
     return visible(str(one))
 
 
+def sharing(one: Holder | Waiter) -> str:
+    """Return with how many others a holder has a lock, or a waiter will have it."""
+    if one.limit is None:
+        return "shared" if one.shared else UNKNOWN
+    return f"{one.holders if isinstance(one, Holder) else 'one'} of {one.limit}"
+
+
 def holder_columns(*, many: bool) -> list[Column[Holder]]:
     columns: list[Column[Holder]] = [
         Column("NAME", lambda one: visible(one.name)),
@@ -302,6 +313,7 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
         Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
+        Column("SHARED", sharing, right=True),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
     return [column for column in columns if many or column.heading != "USING"]

@@ -46,6 +46,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends, terminal)
     columns = output.holder_columns(many=backends.many)
+    _demand_token_id(options, shown, columns, terminal)
     if options["only_dead"]:
         verdicts = {one.token_id: judge(one) for one in shown}
         columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
@@ -66,6 +67,25 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
     _conclude(results, missing, dry_run=options["dry_run"])
+
+
+def _demand_token_id(
+    options: dict[str, Any], shown: list[Holder], columns: list[Column[Holder]], terminal: Terminal
+) -> None:
+    """Raise ``CommandError`` after the holders of a named lock that has several."""
+    several = [one for one in shown if one.holders > 1]
+    if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
+        return
+    if terminal.as_json:
+        terminal.json_object("locks", map(output.holder_facts, several))
+    else:
+        token_id: Column[Holder] = Column("TOKEN ID", lambda one: one.token_id)
+        terminal.table([*columns, token_id], several, attention_of)
+    raise CommandError(
+        f"Lock {visible(several[0].name)!r} has {several[0].holders} holders: "
+        f"give the --token-id of the one to release.",
+        returncode=USAGE,
+    )
 
 
 def _check(options: dict[str, Any]) -> None:
@@ -109,7 +129,7 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
 
     def ask(backend: BaseLockBackend) -> Iterable[Holder]:
         if names := dict.fromkeys(options["names"]):
-            return (holder for name in names if (holder := backend.holder(name)))
+            return backend.holders_of(names)
         return backend.holders(pattern)
 
     wanted = options["token_id"]
@@ -167,8 +187,7 @@ def _ask(
 def _release(
     shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
 ) -> list[Result]:
-    by = (options["by"] or "").strip() or system_user()
-    outcomes = release_shown(shown, by=by, reason=options["reason"])
+    outcomes = release_shown(shown, by=operator(options), reason=options["reason"])
     results = [outcome.result for outcome in outcomes]
     if terminal.as_json:
         terminal.json_object("outcomes", map(output.outcome_facts, outcomes), backends.not_known)
@@ -180,7 +199,7 @@ def _release(
         paint, text = {
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
             Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
-            Result.GONE: (style.WARNING, "already free"),
+            Result.GONE: (style.WARNING, "this hold has ended" if holder else "already free"),
             Result.REFUSED: (style.ERROR, f"not released: {visible(outcome.error)}"),
             Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {visible(outcome.error)}"),
         }[outcome.result]
@@ -209,6 +228,11 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
 
 def _count(number: int) -> str:
     return f"{number} lock" if number == 1 else f"{number} locks"
+
+
+def operator(options: dict[str, Any]) -> str:
+    """Return who does it, as ``--by`` says."""
+    return (options["by"] or "").strip() or system_user()
 
 
 def system_user() -> str:

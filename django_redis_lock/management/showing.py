@@ -20,8 +20,8 @@ from django_redis_lock.management.output import (
     hint_at_pattern,
     nothing,
 )
-from django_redis_lock.operators import attention_of, judge
-from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
+from django_redis_lock.operators import attention_of, judge, limit_of
+from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10
@@ -78,13 +78,14 @@ class _Known:
     """What one backend knows of a lock; ``None`` for what is not known."""
 
     using: str
-    holder: Holder | None
+    holders: list[Holder]
+    limit: Limit | None = None
     queue: list[Waiter] | None = None
     history: list[AuditEntry] | None = None
 
     @property
     def waiters(self) -> int | None:
-        counted = [self.holder.waiters] if self.holder else []
+        counted = [one.waiters for one in self.holders[:1]]
         if self.queue is not None:
             counted.append(len(self.queue))
         return max((number for number in counted if number is not None), default=None)
@@ -94,7 +95,7 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal.notice)
     asked = backends.each(lambda backend: [_ask(name, backend, backends)])
-    found = [one for one in asked if one.holder or one.queue or one.history]
+    found = [one for one in asked if one.holders or one.limit or one.queue or one.history]
     if terminal.as_json:
         terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
     else:
@@ -103,28 +104,37 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
                 terminal.say()
             _show(name, one, terminal)
     backends.finish()
-    if not any(one.holder or one.queue for one in found):
+    if not any(one.holders or one.queue for one in found):
         raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
-    known = _Known(backend.alias, backend.holder(name))
+    known = _Known(backend.alias, list(backend.holders_of([name])))
     with backends.noting(backend.alias):
-        limit = WAITERS if known.holder else None  # a holder knows the number of waiters
-        known.queue = backend.waiting(name, limit)
+        most = WAITERS if known.holders else None  # a holder knows the number of waiters
+        known.queue = backend.waiting(name, most)
+    with backends.noting(backend.alias):
+        known.limit = limit_of(backend, name)
     with backends.noting(backend.alias):
         known.history = backend.history(name, EVENTS)
     return known
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
-    verdict = judge(one.holder) if one.holder else None
+    holders = [
+        {**output.holder_facts(each), "life": life, "life_because": why}
+        for each in one.holders
+        for life, why in [judge(each)]
+    ]
+    first = holders[0] if holders else {}
     return {
         "name": name,
         "using": one.using,
-        "holder": one.holder and output.holder_facts(one.holder),
-        "life": verdict and verdict.life,
-        "life_because": verdict and verdict.why,
+        "holder": output.holder_facts(one.holders[0]) if one.holders else None,
+        "life": first.get("life"),
+        "life_because": first.get("life_because"),
+        "holders": holders,
+        "limit": one.limit and output.limit_facts(one.limit),
         "waiters": one.waiters,
         "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
         "history": one.history and [*map(output.entry_facts, one.history)],
@@ -134,11 +144,15 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     terminal.say(heading(f"{visible(name)} (backend {visible(one.using)})"))
-    if one.holder:
-        for label, value in _particulars(one.holder):
-            terminal.say(f"  {label:<12}{value}")
-    else:
+    for label, value in _particulars(one):
+        terminal.say(f"  {label:<12}{value}")
+    if not one.holders:
         terminal.say("  Not held.")
+    elif len(one.holders) > 1:
+        terminal.say(heading("Holders"))
+        known = {"NAME", "SHARED", "WAITERS"}
+        columns = [each for each in output.holder_columns(many=False) if each.heading not in known]
+        terminal.table([*columns, *HOLD], one.holders, attention_of)
     if one.queue:
         terminal.say(heading("Queue, in order of arrival"))
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
@@ -152,7 +166,24 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
 
 
-def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
+def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
+    if limit := one.limit:
+        by = visible(limit.by) or output.UNKNOWN
+        yield "limit", f"{limit.limit}, set by {by} at {_moment(limit.at)}"
+    if len(one.holders) == 1:
+        yield from _particulars_of(one.holders[0])
+    elif one.holders:
+        yield from _others(one.holders[0])
+
+
+def _others(holder: Holder) -> Iterator[tuple[str, str]]:
+    if holder.shared:
+        by_all = f"by {holder.holders}"
+        yield "shared", by_all if holder.limit is None else output.sharing(holder)
+    yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
+
+
+def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     verdict = judge(holder)
     yield "holder", output.who(holder)
     if holder.task_id:
@@ -171,7 +202,7 @@ def _particulars(holder: Holder) -> Iterator[tuple[str, str]]:
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or output.UNKNOWN)
     yield "token id", holder.token_id
-    yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
+    yield from _others(holder)
     for key, value in holder.metadata.items():
         yield "metadata", f"{visible(key)} = {visible(value)}"
 
@@ -188,12 +219,17 @@ def _moment(moment: datetime | None) -> str:
     return f"{output.clock(moment)} UTC" if moment else output.UNKNOWN
 
 
+HOLD: list[Column[Holder]] = [
+    Column("LIFE", lambda one: judge(one).life),
+    Column("TOKEN ID", lambda one: one.token_id),
+]
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
     Column("WAITER", lambda row: output.who(row[1])),
     Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
     Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
+    Column("SHARED", lambda row: output.sharing(row[1]), right=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 

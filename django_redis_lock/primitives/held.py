@@ -274,7 +274,7 @@ def _release_in_background(held: Held, lease: Lease) -> None:
         renewer.withdraw(call, held.backend, lease.longest)
 
 
-_Key = tuple[str, int, str, bool]
+_Key = tuple[str, int, str, bool | str]
 """Name, id of the execution, alias, and whether it may enter again."""
 
 
@@ -294,7 +294,7 @@ class Register:
         """Note that the current execution holds a lock."""
         execution = current_execution()
         lease.execution = weakref.ref(execution)
-        key = lease.name, id(execution), alias, reentrant
+        key = lease.name, id(execution), alias, reentrant or lease.token
         # As a ``WeakValueDictionary`` does it, but without running any Python code.
         self._leases[key] = weakref.ref(lease, partial(self._leases.pop, key))
 

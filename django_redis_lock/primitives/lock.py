@@ -14,7 +14,7 @@ from typing import Any, Self
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
@@ -27,7 +27,7 @@ from django_redis_lock.primitives.held import (
 )
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
-from django_redis_lock.protocol.lease import Request, shared_record, token_id, write_record
+from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
 from django_redis_lock.support.arguments import (
     ALONE,
     DEFAULT,
@@ -209,7 +209,7 @@ class Lock(Held, Handle):
 
     def _take(self, until: float | None, from_token_id: str) -> Steps[bool | None]:
         """Return whether the lock was acquired; ``None`` if it was entered again."""
-        if self.reentrant and self._lease and register.enter(self._lease):
+        if self.reentrant and self._lease and self._enter(self._lease):
             self._again += 1
             return None
         backend = self._find_backend()
@@ -219,7 +219,7 @@ class Lock(Held, Handle):
             self._vacate()
         if self.reentrant and not from_token_id:
             entered = register.find(backend.alias, self.name)
-            if entered is not None and register.enter(entered):
+            if entered is not None and self._enter(entered):
                 self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
                 return None
         if former is None or from_token_id:
@@ -231,6 +231,13 @@ class Lock(Held, Handle):
             reason = f"{GONE} before the transaction ended"
             raise (yield from report_losses([(former, lease)], backend, reason))
         return True
+
+    def _enter(self, lease: Lease) -> bool:
+        entered = register.enter(lease)
+        if entered and lease.shared and not self.sharing.shared:
+            register.leave(lease)
+            raise self._upgrade_refused()
+        return entered
 
     def _obtain(
         self,
@@ -273,14 +280,15 @@ class Lock(Held, Handle):
     def _check_own_lease(self, until: float) -> Steps[None]:
         """Raise ``LockError`` if the caller itself holds the lock, so that it waits in vain."""
         for lease in register.held_here(self.name):
-            if lease.shared and not self.sharing.shared:
-                raise self._upgrade_refused()
-            if until < math.inf:
+            upgrade = lease.shared and not self.sharing.shared
+            if until < math.inf and not upgrade:
                 continue
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
             if left is None or left < -1:
                 continue
+            if upgrade:
+                raise self._upgrade_refused()
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
             if lease.auto_renew or lease.timeout is None:
                 raise LockError(
@@ -354,12 +362,7 @@ class Lock(Held, Handle):
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
-        if not backend.can_share:
-            raise InvalidLockBackend(
-                f"Lock {self.name!r} can't be shared, and its queue can't be bounded: "
-                f"LOCKS[{backend.alias!r}] is a {type(backend).__name__}. Use an alias with "
-                f"RedisLockBackend for it, on one server or a cluster."
-            )
+        backend.require_sharing(self.name)
         self._full = False
         request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
         if self.sharing.shared:
@@ -404,6 +407,13 @@ class Lock(Held, Handle):
             f"the start and share it by downgrade().",
             name=self.name,
         )
+
+    def _not_acquired(self) -> LockNotAcquired:
+        if not self._full:
+            return super()._not_acquired()
+        most = self.sharing.max_waiters
+        why = f"as max_waiters={most} allows no more that wait"
+        return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.support.arguments import check_name
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
@@ -71,6 +72,8 @@ class Holder(Origin):
     """Whether others may hold the lock at the same time."""
     limit: int | None = None
     """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
+    holders: int = 1
+    """How many hold the lock now, this one among them."""
     held_for: float | None = None
     """Seconds since it was acquired, by the server's clock."""
     lease: float | None = None
@@ -145,6 +148,7 @@ def read_holder(
     waiters: int | None,
     now_ms: int,
     limit: bytes | None = None,
+    holders: int = 1,
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
@@ -167,6 +171,7 @@ def read_holder(
         expires_at=None if ttl_ms < 0 else moment((now_ms + ttl_ms) * 1000),
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
         waiters=waiters,
+        holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
         **{
             **facts,
@@ -203,8 +208,12 @@ def read_limit(name: bytes, value: bytes, *, using: str) -> Limit | None:
     number, at_ms = _whole(limit), _whole(at)
     if number is None or at_ms is None:
         return None
-    name_text, by_text = (each.decode(errors="replace") for each in (name, by))
-    return Limit(name=name_text, using=using, limit=number, by=by_text, at=moment(at_ms * 1000))
+    try:
+        text = check_name(name.decode())
+    except ValueError:
+        return None
+    by_text = by.decode(errors="replace")
+    return Limit(name=text, using=using, limit=number, by=by_text, at=moment(at_ms * 1000))
 
 
 def _sharing(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -24,9 +24,20 @@ from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
-from django_redis_lock.protocol.lease import Lease, Request, write_record
+from django_redis_lock.protocol.lease import (
+    Lease,
+    Request,
+    shared_record,
+    token_id,
+    write_record,
+)
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
-from django_redis_lock.support.arguments import check_name, check_timeout
+from django_redis_lock.support.arguments import (
+    Sharing,
+    check_name,
+    check_sharing,
+    check_timeout,
+)
 from django_redis_lock.support.process import current_process
 
 if TYPE_CHECKING:
@@ -48,15 +59,23 @@ GONE_WITHIN = 5.0
 
 @contextmanager
 def held_by_another(
-    name: str, *, timeout: float | None = None, using: str = DEFAULT_ALIAS
+    name: str,
+    *,
+    timeout: float | None = None,
+    using: str = DEFAULT_ALIAS,
+    shared: bool = False,
+    limit: int | None = None,
 ) -> Iterator[None]:
     """Let another holder have a lock during the block.
 
     It excludes the test's own thread as well, and locks that are ``reentrant`` there. Its lease is
     renewed until the end of the block, or with ``timeout`` a fixed one of so many seconds. Waiters
-    get the lock at the end. Raises ``LockNotAcquired`` if the lock is held already.
+    get the lock at the end. With ``shared`` it reads, and with a ``limit`` it has one permit of a
+    semaphore; without both, nobody else gets a permit. Raises ``LockNotAcquired`` if the lock is
+    held already.
     """
     backend = _backend(using)
+    sharing = check_sharing(Sharing(shared or limit is not None, limit))
     if check_timeout(timeout) is None:
         lease_s, renew = backend.timeout, backend.timeout is not None
     else:
@@ -65,6 +84,9 @@ def held_by_another(
         auto_renew=renew, lease=lease_s, metadata={"held": "by held_by_another()"}
     )
     request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
+    if sharing.shared:
+        backend.require_sharing(name)
+        request.shared, request.record = True, shared_record(record, limit)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
         raise LockNotAcquired(f"Lock {name!r} can't go to another: it is held already.", name=name)
@@ -78,27 +100,27 @@ def held_by_another(
         try:
             freed = backend.run(locking.release(lease))
         except LockUnavailable:
-            release = calls.Release(name, lease.token, patient=False)
+            release = calls.Release(name, lease.token, shared=lease.shared, patient=False)
             renewer.withdraw(release, backend, lease.longest)
         else:
             if freed:
                 backend.freed(name)
 
 
-def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
+def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
     """End the lease of a held lock, as if its time had passed without a renewal.
 
     The lock is free, or goes to a waiter. A holder in this process finds ``held.lost`` true; if its
-    lease was to be renewed, the signal ``lock_lost`` has been sent. Raises ``LockError`` if the
-    lock is not held.
+    lease was to be renewed, the signal ``lock_lost`` has been sent. Of several that share the lock,
+    ``fence`` says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not
+    held.
     """
     backend = _backend(using)
-    holder = _holder(backend, name, "expire")
+    holder = _holder(backend, name, fence, "expire")
     with _found_lost(holder) as lease:
-        _, value, *_ = backend.run(calls.ask(calls.Inspect([name])))
-        token = bytes(value or b"").partition(b" ")[0].decode(errors="replace")
+        token = _token_of(backend, holder)
         until = monotonic() + GONE_WITHIN
-        while (now := backend.holder(name)) is not None and now.token_id == holder.token_id:
+        while any(one.token_id == holder.token_id for one in backend.holders_of([name])):
             backend.run(calls.ask(calls.Renew([(name, token, 1)])))
             if monotonic() > until:
                 raise LockError(f"The lease of lock {name!r} could not be ended.", name=name)
@@ -108,16 +130,16 @@ def expire_now(name: str, *, using: str = DEFAULT_ALIAS) -> None:
             lease.version += 1
 
 
-def lose(name: str, *, using: str = DEFAULT_ALIAS) -> None:
+def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
     """Take a held lock from its holder, as an operator does on another machine.
 
     The lock is free, or goes to a waiter. A holder in this process whose lease is renewed finds out
     at once: ``held.lost`` is true and the signal ``lock_lost`` has been sent. One with a fixed
-    lease finds out when it asks or releases, as always. Raises ``LockError`` if the lock is not
-    held.
+    lease finds out when it asks or releases, as always. Of several that share the lock, ``fence``
+    says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not held.
     """
     backend = _backend(using)
-    holder = _holder(backend, name, "be lost")
+    holder = _holder(backend, name, fence, "be lost")
     with _found_lost(holder):
         take(backend, holder, "lose()")
 
@@ -140,11 +162,23 @@ def _backend(using: str) -> BaseLockBackend:
     return backend
 
 
-def _holder(backend: BaseLockBackend, name: str, what: str) -> Holder:
-    holder = backend.holder(name)
-    if holder is None:
-        raise LockError(f"Lock {name!r} is not held, so it can't {what}.", name=name)
-    return holder
+def _holder(backend: BaseLockBackend, name: str, fence: int | None, what: str) -> Holder:
+    found = [one for one in backend.holders_of([name]) if fence in (None, one.fence)]
+    if not found:
+        by = "" if fence is None else f" with fence {fence}"
+        raise LockError(f"Lock {name!r} is not held{by}, so it can't {what}.", name=name)
+    if len(found) > 1:
+        text = f"Lock {name!r} has {len(found)} holders; say which by its fence."
+        raise LockError(text, name=name)
+    return found[0]
+
+
+def _token_of(backend: BaseLockBackend, holder: Holder) -> str:
+    _, value, *_ = backend.run(calls.ask(calls.Inspect([holder.name])))
+    shared = isinstance(value, list)
+    tokens = value[1][::2] if shared else [bytes(value or b"").partition(b" ")[0]]
+    found = (token for token in tokens if token_id(token) == holder.token_id)
+    return next(found, b"").decode(errors="replace")
 
 
 @contextmanager
@@ -301,11 +335,14 @@ class LockSpace:
         raises ``AssertionError`` if there is any. A space that is not isolated is left as it is.
         """
         before = self._held()
+        limits = {each: each.store.limits.copy() for each in self._in_memory}
         yield
         finish_releases(self._backends)
         left = {key: hold for key, hold in self._held().items() if key not in before}
         if self.isolated:
             self._empty(before)
+            for each in self._in_memory:
+                each.store.limits = limits.get(each, {})
         if fail_on_held:
             _check(left)
 
@@ -330,6 +367,10 @@ class LockSpace:
         """Those of settings that a test has had for a while are still among them."""
         return [*self._made.values()]
 
+    @property
+    def _in_memory(self) -> list[LocMemLockBackend]:
+        return [each for each in self._backends if isinstance(each, LocMemLockBackend)]
+
     def _held(self) -> Holds:
         found: Holds = {}
         for key, backend in [*self._made.items()]:
@@ -343,13 +384,12 @@ class LockSpace:
 
     def _empty(self, but: Holds) -> None:
         """Release what is held, all ``but`` some, and forget the rest if that is nothing."""
-        for backend in self._backends:
-            if isinstance(backend, LocMemLockBackend):
-                _release(backend, but)
-                if but:
-                    backend.clear_history()
-                else:
-                    backend.clear()
+        for backend in self._in_memory:
+            _release(backend, but)
+            if but:
+                backend.clear_history()
+            else:
+                backend.clear()
 
 
 class LockTestMixin(TestCase):

@@ -68,12 +68,14 @@ ADDRESSES = {
     "audit": f"{LIST}audit/",
     "add": f"{LIST}add/",
     "release": RELEASE,
+    "limit": f"{LIST}limit/",
     "page": page_of("a"),
     "history": page_of("a", view="history"),
     "delete": page_of("a", view="delete"),
     "key": page_of("a").removesuffix("change/"),
 }
 ANY = "GET HEAD OPTIONS POST PUT PATCH DELETE"
+NO_POST = "GET HEAD LIVE OPTIONS PUT PATCH DELETE"
 
 
 def ask(client: Client, what: str) -> int | str:
@@ -108,8 +110,9 @@ MATRIX: dict[str, list[int | str]] = {
     "OPTIONS POST PUT PATCH DELETE page": [LOGIN, LOGIN, 405, 405, 405, 405, 405, 405],
     f"{ANY} LIVE add delete": [LOGIN, LOGIN, 403, 403, 403, 403, 403, 403],
     f"{ANY} LIVE key": [LOGIN, LOGIN, 302, 302, 302, 302, 302, 302],
-    "GET HEAD LIVE OPTIONS PUT PATCH DELETE release": [LOGIN, LOGIN, 403, 403, 302, 302, 302, 302],
+    f"{NO_POST} release limit": [LOGIN, LOGIN, 403, 403, 302, 302, 302, 302],
     "POST release": [LOGIN, LOGIN, 403, 403, 200, 200, 200, 200],
+    "POST limit": [LOGIN, LOGIN, 403, 403, 400, 400, 400, 400],
 }
 FORMS: dict[str, list[int | str]] = {
     "POST list A": [LOGIN, LOGIN, 403, 403, 200, 200, 403, 200],

@@ -10,6 +10,7 @@ from django.core import checks
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.settings import KEY_WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.transport.packing import Packing
 from tests.tools import findings
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -82,6 +83,12 @@ def test_prefixes_that_can_make_one_key_are_refused(
     for alias in ("default", "other"):
         with pytest.raises(InvalidLockBackend, match=r"can write the same keys.*KEY_PREFIX"):
             _ = locks[alias]
+
+
+def test_the_check_knows_each_key() -> None:
+    keys = [value for value in vars(Packing("lock")).values() if isinstance(value, str)]
+    words = {key.removeprefix("lock").strip("-:") for key in keys} - {""}
+    assert {"queue", "permits", "limits"} <= words <= set(KEY_WORDS)
 
 
 @pytest.mark.parametrize(

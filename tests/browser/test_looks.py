@@ -9,7 +9,7 @@ import redis
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from tests.browser.measures import faults
 from tests.browser.window import Visit, choose_release, row
 from tests.tools import Background, eventually, waiters
@@ -52,6 +52,9 @@ def holders(client: redis.Redis) -> None:
         **task,
     )
     hold_as(client, NAMES[1], ttl=None, held_for=200_000, host="web-1", pid=812, thread="main")
+    for _ in range(3):
+        semaphore("render", 5, timeout=60, metadata={"order": "8b1f"}).acquire()
+    locks["default"].set_limit("render", 2, by="grace")
     hold_as(client, LONG, host="h" * 200, task_id="8" * 36, task_name="shop.tasks." + "x" * 200)
 
 
@@ -83,6 +86,9 @@ def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> Non
         for folded in page.locator("details:visible > summary").all():
             folded.click()
         look(f"lock {name}")
+    visitor.open(page_of("render"))
+    expect(page.locator("#lock-holders tbody tr")).to_have_count(3)
+    look("semaphore")
     visitor.open(f"{LIST}audit/")
     look("audit")
     visitor.open(LIST)

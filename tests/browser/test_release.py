@@ -8,11 +8,11 @@ import socket
 import pytest
 from playwright.sync_api import expect
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockLost
 from tests.browser.window import Hold, Visit, choose_release, row
 from tests.tools import Background, eventually, waiters
-from tests.tools.admin import LIST
+from tests.tools.admin import LIST, page_of
 
 
 def test_a_release(visit: Visit, hold: Hold) -> None:
@@ -64,6 +64,22 @@ def test_a_change_of_mind_and_the_way_back(visit: Visit, hold: Hold) -> None:
         expect(page.locator("#held-locks")).to_be_visible()
         assert page.url == address
     expect(page.get_by_text("This lock is free.")).to_be_visible()
+
+
+def test_one_of_several_holders_and_the_limit(visit: Visit) -> None:
+    taken = [semaphore("render", 3, timeout=600) for _ in range(3)]
+    assert all(permit.acquire() for permit in taken)
+    page = visit().open(page_of("render"))
+    page.get_by_label("Limit").fill("2")
+    page.get_by_role("button", name="Set").click()
+    expect(page.locator(".messagelist .success")).to_have_text("The limit is changed.")
+    expect(page.locator("#lock-now")).to_contain_text("3 of 2")
+    page.get_by_role("button", name="Release…").nth(1).click()
+    page.get_by_role("button", name="Release 1 lock").click()
+    expect(page.locator("#lock-holders tbody tr")).to_have_count(2)
+    assert [permit.owned() for permit in taken].count(False) == 1
+    page.get_by_role("button", name="Leave it to the callers").click()
+    expect(page.locator("#lock-now")).to_contain_text("2 of 3")
 
 
 def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:

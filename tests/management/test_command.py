@@ -15,14 +15,14 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command, parse_duration
 from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
 from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, counted, eventually, waiters
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
 
@@ -49,12 +49,12 @@ def test_list_tells_who_holds_what(one: EmbeddedServer) -> None:
         heading, *rows = done.lines
         assert heading.split() == [
             *["NAME", "HOLDER", "HELD", "FOR", "LEASE", "LEFT"],
-            *["WAITERS", "ATTENTION", "FENCE"],
+            *["WAITERS", "ATTENTION", "SHARED", "FENCE"],
         ]
         assert [row.split()[0] for row in rows] == ["product:2", "product:1"]
         assert f"{os.getpid()} (MainThread)" in rows[0]
-        assert rows[0].split()[-3:] == ["0", "-", str(second.fence)]
-        assert rows[1].split()[-3:] == ["1", "-", str(first.fence)]
+        assert rows[0].split()[-4:] == ["0", "-", "-", str(second.fence)]
+        assert rows[1].split()[-4:] == ["1", "-", "-", str(first.fence)]
         assert "\x1b" not in done.out
     first.release()
     assert waiting.outcome() is True
@@ -161,6 +161,14 @@ def test_list_is_written_as_it_is_read(
     assert written[0] == 0
     assert written[-1] >= 500
     assert out.getvalue().count("\n") > 1000
+
+
+def test_permits_of_one_name_are_read_like_locks(one: EmbeddedServer, client: redis.Redis) -> None:
+    for _ in range(600):
+        assert semaphore("render", 1000, timeout=60).acquire(blocking=False)
+    with counted(client) as commands:
+        assert len(command("list").lines) == 601
+    assert commands.get("evalsha", 0) + commands.get("eval", 0) <= 3
 
 
 # show

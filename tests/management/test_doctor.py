@@ -319,7 +319,11 @@ def test_documented_user_of_getset_has_all_permissions(
 
 
 @pytest.mark.parametrize(
-    "word", ["+evalsha", "+zadd", "+lrem", "+xadd", "+zrangebyscore", "~lock-queue:*"]
+    "word",
+    [
+        *("+evalsha", "+zadd", "+lrem", "+xadd", "+zrangebyscore", "+hset", "+pexpireat"),
+        *("~lock-queue:*", "~lock-permits:*", "~lock-limits"),
+    ],
 )
 def test_missing_permission_is_found_and_named(
     word: str, target: redis.Redis, user: Callable[..., None]

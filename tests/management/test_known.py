@@ -44,6 +44,7 @@ def _raise(error: Exception) -> Any:
     [
         (["list", "b*"], "The locks of 'down' could not be read"),
         (["show", "b"], "The locks of 'down' could not be read"),
+        (["limit"], "The locks of 'down' could not be read"),
         (["history"], "The locks of 'down' could not be read"),
         (["release", "--all", "--noinput"], "The locks of 'down' could not be read"),
         (["release", "b", "--noinput"], "Lock 'b' is not held, as far as is known."),
@@ -120,11 +121,11 @@ def test_waiters_and_history_that_are_not_known_are_not_none(
     backend = locks["default"]
     holder = dataclasses.replace(backend.holder("a"), waiters=None)
     monkeypatch.setattr(backend, "holders", lambda pattern: iter([holder]))
-    monkeypatch.setattr(backend, "holder", lambda name: holder)
+    monkeypatch.setattr(backend, "holders_of", lambda names: iter([holder]))
     for method in ("waiting", "history"):
         monkeypatch.setattr(backend, method, lambda *args: _raise(LockUnavailable("No.")))
     for words in (["list"], ["list", "--sort", "waiters"], ["release", "a", "--dry-run"]):
-        assert command(*words).lines[1].split()[-3] == "?", words
+        assert command(*words).lines[1].split()[-4] == "?", words
     (listed,) = json.loads(command("list", "--format", "json").out)["locks"]
     assert listed["waiters"] is None
     done = command("show", "a")
@@ -176,7 +177,7 @@ def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": True}}}
     handle = held("a")
     with monkeypatch.context() as patch:
-        patch.setattr(locks["default"], "holder", lambda name: _raise(AssertionError(name)))
+        patch.setattr(locks["default"], "holders_of", lambda names: _raise(AssertionError(names)))
         for words in (["a"], ["a", "--reason", " "], ["--all"]):
             done = command("release", *words, "--noinput")
             assert done.code == 2
@@ -216,7 +217,7 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     late = Attention.RENEWAL_LATE
     monkeypatch.setattr(operators, "attention", lambda one, _: late if one.name == "b" else None)
     done = command("list", "--sort", "name")
-    assert [line.split()[-2] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
+    assert [line.split()[-3] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
     assert [line.split()[0] for line in command("list", "--attention").lines] == ["NAME", "b"]
     assert command("list", "a", "--attention").code == 3
     assert "attention   renewal_late" in command("show", "b").out

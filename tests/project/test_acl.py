@@ -11,7 +11,7 @@ import pytest
 import redis
 from django.test import override_settings
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
@@ -101,6 +101,25 @@ def _do_everything(admin: redis.Redis) -> None:
     eventually(lambda: not locks["default"].holder("lapsed"))
     eventually(_the_index_is_swept(admin))
     asyncio.run(_do_it_under_asyncio())
+    _share()
+
+
+def _share() -> None:
+    locks["default"].set_limit("shared", 2)
+    assert [each.limit for each in locks["default"].limits()] == [2]
+    with semaphore("shared", 9, timeout=20), semaphore("shared", 9, timeout=20) as permit:
+        third = semaphore("shared", 9, timeout=20)
+        waiting = Background(third.acquire)
+        eventually(lambda: waiters("shared"))
+        writer = lock("shared", blocking_timeout=0.05)
+        assert Background(writer.acquire).outcome() is False
+        permit.extend(5)
+        locks["default"].set_limit("shared", None)
+        assert waiting.outcome()
+        assert len(list(locks["default"].holders("shared"))) == 3
+        assert locks["default"].force_release("shared", third.token_id)
+    with lock("shared", blocking_timeout=20) as writer:
+        writer.downgrade()
 
 
 def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:

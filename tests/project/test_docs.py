@@ -19,7 +19,7 @@ from django.test import override_settings
 from prometheus_client import Counter
 
 import django_redis_lock
-from django_redis_lock import exceptions, lock, lock_many, locks, signals
+from django_redis_lock import exceptions, lock, lock_many, locks, semaphore, signals
 from django_redis_lock.backends import settings as entry_settings
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset import GetSetLockBackend
@@ -84,6 +84,7 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
     ("page", "heading", "function"),
     [
         ("locks.md", "lock()", lock),
+        ("locks.md", "semaphore()", semaphore),
         ("locks.md", "lock_many()", lock_many),
         ("celery.md", "single_instance_task", single_instance_task),
         ("views.md", "locked", locked),
@@ -286,8 +287,7 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     server: EmbeddedServer, client: redis.Redis, name: str
 ) -> None:
     """A held lock with a waiter has the listed keys and channel; some of them stay for good."""
-    page = DOCS / "reference/keys.md"
-    listed = {row[0].replace("{name}", name): row[1] for row in table(page, "Keys on the server")}
+    listed = _listed_keys("Keys on the server", name)
     lock(name, timeout=60).acquire()
     locks["default"].force_release(name)
     lock(name, timeout=60).acquire()
@@ -296,9 +296,7 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
         waiter = Background(lock(name).acquire)
         eventually(lambda: waiters(name))
         eventually(lambda: client.exists("lock-heard"))  # by its next look
-        kinds = {"zset": "sorted set"}
-        found = {key: client.type(key) for key in client.keys("*")}
-        assert {key: kinds.get(kind, kind) for key, kind in found.items()} == listed
+        assert _keys(client) == listed
         channels = client.pubsub_channels("*")  # those of closed ones for a moment
         assert locks["default"].hub_for("").channel_of("") in channels
         assert all(re.fullmatch(r"lock-grant:\w+-\d+", channel) for channel in channels)
@@ -306,3 +304,27 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     locks["default"].force_release(name)
     for_good = {key for key in client.keys("*") if client.ttl(key) < 0}
     assert for_good == {"lock-audit", "lock-fence"}
+
+
+def test_the_keys_of_a_shared_lock_are_those_that_the_reference_lists(
+    server: EmbeddedServer, client: redis.Redis, name: str
+) -> None:
+    """Its limit stays until it is cleared; the other keys go with the last hold."""
+    locks["default"].set_limit(name, 2, by="ada")
+    with semaphore(name, 9), lock(name, shared=True):
+        listed = _listed_keys("Keys of a shared lock", name)
+        assert listed.items() <= _keys(client).items()
+        assert _keys(client).keys() - listed == {"lock-index", "lock-fence"}
+    assert set(client.keys("*")) == {"lock-fence", "lock-limits"}
+    locks["default"].set_limit(name, None)
+    assert client.keys("*") == ["lock-fence"]
+
+
+def _listed_keys(heading: str, name: str) -> dict[str, str]:
+    rows = table(DOCS / "reference/keys.md", heading)
+    return {row[0].replace("{name}", name): row[1] for row in rows}
+
+
+def _keys(client: redis.Redis) -> dict[str, str]:
+    kinds = {key: client.type(key) for key in client.keys("*")}
+    return {key: "sorted set" if kind == "zset" else kind for key, kind in kinds.items()}

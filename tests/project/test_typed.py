@@ -12,7 +12,16 @@ import pytest
 
 import django_redis_lock
 import django_redis_lock.celery
-from django_redis_lock import AuditEntry, Holder, Lock, LockGroup, Waiter, exceptions, signals
+from django_redis_lock import (
+    AuditEntry,
+    Holder,
+    Limit,
+    Lock,
+    LockGroup,
+    Waiter,
+    exceptions,
+    signals,
+)
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol.drivers import Runner
@@ -24,8 +33,9 @@ USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "t
 FOR_DJANGO = {"do_not_call_in_templates"}
 """What only Django's templates look for."""
 INTERNAL = {
-    *("check", "close", "configure", "databases", "event_of", "free", "freed", "hub_for"),
-    *("make_hub", "open", "page_size", "read_index", "schemes", "together", "wait"),
+    *("can_share", "check", "close", "configure", "databases", "event_of", "free", "freed"),
+    *("hub_for", "make_hub", "open", "page_size", "read_index", "require_sharing", "schemes"),
+    *("together", "wait"),
 }
 """What only the package uses of a backend."""
 
@@ -51,6 +61,7 @@ def subclasses(kind: type) -> list[type]:
         ("operators", [*public(BaseLockBackend) - public(Runner) - INTERNAL]),
         ("a holder", [field.name for field in fields(Holder)]),
         ("a waiter", [field.name for field in fields(Waiter)]),
+        ("a limit", [field.name for field in fields(Limit)]),
         ("an entry of the audit", [field.name for field in fields(AuditEntry)]),
         ("errors", [kind.__name__ for kind in subclasses(LockError)] + ["InvalidLockBackend"]),
         ("signals", [name for name in public(signals) if name.startswith("lock_")]),

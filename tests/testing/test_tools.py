@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import lock, locks, signals
+from django_redis_lock import lock, locks, semaphore, signals
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
@@ -76,6 +77,29 @@ def test_another_holder_may_have_lost_the_lock_by_the_end(name: str) -> None:
     assert recorded.events == [("acquired", name), ("released", name)] * 2
 
 
+def test_another_holder_shares(name: str) -> None:
+    with held_by_another(name, limit=2), semaphore(name, 2) as permit:
+        assert not semaphore(name, 2, blocking=False).acquire()
+        assert not lock(name, blocking=False).acquire()
+        assert [holder.limit for holder in locks["default"].holders_of([name])] == [2, 2]
+        permit.ensure_held()
+        with pytest.raises(LockNotAcquired), held_by_another(name, limit=2):
+            pass
+    with held_by_another(name, shared=True), lock(name, shared=True):
+        assert not lock(name, blocking=False).acquire()
+    with held_by_another(name):
+        assert not semaphore(name, 5, blocking=False).acquire()
+        assert not lock(name, shared=True, blocking=False).acquire()
+    assert free(name)
+
+
+def test_another_holder_hands_its_permit_on(name: str) -> None:
+    with held_by_another(name, limit=1):
+        waiter = Background(semaphore(name, 1).acquire)
+        eventually(lambda: waiters(name))
+    assert waiter.outcome()
+
+
 def test_nobody_is_excluded_by_dummy(name: str) -> None:
     for tool in (expire_now, lose):
         with pytest.raises(LockError, match="excludes nobody"):
@@ -128,6 +152,21 @@ def test_a_fixed_lease_that_is_lost_is_noticed_at_the_next_question(name: str) -
     with pytest.raises(LockLost):
         held.ensure_held()
     assert held.lost
+
+
+@pytest.mark.parametrize("tool", [expire_now, lose])
+def test_one_of_several_holders_is_chosen_by_its_fence(name: str, tool: Any) -> None:
+    with LockRecorder() as recorded, held_by_another(name, limit=3):
+        first, second = semaphore(name, 3), semaphore(name, 3)
+        first.acquire()
+        second.acquire()
+        with pytest.raises(LockError, match="has 3 holders; say which by its fence"):
+            tool(name)
+        tool(name, fence=first.fence)
+        assert (first.lost, second.lost, recorded.lost) == (True, False, [name])
+        with pytest.raises(LockError, match=f"not held with fence {first.fence}"):
+            tool(name, fence=first.fence)
+        second.release()
 
 
 @pytest.mark.parametrize("tool", [expire_now, lose])
@@ -225,6 +264,23 @@ def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(name: s
             pass
         assert (left.lost, before.owned()) == (True, True)
     assert recorded.lost == []  # the former holder is not told in the next test
+
+
+def test_permits_and_limits_of_one_test_are_not_left(name: str) -> None:
+    with LockSpace("memory") as space:
+        locks["default"].set_limit("before", 3)
+        for held in (False, True):
+            with held_by_another("before") if held else nullcontext():
+                with (
+                    pytest.raises(AssertionError, match="2 locks"),
+                    space.one_test(fail_on_held=True),
+                ):
+                    locks["default"].set_limit(name, 2)
+                    locks["default"].set_limit("before", None)
+                    assert semaphore(name, 1).acquire()
+                    assert semaphore(name, 1).acquire()
+                assert [limit.name for limit in locks["default"].limits()] == ["before"]
+                assert list(locks["default"].holders(name)) == []
 
 
 def test_a_space_as_in_the_settings_releases_nothing(name: str) -> None:

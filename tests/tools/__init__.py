@@ -21,7 +21,7 @@ import redis
 from django.core.checks import run_checks
 from django.dispatch import Signal
 
-from django_redis_lock import locks
+from django_redis_lock import locks, semaphore
 from django_redis_lock.backends.renewal import ServerRenewer, renewer
 from tests.contracts.capabilities import lacks
 
@@ -63,6 +63,13 @@ def waiters(name: str, using: str = "default") -> int:
         return sum(waiter.name == name for waiter in backend.hub_for("")._present())
     holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
+
+
+def permits(name: str, number: int, limit: int = 5) -> list[Any]:
+    """Take so many permits of a semaphore."""
+    taken = [semaphore(name, limit, timeout=60) for _ in range(number)]
+    assert all(permit.acquire(blocking=False) for permit in taken)
+    return taken
 
 
 def findings() -> list[Any]:

@@ -44,6 +44,7 @@ BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 30
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
 GAUGES = {
     "held": ("django_redis_lock.held", "{lock}"),
+    "limit": ("django_redis_lock.limit", "{permit}"),
     "waiting": ("django_redis_lock.waiting", "{waiter}"),
     "oldest_hold": ("django_redis_lock.hold.oldest", "s"),
     "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
@@ -52,7 +53,8 @@ GAUGES = {
 """The name and the unit of the gauge for each of the ``Figures`` of a group."""
 
 ERRORS = ("timeout", "unavailable", "lost")
-"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``."""
+"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``,
+and one that bounds the queue ``full``."""
 
 ENDS: dict[Signal, str] = {
     signals.lock_released: "released",

@@ -34,7 +34,7 @@ BUCKETS = (
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
 KNOWN_NAMES = 1024
 """Names of each alias whose group is remembered."""
-REASONS = ("timeout", "busy", "unavailable")
+REASONS = ("timeout", "busy", "full", "unavailable")
 
 OF_GROUPS = {
     "acquired": Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK),
@@ -60,8 +60,8 @@ OF_GROUPS = {
 }
 NOT_ACQUIRED = Counter(
     "django_redis_lock_not_acquired",
-    "Locks that were not acquired: the wait ran out (timeout), there was none (busy), or the "
-    "server was unavailable.",
+    "Locks that were not acquired: the wait ran out (timeout), there was none (busy), too many "
+    "waited (full), or the server was unavailable.",
     (*LOCK, "reason"),
 )
 UNAVAILABLE = Counter(

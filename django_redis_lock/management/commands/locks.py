@@ -18,7 +18,7 @@ from django.core.management.base import (
 )
 
 from django_redis_lock import __version__
-from django_redis_lock.management import doctor, releasing, showing
+from django_redis_lock.management import doctor, limiting, releasing, showing
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.text import visible
 
@@ -26,6 +26,7 @@ RUN = {
     "list": showing.list_held,
     "show": showing.show,
     "release": releasing.run,
+    "limit": limiting.run,
     "doctor": doctor.run,
     "history": showing.history,
 }
@@ -58,6 +59,7 @@ EXAMPLES = {
         "locks release --pattern 'import:*' --dry-run",
         "locks release --all --only-dead --reason 'web2 was killed'",
     ),
+    "limit": ("locks limit", "locks limit render 6", "locks limit render --clear"),
     "doctor": ("locks doctor --using default",),
     "history": ("locks history import:7", "locks history --limit 500 --format json"),
 }
@@ -78,6 +80,7 @@ class Command(BaseCommand):
         showing = _add(commands, "show", "show one lock with its holder, waiters and history")
         showing.add_argument("name", help="the lock's name")
         _add_release(commands)
+        _add_limit(commands)
         examining = _add(commands, "doctor", "check whether the servers are fit for locks")
         examining.add_argument(
             "--fail-level",
@@ -180,6 +183,21 @@ def _add_release(commands: Any) -> None:
     )
 
 
+def _add_limit(commands: Any) -> None:
+    limiting = _add(commands, "limit", "list, set and clear the limits of semaphores")
+    limiting.add_argument("name", nargs="?", help="the semaphore's name")
+    limiting.add_argument(
+        "limit",
+        nargs="?",
+        type=_whole,
+        help="how many may hold a permit, whatever the callers say; 0 lets nobody in",
+    )
+    limiting.add_argument("--clear", action="store_true", help="leave the limit to the callers")
+    limiting.add_argument(
+        "--by", metavar="NAME", help="operator who sets it; by default, the system user"
+    )
+
+
 class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the examples."""
 
@@ -225,6 +243,12 @@ def _complete(parser: CommandParser, words: list[str]) -> list[str]:
 def _count(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
+    return int(text)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number.")
     return int(text)
 
 

@@ -84,7 +84,12 @@ def test_each_waiter_has_a_span_for_its_wait_and_one_for_its_hold(
 
 @pytest.mark.parametrize(
     ("arguments", "outcome"),
-    [({"blocking_timeout": 0.02}, "timeout"), ({"blocking": False}, "busy"), ({}, "unavailable")],
+    [
+        ({"blocking_timeout": 0.02}, "timeout"),
+        ({"blocking": False}, "busy"),
+        ({"blocking_timeout": 9, "max_waiters": 0}, "full"),
+        ({}, "unavailable"),
+    ],
 )
 def test_a_lock_that_was_not_acquired(
     telemetry: Telemetry, name: str, settings: Any, arguments: Any, outcome: str
@@ -101,7 +106,7 @@ def test_a_lock_that_was_not_acquired(
     wait = telemetry.span(names.WAIT)
     assert parent_of(wait) == view.context.span_id
     assert wait.attributes[names.OUTCOME] == outcome
-    is_error = outcome != "busy"
+    is_error = outcome not in ("busy", "full")
     assert (wait.status.status_code is StatusCode.ERROR) is is_error
     assert wait.attributes.get(names.ERROR_TYPE) == (outcome if is_error else None)
 

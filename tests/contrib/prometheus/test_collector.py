@@ -14,7 +14,7 @@ from django.test import RequestFactory
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from django_redis_lock import lock, lock_many, locks
+from django_redis_lock import lock, lock_many, locks, semaphore
 from django_redis_lock.contrib import gauges
 from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
@@ -103,6 +103,35 @@ def test_too_many_locks_and_queues_are_counted_and_some_read(
         assert 0 < value("oldest_wait_seconds", group="product") <= first.waited
         assert value("oldest_wait_seconds", group="import") == 0
         assert value("waiting", group="import") == 1
+
+
+def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
+    """Each permit and each reader counts; an operator's limit goes before the callers'."""
+    with ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(semaphore("product:1", 5, timeout=60))
+            stack.enter_context(lock("import:1", timeout=60, shared=True))
+        stack.enter_context(semaphore("product:2", 4, timeout=60))
+        stack.enter_context(lock("product:3", timeout=60))
+        assert [value("held", group=each) for each in ("product", "import")] == [5, 3]
+        assert [value("limit", group=each) for each in ("product", "import")] == [9, 0]
+        locks["default"].set_limit("product:1", 3)
+        locks["default"].set_limit("report", 0)
+        waiting = [
+            Background(partial(semaphore(each, 1, timeout=60).acquire, blocking_timeout=20))
+            for each in ("product:1", "product:1", "report")
+        ]
+        eventually(lambda: len(locks["default"].waiting("report")) == 1)
+        eventually(lambda: len(locks["default"].waiting("product:1")) == 2)
+        gauges.forget_readings()
+        assert value("limit", group="product") == 3 + 4
+        assert value("waiting", group="product") == 2
+        assert value("waiting", group="other") == 1, "for a semaphore that is paused"
+        assert value("oldest_wait_seconds", group="other") > 0
+        for name in ("product:1", "report"):
+            locks["default"].set_limit(name, 10)
+        for each in waiting:
+            assert each.outcome()
 
 
 def test_stopped_server_delays_a_scrape_little(

@@ -21,7 +21,7 @@ from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
-from tests.tools import Child
+from tests.tools import Background, Child
 
 NAME = "django_redis_lock.contrib.prometheus"
 GROUPS = {"GROUPS": {"product:*": "product"}}
@@ -76,11 +76,12 @@ def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -
         lock("product:1", blocking=False).acquire()
         lock("product:1", blocking_timeout=0.03).acquire()
         lock_many(["product:1", "product:2"], blocking=False).acquire()
+        Background(lock("product:1", max_waiters=0).acquire).outcome()
     found = {
         each: value("not_acquired_total", group="product", reason=each) for each in metrics.REASONS
     }
-    assert found == {"timeout": 1, "busy": 2, "unavailable": 0}
-    assert value("wait_seconds_count", group="product") == 4
+    assert found == {"timeout": 1, "busy": 2, "full": 1, "unavailable": 0}
+    assert value("wait_seconds_count", group="product") == 5
     assert value("wait_seconds_sum", group="product") > 0.03
     assert value("hold_seconds_count", group="product") == 1
 

@@ -1,0 +1,84 @@
+"""``locks limit``: how many permits semaphores have, as operators set it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.management import output
+from django_redis_lock.management.output import USAGE, Backends, Column, Terminal, nothing
+from django_redis_lock.management.releasing import operator
+from django_redis_lock.operators import change_limit, limit_of
+from django_redis_lock.protocol.records import Limit
+from django_redis_lock.support.text import visible
+
+Row = tuple[Limit, int]
+"""A limit, and how many permits are held."""
+
+
+def run(options: dict[str, Any], terminal: Terminal) -> None:
+    """List the limits that are set, or set or clear one."""
+    name, limit, clear = options["name"], options["limit"], options["clear"]
+    if clear and (name is None or limit is not None):
+        raise CommandError("--clear needs a name, and no limit.", returncode=USAGE)
+    backends = Backends(options["using"], terminal.notice)
+    if clear or limit is not None:
+        _change(name, limit, operator(options), backends, terminal)
+    else:
+        _list(name, backends, terminal)
+
+
+def _change(name: str, limit: int | None, by: str, backends: Backends, terminal: Terminal) -> None:
+    if backends.many:
+        raise CommandError("LOCKS has several aliases: name one with --using.", returncode=USAGE)
+    before = None
+    for backend in backends.all:
+        with backends.noting(backend.alias):
+            before = limit_of(backend, name)
+            change_limit(backend, name, limit, by=by)
+            done = "cleared" if limit is None else str(limit)
+            if terminal.as_json:
+                _write(list(_rows(backend, name)), backends, terminal)
+            else:
+                was = before.limit if before else "none"
+                terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
+    backends.finish()
+    if before is None and limit is None:
+        raise nothing(f"No limit was set for {visible(name)!r}.")
+
+
+def _list(name: str | None, backends: Backends, terminal: Terminal) -> None:
+    found = list(backends.each(lambda backend: _rows(backend, name)))
+    _write(found, backends, terminal)
+    backends.finish()
+    if not found and name is not None:
+        raise nothing(f"No limit is set for {visible(name)!r}.")
+    if not found:
+        terminal.notice("No limits are set.")
+
+
+def _rows(backend: BaseLockBackend, name: str | None) -> list[Row]:
+    limits = [one for one in backend.limits() if name in (None, one.name)]
+    held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
+    return [(one, held[one.name]) for one in limits]
+
+
+def _write(rows: list[Row], backends: Backends, terminal: Terminal) -> None:
+    if terminal.as_json:
+        facts = ({**output.limit_facts(one), "held": held} for one, held in rows)
+        terminal.json_object("limits", facts, backends.not_known)
+    else:
+        terminal.table([one for one in LIMIT if backends.many or one.heading != "USING"], rows)
+
+
+LIMIT: list[Column[Row]] = [
+    Column("NAME", lambda row: visible(row[0].name)),
+    Column("USING", lambda row: visible(row[0].using)),
+    Column("LIMIT", lambda row: str(row[0].limit), right=True),
+    Column("HELD", lambda row: str(row[1]), right=True),
+    Column("BY", lambda row: visible(row[0].by) or output.UNKNOWN),
+    Column("AT (UTC)", lambda row: output.clock(row[0].at)),
+]

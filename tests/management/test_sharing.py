@@ -1,0 +1,218 @@
+"""``manage.py locks`` about semaphores and readers: who shares what, and limits that are set."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.management.releasing import system_user
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background, eventually, permits
+from tests.tools.console import Done, command, held, read
+
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+
+
+@pytest.fixture(autouse=True)
+def _one(server: EmbeddedServer, settings: Any) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+
+
+def queue(name: str, *waiting: Any) -> list[Background]:
+    """Let handles wait in this order."""
+    threads = []
+    for number, handle in enumerate(waiting, start=1):
+        threads.append(Background(lambda handle=handle: handle.acquire(blocking_timeout=20)))
+        eventually(lambda number=number: len(locks["default"].waiting(name)) == number)
+    return threads
+
+
+def let_go(name: str, threads: list[Background]) -> None:
+    """Release all holders until each waiter has had its turn."""
+    locks["default"].set_limit(name, None)
+    while any(thread.is_alive() for thread in threads):
+        for holder in list(locks["default"].holders(name)):
+            locks["default"].force_release(name, holder.token_id)
+    assert all(thread.outcome() for thread in threads)
+
+
+# list and show
+
+
+def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
+    taken = permits("render", 3)
+    held("alone")
+    for _ in range(2):
+        assert lock("read", timeout=60, shared=True).acquire(blocking=False)
+    done = command("list", "--sort", "name")
+    assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
+    end = done.lines[0].index("SHARED") + len("SHARED")
+    shared = [row[end - 8 : end].strip() for row in done.lines[1:]]
+    assert shared == ["-", *["shared"] * 2, *["3 of 5"] * 3]
+    rows = read(command("list", "render", "--format", "json"), "locks")
+    assert {row["fence"] for row in rows} == {permit.fence for permit in taken}
+    assert len({row["token_id"] for row in rows}) == 3
+    for row in rows:
+        assert (row["shared"], row["limit"], row["holders"]) == (True, 5, 3)
+        assert row["pid"] == os.getpid()
+    (alone,) = read(command("list", "alone", "--format", "json"), "locks")
+    assert (alone["shared"], alone["limit"], alone["holders"]) == (False, None, 1)
+
+
+def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
+    permits("render", 2, limit=2)
+    locks["default"].set_limit("render", 1, by="ada")
+    waiting = queue(
+        "render",
+        semaphore("render", 2, timeout=60),
+        lock("render", timeout=60),
+        lock("render", timeout=60, shared=True),
+    )
+    done = command("show", "render")
+    assert done.code == 0
+    assert "limit       1, set by ada at 20" in done.out
+    assert "shared      2 of 1" in done.out
+    assert "waiters     3" in done.out
+    rows = [line for line in done.lines if line.startswith(("1  ", "2  ", "3  "))]
+    assert [row.split("  ")[-2].strip() for row in rows] == ["one of 2", "-", "shared"]
+    (known,) = read(command("show", "render", "--format", "json"), "locks")
+    tokens = {holder["token_id"] for holder in known["holders"]}
+    assert len(tokens) == 2
+    assert all(token in done.out for token in tokens)
+    assert [holder["life"] for holder in known["holders"]] == ["alive"] * 2
+    assert known["holder"]["token_id"] == known["holders"][0]["token_id"]
+    assert [item["shared"] for item in known["waiting"]] == [True, False, True]
+    assert [item["limit"] for item in known["waiting"]] == [2, None, None]
+    assert (known["limit"]["limit"], known["limit"]["by"]) == (1, "ada")
+    let_go("render", waiting)
+
+
+def test_show_of_a_semaphore_that_is_paused() -> None:
+    locks["default"].set_limit("render", 0, by="ada")
+    done = command("show", "render")
+    assert (done.code, "limit       0, set by ada" in done.out) == (3, True)
+    waiting = queue("render", semaphore("render", 2, timeout=60))
+    done = command("show", "render")
+    assert (done.code, "Not held." in done.out) == (0, True)
+    assert "limit       0, set by ada" in done.out
+    assert "one of 2" in done.out
+    let_go("render", waiting)
+
+
+def test_show_of_one_permit_and_of_readers() -> None:
+    permits("render", 1)
+    assert "shared      1 of 5" in command("show", "render").out
+    for number in (1, 2):
+        assert lock("read", timeout=60, shared=True).acquire(blocking=False)
+        assert f"shared      by {number}" in command("show", "read").out
+    assert "shared" not in command("show", "read").out.split("HOLDER")[1]
+    held("alone")
+    assert "shared" not in command("show", "alone").out
+
+
+# release
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]) -> None:
+    taken = permits("render", 2)
+    done = command("release", "render", "--noinput", *more)
+    assert done.code == 2
+    assert "Lock 'render' has 2 holders: give the --token-id of the one to release." in done.err
+    refused = command("release", "render", "--noinput", *more, "--format", "json")
+    shown = json.loads(refused.out)["locks"]
+    assert all(one["token_id"] in done.out for one in shown)
+    for permit in taken:
+        permit.ensure_held()
+    first = next(one for one in shown if one["fence"] == taken[0].fence)
+    done = command("release", "render", "--token-id", first["token_id"], "--noinput")
+    assert (done.code, done.lines[-1]) == (0, "render: released")
+    assert [permit.owned() for permit in taken] == [False, True]
+    assert command("release", "render", "--noinput").code == 0
+
+
+def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
+    taken = permits("render", 3)
+    done = command("release", "--pattern", "rend*", "--noinput")
+    assert (done.code, done.lines[-3:]) == (0, ["render: released"] * 3)
+    assert not any(permit.owned() for permit in taken)
+
+
+def test_release_of_a_permit_tells_who_got_it() -> None:
+    permits("render", 2, limit=2)
+    waiting = queue("render", semaphore("render", 2, timeout=60))
+    (waiter,) = locks["default"].waiting("render")
+    older = locks["default"].holder("render")
+    done = command("release", "render", "--token-id", older.token_id, "--noinput")
+    assert f"released, and handed off to {waiter.host}:{waiter.pid} ({waiter.thread})" in done.out
+    assert waiting[0].outcome()
+
+
+# limit
+
+
+def test_limits_are_set_listed_and_cleared() -> None:
+    assert command("limit") == Done(0, "", "No limits are set.\n")
+    permits("render", 2)
+    done = command("limit", "render", "6")
+    assert done == Done(0, "render: limit 6, before none\n", "")
+    done = command("limit", "render", "3", "--by", " ada ")
+    assert done.out == "render: limit 3, before 6\n"
+    command("limit", "a\u202eb", "0")
+    done = command("limit")
+    assert done.lines[0].split() == ["NAME", "LIMIT", "HELD", "BY", "AT", "(UTC)"]
+    assert done.lines[1].split()[:4] == ["a\\u202eb", "0", "0", system_user()]
+    assert done.lines[2].split()[:4] == ["render", "3", "2", "ada"]
+    (limit,) = read(command("limit", "render", "--format", "json"), "limits")
+    assert limit.pop("at").startswith("20")
+    assert limit == {"name": "render", "using": "default", "limit": 3, "held": 2, "by": "ada"}
+    assert read(command("list", "render", "--format", "json"), "locks")[0]["limit"] == 3
+    done = command("limit", "render", "--clear")
+    assert done == Done(0, "render: limit cleared, before 3\n", "")
+    done = command("limit", "render", "--clear")
+    assert (done.code, "No limit was set for 'render'." in done.err) == (3, True)
+    assert command("limit", "render").code == 3
+    assert read(command("limit", "render", "4", "--format", "json"), "limits")[0]["limit"] == 4
+
+
+def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
+    permits("render", 1, limit=1)
+    waiting = queue("render", semaphore("render", 1, timeout=60))
+    command("limit", "render", "2", "--by", "a\nda")
+    assert waiting[0].outcome()
+    assert "The limit of 'render' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["render", "x"], "not a whole number"),
+        (["render", "-1"], ""),
+        (["render", "1000001"], "from 0 to 1000000"),
+        (["a\nb", "1"], "control characters"),
+        (["render", "1", "--clear"], "--clear needs a name, and no limit"),
+        (["--clear"], "--clear needs a name, and no limit"),
+        (["render", "1", "--by", "x" * 501], "by has at most 500 characters"),
+    ],
+)
+def test_senseless_limits_are_refused(words: list[str], told: str) -> None:
+    done = command("limit", *words)
+    assert (done.code, told in done.err) in [(1, True), (2, True)]
+    assert locks["default"].limits() == []
+
+
+def test_a_limit_needs_an_alias_that_has_semaphores(settings: Any, server: EmbeddedServer) -> None:
+    settings.LOCKS = {
+        **settings.LOCKS,
+        "getset": {"BACKEND": GETSET, "LOCATION": server.url(), "KEY_PREFIX": "other"},
+    }
+    done = command("limit", "render", "1")
+    assert (done.code, "name one with --using" in done.err) == (2, True)
+    done = command("limit", "render", "1", "--using", "getset")
+    assert (done.code, "can't be shared" in done.err) == (1, True)
+    assert command("limit", "render", "1", "--using", "default").code == 0
+    assert command("limit").lines[1].split()[:2] == ["render", "default"]
