@@ -84,8 +84,8 @@ def _wait_for_turn(
         schedule.polled(*held_at)
         # A waiter that peeks found the lock free, and may have got it for another one. Without an
         # end it is not new, or nobody has a permit, and there are none.
-        pause = 0.0 if for_all and hub.peeks and ttl_ms >= 0 else hub.next_poll(ttl_ms, foreign=kind >= 3)
-        due = call.sent_at + pause
+        is_new = for_all and hub.peeks and ttl_ms >= 0
+        due = call.sent_at + (0.0 if is_new else hub.next_poll(ttl_ms, foreign=kind >= 3))
         if hub.peeks and not for_all:  # it did not see for which waiter here the lock is
             due = min(due, schedule.due)
         schedule.plan(due, version)
