@@ -180,7 +180,7 @@ class MemoryView(View):
         ]
 
     def limit(self, name: str) -> int | None:
-        value = self._backend.store._limits.get((self._backend.key_prefix, name))
+        value = self._backend.store.limits.get((self._backend.key_prefix, name))
         return None if value is None else int(value.split()[0])
 
     def queue(self, name: str) -> list[str]:
