@@ -26,7 +26,8 @@ local function expire_permits(lock, permits, least)
     redis.call('PERSIST', lock)
     redis.call('PERSIST', permits)
   else
-    local ends = string.format('%.0f', math.max(tonumber(last), least or 0))
+    -- One more ms: a key whose end is now is deleted at once, and the last permit is still held.
+    local ends = string.format('%.0f', math.max(tonumber(last) + 1, least or 0))
     redis.call('PEXPIREAT', lock, ends)
     redis.call('PEXPIREAT', permits, ends)
   end
