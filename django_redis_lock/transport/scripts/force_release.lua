@@ -35,7 +35,7 @@ redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no s
 -- place of the queue: the waiters find it free when they poll.
 local others = shared and remove_permit(token) or 0
 local ok, holders = pcall(hand_off, ARGV[1], '', false, others)
-if not shared and (not ok or holders == 0) then
+if holders == 0 or not (ok or shared) then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then
     return deleted
