@@ -131,6 +131,8 @@ class Actor:
 
         def enter_again() -> None:
             held = self.asking[name]
+            if held.limit is not None and not outer.sharing.shared:  # it was downgraded
+                options["sharing"] = MODES[0]
             inner = self._lock(name, reentrant=True, **options)
             attempts = self._ask(inner, 0.0)
             counts = held.counts_until

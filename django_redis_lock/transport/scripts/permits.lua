@@ -26,8 +26,8 @@ local function expire_permits(lock, permits, least, last)
     redis.call('PERSIST', permits)
     return '+inf'
   end
-  redis.call('PEXPIREAT', lock, last)
-  redis.call('PEXPIREAT', permits, last)
+  redis.call('PEXPIREAT', lock, last + 1) -- a key that ends now is deleted at once
+  redis.call('PEXPIREAT', permits, last + 1)
   return last
 end
 
