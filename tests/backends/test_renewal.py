@@ -149,13 +149,13 @@ def test_renewal_ends_at_max_hold(
     limited: Any, lost: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Then the lock is lost, its holder is told, and a waiter gets it."""
-    held = limited(timeout=0.3, auto_renew=True, max_hold=0.6)
+    held = limited(timeout=0.6, auto_renew=True, max_hold=1.2)
     held.acquire()
     first = held._lease.deadline
     waiting = Background(lambda: limited(timeout=30).acquire(blocking_timeout=10))
     eventually(lambda: lost)
     assert held._lease.deadline > first + 0.1  # it had been renewed
-    assert held._lease.deadline < first + 0.3 + 0.25
+    assert held._lease.deadline < first + 0.6 + 0.25
     assert held.lost
     assert lost[0]["lock"] is held
     assert "as long as its max_hold allows" in caplog.text
@@ -165,6 +165,17 @@ def test_renewal_ends_at_max_hold(
         held.release()
     assert waiting.outcome()
     assert len(lost) == 1
+
+
+def test_a_late_renewal_knows_that_max_hold_has_passed(
+    limited: Any, lost: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that had no time for its renewals is not told that the lock was broken."""
+    held = limited(timeout=0.3, auto_renew=True, max_hold=0.3)
+    held.acquire()
+    renewer.entries[held._lease.token].due = held._lease.deadline + 0.01
+    eventually(lambda: lost)
+    assert "as long as its max_hold allows" in caplog.text
 
 
 def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
