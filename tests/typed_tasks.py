@@ -48,6 +48,13 @@ def export_products(shop_id: int) -> str:
     return str(shop_id)
 
 
+@shared_task
+@single_instance_task(key="orders:{shop_id}", concurrency=lambda shop_id: 5 if shop_id else 1)
+def fetch_orders(shop_id: int) -> str:
+    """Let a function say how many run at once."""
+    return str(shop_id)
+
+
 @app.task(bind=True)
 @single_instance_task(on_conflict="retry", countdown=5, max_retries=3, at_least_for=1.5)
 def resize(self: Task[Any, Any], picture: str) -> str:

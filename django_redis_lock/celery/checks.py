@@ -68,7 +68,16 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
             )
 
 
-def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.Warning]:
+def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckMessage]:
+    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS, or at the call
+        backend = locks[options.using]
+        if options.concurrency != 1 and not backend.can_share:
+            yield checks.Error(
+                f"Task {task.name} may run several times at once, but LOCKS[{options.using!r}] is "
+                f"a {type(backend).__name__}, whose locks can't be shared.",
+                hint="Leave concurrency out, or set using to an alias with RedisLockBackend.",
+                id="django_redis_lock.E010",
+            )
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = task.time_limit or app.conf.task_time_limit
     if lease is not None and limit and limit > lease:

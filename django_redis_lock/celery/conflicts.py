@@ -95,7 +95,7 @@ class Conflict:
     key: str
     """The name of the lock."""
     holder: Holder | None
-    """Who holds the lock; ``None`` if it was released just now."""
+    """One who holds the lock; ``None`` if it was released just now, or if its limit is 0."""
     args: tuple[Any, ...]
     """The duplicate's positional arguments."""
     kwargs: dict[str, Any]
@@ -117,7 +117,7 @@ class Conflict:
         """The holder in one line."""
         if self.when_sent:
             return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
-        return str(self.holder or "a holder that has just released it")
+        return str(self.holder or "nobody at this moment")
 
     def skip(self, reason: str = "another instance is running") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""

@@ -19,7 +19,13 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key
-from django_redis_lock.celery.options import Options, make_options, project_defaults, refuse_idle
+from django_redis_lock.celery.options import (
+    Options,
+    check_number,
+    make_options,
+    project_defaults,
+    refuse_idle,
+)
 from django_redis_lock.celery.private import (
     PromiseProxy,
     Proxy,
@@ -35,7 +41,7 @@ from django_redis_lock.celery.running import Run, current_lock, runs
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
 from django_redis_lock.support.functions import is_async, is_generator
 
 logger = logging.getLogger("django_redis_lock.celery")
@@ -82,6 +88,13 @@ class Guard:
         if cls not in self.key_makers:
             self._add_key_maker(cls)
         return self.key_makers[cls](task.name, args, kwargs)
+
+    def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
+        """Return how a call, whose key was made, shares its lock with others that may run."""
+        number = self.options.concurrency
+        if callable(number):
+            number = self.key_makers[type(task)].called(number, args, kwargs)
+        return Sharing(shared=True, limit=check_number("concurrency", number, 0, MOST_AT_ONCE))
 
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
         # That of the function, if Celery made the class of one.
@@ -205,7 +218,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard.options, guard.key, task, (args, kwargs))
+        run = Run(guard, task, (args, kwargs))
         # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would hide
         # the request of an eager call from the task.
         return run.carry_out(
@@ -229,7 +242,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
         arguments = tuple(args or ()), dict(kwargs or {})
         publish = partial(apply_async, task, args, kwargs)
-        return Sending(guard.options, task, arguments, message, publish).send(guard.key)
+        return Sending(guard.options, task, arguments, message, publish).send(guard)
 
     setattr(guarded_apply_async, GUARD, guard)
     return guarded_apply_async
@@ -289,7 +302,8 @@ class SingleInstanceTask(Generic[Given]):
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
         lock is released. ``supersede_for``: seconds after which a waiting message is no longer
         superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
-        ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once.
+        ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once, or a
+        callable that takes the task's arguments and returns that; 0 lets none run.
 
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.

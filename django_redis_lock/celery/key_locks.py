@@ -1,7 +1,7 @@
 """The locks of one key, and what a task's message says about them.
 
-A task waits for and runs with some. Others are reservations: the sender of a message takes one for
-it.
+A task waits for and runs with one, which several share if several may run. Others are reservations:
+the sender of a message takes one for it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import contextlib
 import datetime
 import hashlib
 import mmap
-import random
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from time import monotonic
@@ -32,7 +31,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import MAX_NAME_LENGTH, Default, check_name
+from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
 
 FAMILY = secrets.token_hex(8)
@@ -96,17 +95,17 @@ class TaskLock(Lock):
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
-        request.before_sleep = self._check_wait
+        request.before_sleep = self.check_wait
         return request
 
-    def _check_wait(self) -> float:
+    def check_wait(self) -> float:
         """Raise where a worker would wait for a message, or is to stop; see ``before_sleep``."""
         if self.until_worker_stops and _stops[0]:
             raise WorkerStops
         if monotonic() >= self._read_due and in_worker():
             with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
-                holder = self.backend.holder(self.name)
-                if holder is not None and is_for_message(holder):
+                holders = list(self.backend.holders_of([self.name]))
+                if holders and all(map(is_for_message, holders)):
                     raise HeldForMessage
             self._read_due = monotonic() + POLL_EVERY
         return monotonic() + STOP_EVERY
@@ -167,7 +166,7 @@ def slip_in(request: Any) -> Slip:
 class GuardedCall:
     """A call of a guarded task, or its sending, with the locks of its key.
 
-    There are as many as may run at once, and the task's reservations.
+    They are that of the run and the task's reservations.
     """
 
     options: Options
@@ -177,14 +176,13 @@ class GuardedCall:
     key: str = ""
 
     slip = NO_SLIP
+    sharing = ALONE
+    """With whom the lock of the run is shared: with other runs if several may run at once."""
 
-    @cached_property
-    def names(self) -> list[str]:
-        """The locks of which a run needs one. Raises ``TypeError`` or ``ValueError``."""
-        count = self.options.concurrency
-        if count > 1:
-            return [_marked(self.key, str(number + 1)) for number in range(count)]
-        return [name_of_run(self.key)]
+    @property
+    def name(self) -> str:
+        """The lock of the run. Raises ``TypeError`` or ``ValueError``."""
+        return _marked(self.key, "run") if MARK in self.key else self.key
 
     @cached_property
     def reservations(self) -> tuple[str, str]:
@@ -218,22 +216,14 @@ class GuardedCall:
         lock.task, lock.task_id = self.task, self.task_id
         return lock
 
-    def take(self, handle: Callable[[str], TaskLock]) -> TaskLock | None:
-        """Take a free lock by a handle for its name; return ``None`` if all are held."""
-        for name in random.sample(self.names, len(self.names)):
-            lock = handle(name)
-            if lock.acquire(blocking=False):
-                return lock
-        return None
-
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
-        """Return the holders of some locks, by default of those of which a run needs one."""
-        return list(self.backend.holders_of(names or self.names))
+        """Return the holders of some locks, by default of that of the run."""
+        return list(self.backend.holders_of(names or [self.name]))
 
-
-def name_of_run(key: str) -> str:
-    """Return the name of the one lock that a run needs."""
-    return _marked(key, "run") if MARK in key else key
+    def share_as(self, holder: Holder | None) -> None:
+        """Share the lock if a holder, to take over from, does so since an earlier deploy."""
+        if holder and holder.shared and not self.sharing.shared:
+            self.sharing = Sharing(shared=True, limit=1)
 
 
 def queued_since(reserved: Holder) -> float:

@@ -85,7 +85,13 @@ class KeyMaker:
         """
         bound = self._bound(*args, **kwargs)
         if callable(self._key):
-            return self._called(self._key, task_name, normal(args), normal(kwargs))
+            made = self.called(self._key, args, kwargs)
+            if not isinstance(made, str) or _ADDRESS.search(made):
+                raise TypeError(
+                    f"The key of task {task_name} must be a str that is the same in every "
+                    f"process, not {made!r}."
+                )
+            return made
         values = {name: normal(bound[name]) for name in self._used}
         if self._as_models is not None and values:
             given = self._as_models(normal(args), normal(kwargs))
@@ -98,22 +104,16 @@ class KeyMaker:
             return self._joined(self._unique_on, task_name, values)
         return task_name
 
-    def _called(
-        self, key: Callable[..., str], task_name: str, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> str:
+    def called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Return what a function makes of a call's arguments in their normal form."""
+        args, kwargs = normal(args), normal(kwargs)
         if self._as_models is not None:
             given = self._as_models(args, kwargs)
             bound = self._signature.bind(*given[0], **given[1])
             # What was given by name has moved to its position.
             named = {**bound.arguments, **bound.kwargs}
             args, kwargs = bound.args[: len(args)], {name: named[name] for name in kwargs}
-        made = key(*args, **kwargs)
-        if not isinstance(made, str) or _ADDRESS.search(made):
-            raise TypeError(
-                f"The key of task {task_name} must be a str that is the same in every process, "
-                f"not {made!r}."
-            )
-        return made
+        return make(*args, **kwargs)
 
     def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
         made = self._format(values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,6 +17,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
     LONGEST_LEASE,
+    MOST_AT_ONCE,
     Default,
     check_timeout,
     check_wait,
@@ -67,7 +69,7 @@ class Options:
     supersede_for: float = 10.0
     on_unavailable: OnUnavailable = "raise"
     using: str = "default"
-    concurrency: int = 1
+    concurrency: int | Callable[..., int] = 1
 
     def __post_init__(self) -> None:
         for name, choices in (("scope", SCOPES), ("on_unavailable", get_args(OnUnavailable))):
@@ -85,11 +87,12 @@ class Options:
             self.blocking_timeout = check_wait(self.blocking_timeout)
         self.countdown = _seconds("countdown", self.countdown, least=0.1)
         if self.max_retries is not None:
-            _check_whole("max_retries", self.max_retries, 0)
+            check_number("max_retries", self.max_retries, 0)
         self.at_least_for = _seconds("at_least_for", self.at_least_for)
         self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
         self.supersede_for = _seconds("supersede_for", self.supersede_for)
-        _check_whole("concurrency", self.concurrency, 1)
+        if not callable(self.concurrency):
+            check_number("concurrency", self.concurrency, 1, MOST_AT_ONCE)
 
     @property
     def longest_wait(self) -> float | None:
@@ -179,11 +182,15 @@ def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     return float(value)
 
 
-def _check_whole(name: str, value: Any, least: int) -> None:
+def check_number(name: str, value: Any, least: int, most: float = math.inf) -> int:
+    """Return a number. Raises ``TypeError`` or ``ValueError`` that names it."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name}={value!r} must be a whole number.")
     if value < least:
         raise ValueError(f"{name}={value!r} must be at least {least}.")
+    if value > most:
+        raise ValueError(f"{name}={value!r} must be at most {most}.")
+    return value
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from random import choice
 from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
@@ -29,6 +28,7 @@ from django_redis_lock.celery.conflicts import (
     task_waiting,
 )
 from django_redis_lock.celery.key_locks import (
+    MARK,
     NO_SLIP,
     QUEUED,
     RESTING,
@@ -43,7 +43,6 @@ from django_redis_lock.celery.key_locks import (
     is_dead,
     is_for_message,
     is_made_up,
-    name_of_run,
     queued_since,
     sent_of,
     slip_in,
@@ -55,6 +54,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost
+from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.functions import finished
 
 logger = logging.getLogger("django_redis_lock.celery")
@@ -66,10 +66,8 @@ WAIT_FOR_FIRST = 10.0
 it goes back to the queue for as long."""
 WAIT_FOR_WORKER = 1.0
 """Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
-TURN = 1.0
-"""Seconds to wait for one of several locks before trying the others."""
 TICKET_TURN = 0.25
-"""Seconds between checks of a ticket that may become valid."""
+"""Seconds between checks of a ticket that may become valid, or of one permit among several."""
 RESULT_PATIENCE = 2.0
 """Seconds for an earlier delivery to store its result after it was seen to release its lock."""
 RESULT_MOMENT = 0.25
@@ -101,7 +99,7 @@ def current_lock(task: Any = None) -> TaskLock | None:
 class Run(GuardedCall):
     """A call by a worker or an eager one, with a ``request``; or a direct call, without.
 
-    Passes on the exceptions of ``make_key``; the message ends then and gives up its reservation.
+    Passes on what ``guard`` raises; the message ends then and gives up its reservation.
     """
 
     lock: TaskLock | None = None
@@ -122,10 +120,9 @@ class Run(GuardedCall):
     first_until = 0.0
     _handle: TaskLock | None = None
 
-    def __init__(
-        self, options: Options, make_key: Callable[..., str], task: Any, arguments: Arguments
-    ) -> None:
-        request = self.request = _request_of(task)
+    def __init__(self, guard: Any, task: Any, arguments: Arguments) -> None:
+        request, options = _request_of(task), guard.options
+        self.request = request
         super().__init__(options, task, request and request.id, arguments)
         if request is not None:
             self.slip = slip_in(request)
@@ -137,9 +134,11 @@ class Run(GuardedCall):
         self.can_go_back = request is not None and not request.is_eager
         """Whether a worker carries it out, so that it can be sent again."""
         self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
-        """Whether its message says nothing about its lock, of which there is only one."""
+        """Whether its message says nothing about its lock, which only one may have."""
         try:
-            self.key = make_key(task, *arguments)
+            self.key = guard.key(task, *arguments)
+            if options.concurrency != 1:
+                self.sharing = guard.sharing(task, *arguments)
         except BaseException:
             self._try_to_give_up_reservation()
             raise
@@ -181,7 +180,7 @@ class Run(GuardedCall):
     def _enter(self) -> Entry:
         try:
             if self.is_plain:  # and its lock is free, most of the time
-                lock = self.lock_of_run(name_of_run(self.key))
+                lock = self.lock_of_run()
                 if lock.acquire(blocking=False):
                     return lock, None
             entry = enter(self)
@@ -222,10 +221,11 @@ class Run(GuardedCall):
 
     # What is known of the call, and of the holder that it meets.
 
-    def lock_of_run(self, name: str) -> TaskLock:
+    def lock_of_run(self) -> TaskLock:
         """Return a handle with the lease of a run, whose metadata says which attempt it is."""
         marks = {"retries": str(self.retries)} if self.retries else {}
-        lock = self.handle(name, self.options.timeout, **marks)
+        lock = self.handle(self.name, self.options.timeout, **marks)
+        lock.sharing = self.sharing
         lock.until_worker_stops = self.can_go_back
         self._handle = lock
         return lock
@@ -274,12 +274,12 @@ class Run(GuardedCall):
             time.sleep(0.05)
         return True
 
-    def left_to_wait(self, holder: Holder) -> float:
+    def left_to_wait(self, holder: Holder | None) -> float:
         """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
         if self.wait_until is None:
             longest = self.options.longest_wait
             left = math.inf if longest is None else longest
-            if self.slip.wait_until and holder.fence is not None:
+            if self.slip.wait_until and holder and holder.fence is not None:
                 left = (self.slip.wait_until - clock_at(holder)) / 1_000_000
             self.wait_until = monotonic() + left
         return max(0.0, self.wait_until - monotonic())
@@ -294,7 +294,7 @@ class Run(GuardedCall):
         """
         slip = self.slip
         ours = bool(slip.ticket) and slip.using == self.options.using
-        return ours and slip.lock in self.names
+        return ours and slip.lock == self.name
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
@@ -333,6 +333,9 @@ class Run(GuardedCall):
 
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
         reserved = self.handle(name, GIVE_UP_LEASE, using=using)
+        # Who shares a lock takes it over in any form. That of a place is always the same.
+        if locks[using].can_share and not name.rpartition(MARK)[2].startswith(QUEUED):
+            reserved.sharing = Sharing(shared=True)
         taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
@@ -447,7 +450,7 @@ def skip_superseded(run: Run, entry: Entry) -> Entry:
 
 
 def take_over(run: Run, own: Holder) -> Entry | None:
-    lock = run.lock_of_run(own.name)
+    lock = run.lock_of_run()
     if not lock.take_over(own.token_id):
         return None
     run.first = own
@@ -471,11 +474,7 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
         run.first_until = monotonic() + WAIT_FOR_FIRST
     run.first = own
     turn = TICKET_TURN if run.adoptable else WAIT_FOR_FIRST
-    lock = run.lock_of_run(own.name)
-    with contextlib.suppress(HeldForMessage):
-        if lock.acquire(blocking_timeout=min(turn, max(0.0, run.first_until - monotonic()))):
-            return start(run, lock)
-    return None
+    return _wait_in_turn(run, own, min(turn, max(0.0, run.first_until - monotonic())))
 
 
 def send_back(run: Run, own: Holder) -> Entry:
@@ -489,11 +488,11 @@ def send_back(run: Run, own: Holder) -> Entry:
 # Another instance.
 
 
-def call_it(run: Run, holder: Holder) -> Entry:
+def call_it(run: Run, holder: Holder | None) -> Entry:
     return None, run.options.on_run_conflict(run.conflict(holder))  # type: ignore[operator]
 
 
-def skip(run: Run, holder: Holder) -> Entry:
+def skip(run: Run, holder: Holder | None) -> Entry:
     return None, run.conflict(holder).skip()
 
 
@@ -501,7 +500,7 @@ def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
     raise run.conflict(holder).error(why.format(run=run))
 
 
-def retry(run: Run, holder: Holder) -> Entry:
+def retry(run: Run, holder: Holder | None) -> Entry:
     """Come again, up to ``max_retries`` times."""
     slip, most = run.slip_to_send(), run.options.max_retries
     attempts = slip.attempts + 1
@@ -510,17 +509,28 @@ def retry(run: Run, holder: Holder) -> Entry:
     return _send_again(run, holder, slip, run.options.countdown)
 
 
-def wait(run: Run, holder: Holder) -> Entry | None:
-    """Wait for a run to end; where several may run, for another one after a while."""
+def wait(run: Run, holder: Holder | None) -> Entry | None:
+    """Wait for a run to end."""
     if run.wait_until is None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
-    left = run.left_to_wait(holder)
-    lock = run.lock_of_run(holder.name)
+    entry = _wait_in_turn(run, holder, run.left_to_wait(holder))
+    if entry is None and not run.left_to_wait(holder):
+        refuse(run, next(iter(run.holders()), None))
+    return entry
+
+
+def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | None:
+    """Wait in the queue of the lock, and start with it.
+
+    A permit may be free, but not for a task of which another delivery has one. It waits a moment.
+    """
+    lock = run.lock_of_run()
     with contextlib.suppress(HeldForMessage):
-        if lock.acquire(blocking_timeout=left if run.options.concurrency == 1 else min(TURN, left)):
+        if run.sharing.shared and holder and run.among([holder]):
+            lock.check_wait()
+            time.sleep(min(TICKET_TURN, seconds))
+        elif lock.acquire(blocking_timeout=seconds) and _is_first(run, lock):
             return start(run, lock)
-        if not run.left_to_wait(holder):
-            refuse(run, next(iter(run.holders()), None))
     return None
 
 
@@ -534,7 +544,7 @@ def wait_in_queue(run: Run, holder: Holder) -> Entry:
     return _send_again(run, holder, slip, min(run.options.countdown, left))
 
 
-def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry:
+def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -> Entry:
     """Send the message again, with its reservation if it has one."""
     conflict = run.conflict(holder)
     if run.options.scope != "run" and slip.lock in run.reservations:
@@ -546,13 +556,13 @@ def _send_again(run: Run, holder: Holder, slip: Slip, countdown: float) -> Entry
         reserved = run.handle(slip.lock, lease, state=QUEUED, **marks)
         if reserved.take_over(slip.ticket):
             slip = slip.naming(reserved, lease)
-        elif (superseded := run.superseded(holder.fence or 0)) is not None:
+        elif (superseded := run.superseded((holder and holder.fence) or 0)) is not None:
             return superseded
     text = "comes again: lock %r is held by %s, next try in %g s"
     conflict.notify(task_waiting, text, countdown)
     run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
     when: Any = countdown  # the types of Celery know no float here
-    raise Retry(message=f"lock {conflict.key!r} is held by {holder}", when=when)
+    raise Retry(message=f"lock {conflict.key!r} is held by {conflict.who}", when=when)
 
 
 def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
@@ -644,13 +654,13 @@ def enter(run: Run) -> Entry:
         while True:
             lock, found = _ask(run, first=first)
             first = False
-            if found is None:
+            if not lock:
                 continue  # it came free just now
             policies = (ANY, run.options.run_policy)
             fits = (row for row in TABLE if row.call in call and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
             act = partial(row.then, run, found, *row.why)
-            namesake = OTHER in lock and run.can_go_back and found.task_id == run.task_id
+            namesake = OTHER in lock and run.can_go_back and found and run.among([found])
             entry = _without_result(run, act) if namesake else act()
             if entry is not None:
                 return entry
@@ -662,28 +672,30 @@ def enter(run: Run) -> Entry:
 def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
 
-    That is the lock or its holder, and ``None`` if it came free just now.
+    That is the lock or one of its holders, if there are any. It says nothing of what is free now.
     """
     if run.slip.duplicate_of is not None:
         return {ANY}, run.slip.duplicate_of
     # A message that is superseded must not get in the way of one that is not.
     if first and not run.redelivered and (superseded := run.superseded()) is not None:
         return {SUPERSEDED}, superseded
-    lock = _adopt(run) or (None if first and run.is_plain else _take(run))
+    lock = _adopt(run) or (None if first and run.is_plain else _take(run, first=first))
     if lock is not None:
         return {FREE}, lock
     holders = run.holders()
     own = run.among(holders)
+    run.share_as(own)
     # A run that sent it may have left it the lock since ``_adopt``.
-    if not holders or (own is not None and own.token_id == run.slip.ticket):
+    just_now = not holders and (first or not run.sharing.shared)
+    if just_now or (own is not None and own.token_id == run.slip.ticket):
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
     run.first, facts = None, {OTHER}
-    holder = own or choice([one for one in holders if not is_for_message(one)] or holders)
+    holder = own or min(holders, key=is_for_message, default=None)  # a run, if there is one
     if run.has_succeeded():
         facts = {DONE}
-    elif is_for_message(holder) and in_worker():  # then no other lock is held by a run
+    elif holder and is_for_message(holder) and in_worker():  # then no run has a permit
         facts |= {MESSAGES}
     return facts, holder
 
@@ -700,27 +712,30 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
 
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
-    lock = run.lock_of_run(run.slip.lock) if run.adoptable else None
+    lock = run.lock_of_run() if run.adoptable else None
     if lock is None or not lock.take_over(run.slip.ticket):
         return None
     run.may_have_succeeded = False
     return lock
 
 
-def _take(run: Run) -> TaskLock | None:
-    """Take a free lock, unless this task has another one of the key already."""
-    several = run.options.concurrency > 1
-    if several and run.among(run.holders()):
-        return None  # a free one says nothing about other deliveries
-    lock = run.take(run.lock_of_run)
-    if lock is None or not several or run.task_id is None:
-        return lock
-    fence = lock.fence
-    for holder in run.holders():
-        if holder.task_id == run.task_id and (holder.fence or 0) < fence:
-            lock.release()  # another delivery of this task took one of the other locks first
-            return None
-    return lock
+def _take(run: Run, *, first: bool) -> TaskLock | None:
+    """Take the lock if it is free, and not shared by another delivery of this task."""
+    only = first and run.slip is NO_SLIP and not run.redelivered  # it seems; so it looks afterwards
+    if run.sharing.shared and not only and run.among(run.holders()):
+        return None
+    lock = run.lock_of_run()
+    return lock if lock.acquire(blocking=False) and _is_first(run, lock) else None
+
+
+def _is_first(run: Run, lock: TaskLock) -> bool:
+    """Whether no other delivery of this task got a permit before; otherwise release this one."""
+    if run.sharing.shared and run.task_id is not None:
+        fence = lock.fence
+        if any(one.task_id == run.task_id and (one.fence or 0) < fence for one in run.holders()):
+            lock.release()
+            return False
+    return True
 
 
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:

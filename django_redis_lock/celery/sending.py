@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from celery import current_task, states, uuid
@@ -36,6 +35,7 @@ from django_redis_lock.celery.private import delays_by_whole_seconds, execution_
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import ALONE
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -70,7 +70,7 @@ class Sending(GuardedCall):
             for known in (self._message, self._timing):
                 known.update(countdown=math.ceil(delay), eta=None)
 
-    def send(self, make_key: Callable[..., str]) -> Any:
+    def send(self, guard: Any) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self.task, self._message
         task_id = message.get("task_id")
@@ -89,7 +89,7 @@ class Sending(GuardedCall):
         self.slip = Slip(self.task_id, sent=sent)
         if run is None and self.options.scope == "run":
             return self._publish_with(self.slip) if sent else self._publish(**message)
-        result = self._send_guarded(make_key, run)
+        result = self._send_guarded(guard, run)
         if run is not None:
             run.followed = True
         return result
@@ -110,12 +110,14 @@ class Sending(GuardedCall):
             return bool(self._message.get("task_id")) or goes_on
         return self.slip.sent != sent_of(holder) and goes_on
 
-    def _send_guarded(self, make_key: Callable[..., str], run: Run | None) -> Any:
+    def _send_guarded(self, guard: Any, run: Run | None) -> Any:
         options = self.options
         try:
-            self.key = make_key(self.task, *self.arguments)
+            self.key = guard.key(self.task, *self.arguments)
             follows = run is not None and run.has_key(self.key, options)
             reserves = not follows and options.scope != "run"
+            if reserves and options.scope == "queue_and_run" and options.concurrency != 1:
+                self.sharing = guard.sharing(self.task, *self.arguments)
             lock, holder = self._take_reservation() if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
@@ -143,31 +145,31 @@ class Sending(GuardedCall):
     def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
         if self.options.on_queue_conflict == "supersede":
             return self._supersede()
-        own_reservation = [self.reservations[0]]
-        if self.options.scope == "queue":
-            self.names = own_reservation
-        handle = partial(self.handle, timeout=self._lease(), state=QUEUED)
+        place, again = self.reservations[0], False
+        name = place if self.options.scope == "queue" else self.name
         while True:
-            lock = self.take(handle)
-            if lock is not None:
+            lock = self.handle(name, self._lease(), state=QUEUED)
+            lock.sharing = ALONE if name == place else self.sharing
+            if lock.acquire(blocking=False):
                 return lock, None
-            holders = self.holders()
-            if not holders:
+            holders = self.holders([name])
+            if not holders and not (again and lock.sharing.shared):
+                again = True
                 continue  # it was released just now
             ended = next(filter(self._has_ended, holders), None)
             if ended is not None:
-                newest = handle(ended.name)
-                if newest.take_over(ended.token_id):
-                    return newest, None
+                if lock.take_over(ended.token_id):
+                    return lock, None
+                self.share_as(ended)
                 continue
             own = next((one for one in holders if one.task_name == self.task.name), None)
-            by_tasks = any(one.task_id for one in holders)
+            by_tasks = not holders or any(one.task_id for one in holders)
             skips = by_tasks and self.options.on_queue_conflict == "skip"
-            if own is not None or not skips or self.names == own_reservation:
-                return None, own or holders[0]
-            # The results of other tasks are no answer to this call. So the message has a
-            # reservation of its own, and meets the policy for its run.
-            self.names = own_reservation
+            if own is not None or not skips or name == place:
+                return None, own or next(iter(holders), None)
+            # The results of other tasks are no answer to this call, nor is a limit of 0. So the
+            # message has a reservation of its own, and meets the policy for its run.
+            name = place
 
     def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
         """Take the reservation of an older message, or one behind one that has waited long enough.
@@ -237,7 +239,7 @@ class Sending(GuardedCall):
         """
         assert run.lock is not None
         slip, lock, options = replace(self.slip, follows=run.fence), run.lock, self.options
-        passes_on = options.scope == "queue_and_run" and lock.name in self.names
+        passes_on = options.scope == "queue_and_run" and lock.name == self.name
         if not (passes_on and lock.remaining):
             return self._publish_with(slip)
         slip = replace(slip, lock=lock.name, ticket=lock.ticket, using=options.using)

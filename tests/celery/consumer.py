@@ -113,18 +113,18 @@ class Consumer:
 
 def key_locks(task: Any, task_id: str | None = None) -> GuardedCall:
     """Return the locks of a task of a consumer; its key is the name of the app."""
-    return GuardedCall(getattr(task, GUARD).options, task, task_id, key=task.app.main)
+    call = GuardedCall(getattr(task, GUARD).options, task, task_id, key=task.app.main)
+    if call.options.concurrency != 1:
+        call.sharing = getattr(task, GUARD).sharing(task, (), {})
+    return call
 
 
 def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
     """Let another delivery or instance of a task take its lock."""
-    return take(key_locks(task, task_id), **metadata)
-
-
-def take(locks: GuardedCall, **metadata: str) -> TaskLock:
-    """Take one of the locks of a key."""
-    lock = locks.take(lambda name: locks.handle(name, 60, **metadata))
-    assert lock is not None
+    call = key_locks(task, task_id)
+    lock = call.handle(call.name, 60, **metadata)
+    lock.sharing = call.sharing
+    assert lock.acquire(blocking=False)
     return lock
 
 

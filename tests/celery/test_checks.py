@@ -11,6 +11,7 @@ from celery.signals import worker_ready
 from django.core.checks import run_checks
 
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.exceptions import InvalidLockBackend
 
 
 def found(name: str) -> list[str]:
@@ -62,6 +63,42 @@ def test_leases_against_limits(
     def work() -> None: ...
 
     assert found(name) == ids
+
+
+@pytest.mark.parametrize(
+    ("using", "concurrency", "ids"),
+    [
+        ("redlock", 2, ["E010"]),
+        ("redlock", len, ["E010"]),
+        ("getset", 2, ["E010"]),
+        ("getset", 1, []),
+        ("default", 2, []),
+    ],
+)
+def test_locks_that_can_not_be_shared(
+    own_app: Celery, name: str, settings: Any, using: str, concurrency: Any, ids: list[str]
+) -> None:
+    """Several runs need others. Their calls, and their sending, raise an error that says so."""
+    backends = "django_redis_lock.backends"
+    servers = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
+    settings.LOCKS = {
+        **settings.LOCKS,
+        "redlock": {"BACKEND": f"{backends}.redlock.RedlockLockBackend", "LOCATION": servers},
+        "getset": {"BACKEND": f"{backends}.getset.GetSetLockBackend", "LOCATION": servers[0]},
+    }
+    guard = single_instance_task(
+        using=using, concurrency=concurrency, scope="queue_and_run", on_unavailable="run"
+    )
+
+    @own_app.task(name=name, shared=False)
+    @guard
+    def work(text: str) -> None: ...
+
+    assert found(name) == ids
+    if ids:
+        for call in (work, work.delay):
+            with pytest.raises(InvalidLockBackend, match="can't be shared"):
+                call("ab")
 
 
 def test_tasks_without_a_guard_are_not_the_business_of_the_checks(

@@ -21,9 +21,7 @@ TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "
 
 def names_of(key: str) -> dict[Any, str]:
     """Return the names of all locks of a key, by what they stand for."""
-    several = GuardedCall(make_options({}, {"concurrency": 2}), None, None, key=key).names
-    (run,) = GuardedCall(make_options({}, {}), None, None, key=key).names
-    names: dict[Any, str] = {**dict(enumerate(several)), "run": run}
+    names: dict[Any, str] = {"run": GuardedCall(make_options({}, {}), None, None, key=key).name}
     for task in TASKS:
         of_key = GuardedCall(make_options({}, {}), SimpleNamespace(name=task), None, key=key)
         names |= {(task, number): name for number, name in enumerate(of_key.reservations)}
@@ -40,7 +38,7 @@ def test_no_key_gives_the_name_that_stands_for_something_else() -> None:
         for what, name in names_of(key).items():
             found[check_name(name)].add((key, what))
     assert [what for what in found.values() if len(what) > 1] == []
-    assert GuardedCall(make_options({}, {}), None, None, key="import:7").names == ["import:7"]
+    assert GuardedCall(make_options({}, {}), None, None, key="import:7").name == "import:7"
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "a\0b"])

@@ -469,6 +469,9 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
     ({"using": None}, TypeError, "using=None"),
     ({"concurrency": 0}, ValueError, "concurrency=0"),
+    ({"concurrency": 1_000_001}, ValueError, "concurrency=1000001"),
+    ({"concurrency": "2"}, TypeError, "concurrency='2'"),
+    ({"concurrency": True}, TypeError, "concurrency=True"),
 ]
 
 

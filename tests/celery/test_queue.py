@@ -49,7 +49,9 @@ from tests.tools.celery_worker import (
 
 @pytest.mark.parametrize("failures", [2, 9])
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("table", [tasks.retrying, tasks.autoretrying], ids=["self", "auto"])
+@pytest.mark.parametrize(
+    "table", [tasks.retrying, tasks.autoretrying, tasks.beside], ids=["self", "auto", "beside"]
+)
 def test_retries_are_one_chain(
     client: redis.Redis,
     worker: Worker,
@@ -330,7 +332,7 @@ def test_concurrency_skips_beyond_its_number(client: redis.Redis, what: str, num
     running = [task.delay(what) for _ in range(number)]
     for _ in running:
         started(client, what)
-    assert held(what) == [f"{key_of(task, what)}~~{place + 1}" for place in range(number)]
+    assert held(what) == [key_of(task, what)] * number
     over = task.delay(what).get(timeout=WAIT)
     assert over["skipped"] is True
     assert over["holder"]["task_id"] in {result.id for result in running}
@@ -350,4 +352,28 @@ def test_concurrency_is_never_exceeded(client: redis.Redis, what: str, number: i
     inside = [int(value) for value in ran(client, what)]
     assert len(inside) == 20
     assert max(inside) <= number
+    all_free(what)
+
+
+def test_operator_sets_how_many_run_while_others_wait(client: redis.Redis, what: str) -> None:
+    """It acts at once, goes before the number of the task, and 0 lets nobody begin."""
+    task = tasks.crowding[2]
+    key, backend = key_of(task, what), locks["default"]
+    backend.set_limit(key, 0)
+    results = [task.delay(what) for _ in range(4)]
+    eventually(lambda: len(backend.waiting(key)) == 4, "tasks that wait")
+    assert not held(what)
+    backend.set_limit(key, 3)
+    for _ in range(3):
+        started(client, what)
+    assert held(what) == [key] * 3
+    backend.set_limit(key, 1)
+    go(client, what, 2)
+    eventually(lambda: held(what) == [key], "the end of two")
+    assert len(backend.waiting(key)) == 1
+    backend.set_limit(key, None)
+    started(client, what)
+    go(client, what, 2)
+    assert [result.get(timeout=WAIT) for result in results] == ["go"] * 4
+    assert sorted(ran(client, what)) == ["1", "2", "2", "3"]
     all_free(what)

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from celery.signals import worker_init, worker_shutting_down
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
-from django_redis_lock.celery.running import Run
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
@@ -104,6 +104,7 @@ DONE = {"done": ({running.DONE}, "")}
 HELD = {**OWN, **OTHERS, **FREE, **DONE}
 """What the table says about each holder, and its ``state``."""
 POLICIES = ("callable", "skip", "raise", "retry", "wait")
+GUARDS = {"callable": {"on_conflict": decide}, "wait": {"blocking_timeout": LONG}}
 CASES = [
     *itertools.product(MESSAGES, {**OWN, **FREE}, ["skip"]),
     *itertools.product({**MESSAGES, **CALLS}, OTHERS, POLICIES),
@@ -152,6 +153,21 @@ def action(call: str, lock: str, policy: str) -> str:
     return next(row[3] for row in ROWS if all(map(operator.contains, fit, row)))
 
 
+def hold(task: Any, lock: str, message: Any) -> TaskLock:
+    """Let a holder that the table knows take a lock."""
+    state = {"state": HELD[lock][1]} if HELD[lock][1] else {}
+    others_id = None if lock == "no task" else "another"
+    return held(task, id_of(message) if lock in OWN else others_id, **state)
+
+
+def fill(task: Any, lock: str, message: Any) -> None:
+    """Let others take all permits but one, except where one that the task itself has is enough."""
+    limit = key_locks(task).sharing.limit
+    if limit and lock not in OWN:
+        for _ in range(limit - 1):
+            hold(task, lock, message)
+
+
 def test_page_has_the_rows_of_the_code() -> None:
     """And all of them are tried here, but two that have tests of their own."""
     rows = [(row.call, row.lock, row.policy, row.then.__name__) for row in running.TABLE]
@@ -161,6 +177,7 @@ def test_page_has_the_rows_of_the_code() -> None:
     assert tried == set(OUTCOMES)
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize(("call", "lock", "policy"), CASES)
 def test_call_does_what_the_page_says(
     consumer: Consumer,
@@ -170,16 +187,17 @@ def test_call_does_what_the_page_says(
     call: str,
     lock: str,
     policy: str,
+    concurrency: int,
 ) -> None:
-    waits = {"blocking_timeout": LONG} if policy == "wait" else {}
-    task = consumer.task(body, on_conflict=decide if policy == "callable" else policy, **waits)
+    """Of several permits all are held by others, but one by this task itself is enough."""
+    given = {"on_conflict": policy, **GUARDS.get(policy, {})}
+    task = consumer.task(body, concurrency=concurrency, **given)
     message = consumer.send(task)
     if call == "known":
         message.headers |= Slip(id_of(message)).header()
+    fill(task, lock, message)
     if lock != "free" and call != "inside":
-        state = {"state": HELD[lock][1]} if HELD[lock][1] else {}
-        others_id = None if lock == "no task" else "another"
-        other = held(task, id_of(message) if lock in OWN else others_id, **state)
+        other = hold(task, lock, message)
         if lock == "dead":
             monkeypatch.setattr(running, "stored_state", pytest.fail)  # it can't have stored one
             monkeypatch.setattr(running, "is_dead", lambda it: it.token_id == other.token_id)
@@ -198,12 +216,13 @@ def test_call_does_what_the_page_says(
     if call in MESSAGES:
         results.append(consumer.deliver(message, redelivered=call == "redelivered"))
     else:
-        made = consumer.task if call == "inside" else consumer.app.task(name="outer", shared=False)
+        guarded = partial(consumer.task, concurrency=concurrency)
+        made = guarded if call == "inside" else consumer.app.task(name="outer", shared=False)
         results.append(consumer.deliver(consumer.send(made(outer))))
     does = action(call, lock, policy)
     result, signals = OUTCOMES[does]
     assert isinstance(results[0], result) if isinstance(result, type) else results[0] == result
-    names = {"key": task.app.main, "holder": holders[0] if holders else None}
+    names = {"key": task.app.main, "holder": next(iter(holders), None)}
     texts = [text.format(**names) for _, text in signals]
     assert [line.partition("] ")[2] for line in lines(log)] == texts
     assert consumer.kinds() == [kind for kind, _ in signals]
@@ -219,36 +238,33 @@ def test_call_does_what_the_page_says(
     assert consumer.ended == ["ack"]
 
 
-def test_duplicate_waits_for_a_run_where_a_message_has_another_lock(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(
+    consumer: Consumer, turns: list[float]
 ) -> None:
+    """In the queue, until it has a permit."""
     task = consumer.task(body, on_conflict="wait", concurrency=2)
-    run, message = held(task, "run"), held(task, "message", state=QUEUED)
-    offered: list[str] = []
+    message, run = held(task, "message", state=QUEUED), held(task, "run")
 
-    def choose(holders: list[Holder]) -> Holder:
-        offered.extend(holder.name for holder in holders)
-        return holders[0]
+    def release() -> None:
+        eventually(lambda: waiters(task.app.main, "locmem") == 1, "a waiter")
+        run.release()
 
-    monkeypatch.setattr(running, "choice", choose)
-    consumer.when["waiting"] = run.release
+    releasing = Background(release)
     assert consumer.deliver(consumer.send(task)) == "ran"
-    assert offered == [run.name]
+    releasing.outcome()
+    ((_, news),) = consumer.notified
+    assert news["holder"].task_id == "run"
+    assert len(turns) == 1
     message.ensure_held()
 
 
-def test_duplicate_waits_for_all_of_several_locks(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, patience: Callable[..., None]
-) -> None:
-    """For each in turn, so it gets the one that comes free."""
-    patience(TURN=BRIEF)
+def test_duplicate_gets_the_permit_that_comes_free(consumer: Consumer, turns: list[float]) -> None:
+    """Whoever had it; all of them are waited for at once."""
     task = consumer.task(body, on_conflict="wait", concurrency=2, blocking_timeout=LONG)
     long, short = held(task, "long"), held(task, "short")
     consumer.when["waiting"] = short.release
-    monkeypatch.setattr(
-        running, "choice", lambda holders: next(one for one in holders if one.task_id == "long")
-    )
     assert consumer.deliver(consumer.send(task)) == "ran"
+    assert len(turns) == 1
     long.ensure_held()
 
 
@@ -487,17 +503,6 @@ def test_message_of_a_run_is_no_other_delivery_of_it(
         assert time.monotonic() - began >= 0.3
 
 
-def test_delivery_of_several_locks_waits_for_its_own(consumer: Consumer) -> None:
-    """That another lock is free does not let it run beside the first."""
-    task = consumer.task(body, concurrency=3)
-    message = consumer.send(task)
-    other = held(task, id_of(message))
-    consumer.when["waiting"] = other.release
-    assert consumer.deliver(message) == "ran"
-    assert consumer.kinds() == ["waiting", "taken over"]
-    assert is_free(task)
-
-
 # Another instance.
 
 
@@ -507,23 +512,57 @@ def refusal(task: Any, why: str = "") -> str:
     return f"Task {task.name} is not run: {why}"
 
 
-def test_delivery_gives_way_to_one_that_took_another_place(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("redelivered", [False, True])
+def test_delivery_gives_way_to_one_that_got_a_permit_before(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, redelivered: bool
 ) -> None:
     """Both saw nothing of each other; the one with the lower fence runs."""
     task = consumer.task(body, concurrency=2)
-    message = consumer.send(task)
-    other, looks, among = held(task, id_of(message)), [], Run.among
+    message, acquire = consumer.send(task), TaskLock.acquire
 
-    def see_late(self: Run, holders: list[Holder]) -> Holder | None:
-        looks.append(len(holders))
-        return None if len(looks) == 1 else among(self, holders)
+    def come_late(self: TaskLock, **how: Any) -> bool:
+        monkeypatch.setattr(TaskLock, "acquire", acquire)
+        consumer.when["waiting"] = held(task, id_of(message)).release
+        return acquire(self, **how)
 
-    monkeypatch.setattr(Run, "among", see_late)
-    consumer.when["waiting"] = other.release
-    assert consumer.deliver(message) == "ran"
-    assert looks == [1, 1]
+    monkeypatch.setattr(TaskLock, "acquire", come_late)
+    assert consumer.deliver(message, redelivered=redelivered) == "ran"
     assert consumer.kinds() == ["waiting", "taken over"]
+    assert is_free(task)
+
+
+def test_delivery_that_comes_again_takes_no_permit_beside_the_first(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a moment, in which another instance would be a duplicate."""
+    task = consumer.task(body, concurrency=2)
+    message = consumer.send(task)
+    other = held(task, id_of(message))
+    monkeypatch.setattr(time, "sleep", lambda _: other.remaining and other.release())
+    beside, acquire = [], TaskLock.acquire
+
+    def note(self: TaskLock, **how: Any) -> bool:
+        beside.extend(key_locks(task).holders())
+        return acquire(self, **how)
+
+    monkeypatch.setattr(TaskLock, "acquire", note)
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    assert not beside
+
+
+def test_of_two_deliveries_that_waited_only_one_runs(consumer: Consumer) -> None:
+    """Though there are permits for both when their turn comes."""
+    task = consumer.task(body, on_conflict="wait", concurrency=2, blocking_timeout=LONG)
+    message, others = consumer.send(task), [held(task, str(number)) for number in range(2)]
+
+    def come_free() -> None:
+        others.pop().release()
+        consumer.when["waiting"] = held(task, id_of(message)).release
+        others.pop().release()
+
+    consumer.when["waiting"] = come_free
+    assert consumer.deliver(message) == "ran"
+    assert consumer.kinds() == ["waiting", "waiting", "taken over"]
     assert is_free(task)
 
 
@@ -937,7 +976,11 @@ def stop(consumer: Consumer) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "how", ["by a policy", "in time", "among several", "in the queue", "behind its id"]
+    "how",
+    [
+        *("by a policy", "in time", "among several", "in the queue"),
+        *("behind its id", "beside its id"),
+    ],
 )
 def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how: str) -> None:
     """The message goes back with its place, and runs when its turn comes."""
@@ -947,9 +990,10 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
         "among several": {"concurrency": 2},
         "in the queue": {"scope": "queue"},
         "behind its id": {},
+        "beside its id": {"concurrency": 2},
     }[how]
     task = consumer.task(body, on_conflict={"run": "wait"}, **guard)
-    if how == "behind its id":
+    if how.endswith("its id"):
         first, message = twins(consumer, task)
         locks_of_others = [first]
     else:
@@ -960,7 +1004,7 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
     assert consumer.ended == ["ack"]
     again = consumer.message()
     assert id_of(again) == id_of(message)
-    assert key_locks(task).backend.holder(key_locks(task).names[0]).waiters == 0
+    assert key_locks(task).holders()[0].waiters == 0
     if how == "in the queue":
         place = key_locks(task).backend.holder(slip_of(again).lock)
         assert place is not None

@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
 from django_redis_lock.celery.conflicts import describe
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -425,7 +425,7 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
     task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")
     message = consumer.send(task)
     if how == "unguarded":
-        monkeypatch.setattr(GuardedCall, "take", unavailable)
+        monkeypatch.setattr(TaskLock, "acquire", unavailable)
         monkeypatch.setattr(TaskLock, "take_over", unavailable)
     assert isinstance(consumer.deliver(message), Retry)
     slip = slip_of(consumer.message())

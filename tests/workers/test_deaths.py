@@ -57,6 +57,20 @@ def test_dead_child_frees_its_lock(
     check_one_at_a_time(client, name, runs=2)
 
 
+def test_dead_child_frees_its_own_permit_alone(
+    client: redis.Redis, worker: Worker, name: str
+) -> None:
+    results = [tasks.several.delay(name) for _ in range(2)]
+    first, second = [started(client, name) for _ in results]
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: len(list(locks["default"].holders(name))) == 1, "one permit")
+    assert holder_of(name).pid == second
+    (entry,) = eventually(lambda: locks["default"].history(name))
+    assert (entry.event, entry.pid) == ("freed", first)
+    go(client, name)
+    free(name)
+
+
 def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
     """The parent imports the backend before the thread that watches for deaths may need it.
 

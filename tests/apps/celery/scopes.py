@@ -148,6 +148,8 @@ autoretrying = {
     scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
     for scope in SCOPES
 }
+beside = {scope: define(scope, "beside", retry, BOUND, concurrency=2) for scope in SCOPES}
+"""May run beside others, but not beside themselves."""
 leaving = {scope: define(scope, "leaving", leave, BOUND) for scope in SCOPES}
 briefly_queued = {
     scope: define(scope, "briefly-queued", wait, queue_timeout=0.3) for scope in WAITING

@@ -1,0 +1,167 @@
+"""How many instances of a task run at once, by its arguments and by what an operator sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery.exceptions import Retry
+
+from django_redis_lock import locks, semaphore
+from django_redis_lock.celery import TaskAlreadyRunning
+from django_redis_lock.celery.key_locks import Slip
+from tests.apps.celery.app import SCOPES
+from tests.celery.consumer import Consumer, body, id_of, slip_of
+
+
+def test_number_is_made_of_the_arguments_of_each_call(consumer: Consumer) -> None:
+    """In the form in which the key is made of them, whichever way they are given."""
+    numbers, seen = {7: 1, 8: 2}, []
+
+    def number_for(shop_id: int, **others: Any) -> int:
+        seen.append(others)
+        return numbers[shop_id]
+
+    def work(shop_id: int, codes: Any = ()) -> str:
+        return "ran"
+
+    key = consumer.app.main
+    task = consumer.task(work, key=key + ":{shop_id}", concurrency=number_for)
+
+    def runs(shop_id: int) -> bool:
+        message = consumer.send(task, shop_id, kwargs={"codes": (1, 2)})
+        results = [consumer.deliver(message), task(shop_id, codes={2, 1})]
+        assert (results[0] == "ran") is (results[1] == "ran")
+        return results[0] == "ran"
+
+    with semaphore(f"{key}:7", 5, using="locmem"), semaphore(f"{key}:8", 5, using="locmem"):
+        assert not runs(7)
+        assert runs(8)
+        numbers[7] = 2
+        assert runs(7)
+    assert seen == [{"codes": [1, 2]}] * 6
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(
+    ("number", "error", "text"),
+    [
+        ("2", TypeError, "concurrency='2' must be a whole number"),
+        (None, TypeError, "concurrency=None must be a whole number"),
+        (True, TypeError, "concurrency=True must be a whole number"),
+        (1.5, TypeError, "concurrency=1.5 must be a whole number"),
+        (-1, ValueError, "concurrency=-1 must be at least 0"),
+        (1_000_001, ValueError, "concurrency=1000001 must be at most 1000000"),
+        (LookupError("no plan"), LookupError, "no plan"),
+    ],
+)
+def test_number_that_is_none_fails_as_a_key_does(
+    consumer: Consumer, scope: str, number: Any, error: type[Exception], text: str
+) -> None:
+    """The call or its sending, which leaves nothing locked."""
+    numbers: list[Any] = [number]
+
+    def number_for() -> Any:
+        if isinstance(numbers[0], Exception):
+            raise numbers[0]
+        return numbers[0]
+
+    task = consumer.task(body, concurrency=number_for, scope=scope)
+    if scope == "queue_and_run":
+        with pytest.raises(error, match=text):
+            task.delay()
+        numbers[0] = 2
+    message = consumer.send(task)
+    numbers[0] = number
+    result = consumer.deliver(message)
+    assert isinstance(result, error)
+    assert text in str(result)
+    with pytest.raises(error, match=text):
+        task()
+    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
+
+PAUSES = ["number", "operator"]
+
+
+@pytest.mark.parametrize("pause", PAUSES)
+@pytest.mark.parametrize(
+    ("policy", "outcome"),
+    [
+        ("skip", {"skipped": True}),
+        ("raise", TaskAlreadyRunning),
+        ("retry", Retry),
+        ("wait", TaskAlreadyRunning),
+        (lambda conflict: {"holder": conflict.holder, "skipped": True}, {"skipped": True}),
+    ],
+    ids=["skip", "raise", "retry", "wait", "callable"],
+)
+def test_nobody_runs_while_the_number_is_0(
+    consumer: Consumer, pause: str, policy: Any, outcome: Any
+) -> None:
+    """The policy says what becomes of those who come, and there is no holder to tell of."""
+    numbers = [2]
+    given = {"blocking_timeout": 0.05} if policy == "wait" else {}
+    number: Any = (lambda: numbers[0]) if pause == "number" else 2
+    task = consumer.task(body, concurrency=number, on_conflict=policy, **given)
+    key, backend = consumer.app.main, locks["locmem"]
+    if pause == "number":
+        numbers[0] = 0
+    else:
+        backend.set_limit(key, 0)
+    message = consumer.send(task)
+    message.headers |= Slip(id_of(message), wait_until=1).header()  # by which clock, is not known
+    result = consumer.deliver(message)
+    if isinstance(outcome, dict):
+        assert {**result, **outcome, "holder": None} == result
+    else:
+        assert isinstance(result, outcome)
+    assert all(news["holder"] is None for _, news in consumer.notified)
+    numbers[0] = 2
+    backend.set_limit(key, None)
+    again = consumer.message()
+    assert (again is not None) is (policy == "retry")
+    assert consumer.deliver(again or consumer.send(task)) == "ran"
+    assert not list(backend.holders(f"{key}*"))
+
+
+@pytest.mark.parametrize("policy", ["skip", "raise"])
+def test_message_that_is_sent_while_the_number_is_0(consumer: Consumer, policy: str) -> None:
+    """It has a place of its own, or only answers, as with the lock of another task."""
+    on_conflict = {"queue": policy, "run": "retry"}
+    task = consumer.task(body, concurrency=2, scope="queue_and_run", on_conflict=on_conflict)
+    key, backend = consumer.app.main, locks["locmem"]
+    backend.set_limit(key, 0)
+    message = consumer.send(task)
+    assert id_of(message)
+    if policy == "raise":
+        assert isinstance(consumer.deliver(message), TaskAlreadyRunning)
+    else:
+        assert task.delay().id == id_of(message)
+        assert isinstance(consumer.deliver(message), Retry)
+        backend.set_limit(key, None)
+        assert consumer.deliver() == "ran"
+    backend.set_limit(key, None)
+    assert consumer.message() is None
+    assert not list(backend.holders(f"{key}*"))
+
+
+def test_message_without_its_place_comes_again_while_the_number_is_0(consumer: Consumer) -> None:
+    """As if another instance ran."""
+    task = consumer.task(body, concurrency=2, scope="queue")
+    backend, message = locks["locmem"], consumer.send(task)
+    backend.force_release(slip_of(message).lock)
+    backend.set_limit(consumer.app.main, 0)
+    assert isinstance(consumer.deliver(message), Retry)
+    backend.set_limit(consumer.app.main, None)
+    assert consumer.deliver() == "ran"
+
+
+def test_permit_rests_after_a_short_run(consumer: Consumer) -> None:
+    """One of several; the others are free."""
+    task = consumer.task(body, concurrency=2, at_least_for=60)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    (holder,) = locks["locmem"].holders(consumer.app.main)
+    assert (holder.metadata["state"], holder.limit) == ("resting", 2)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+    assert consumer.deliver(consumer.send(task))["skipped"]

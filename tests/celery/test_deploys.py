@@ -1,0 +1,117 @@
+"""A task whose ``concurrency`` changes while old workers run and old messages wait."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from django_redis_lock import locks
+from django_redis_lock.celery.key_locks import QUEUED, TaskLock
+from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
+from tests.celery.consumer import Consumer, body, id_of, key_locks, slip_of
+from tests.tools.docs import DOCS, table
+
+ROWS = [
+    (before, after, re.findall(r"\*\*(.+?)\*\*", place)[0], int(most))
+    for before, after, place, most in table(DOCS / "explanation/celery.md", "Deploys")
+]
+"""Those of the page: the number before and after, what becomes of the lock of a waiting message,
+and how many run at most while old and new workers do."""
+
+pytestmark = [
+    pytest.mark.usefixtures("server"),
+    pytest.mark.parametrize("using", ["locmem", "default"]),
+]
+
+
+def deploy(consumer: Consumer, number: str, **guard: Any) -> Any:
+    """Return the task as it is before or after."""
+    name = f"{consumer.app.main}.{body.__name__}"
+    if name in consumer.app.tasks:
+        consumer.app.tasks.unregister(name)
+    return consumer.task(body, concurrency=int(number.partition(" ")[0]), **guard)
+
+
+def take(task: Any, number: str, task_id: str, **metadata: str) -> TaskLock | None:
+    """Take the lock as a worker or sender of a deploy does; earlier there was one for each run."""
+    call = key_locks(task, task_id)
+    names = [call.name]
+    if "locks" in number:
+        names = [f"{call.key}~~{place + 1}" for place in range(call.options.concurrency)]
+    for name in names:
+        lock = call.handle(name, 60, **metadata)
+        lock.sharing = call.sharing if name == call.name else lock.sharing
+        if lock.acquire(blocking=False):
+            return lock
+    return None
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
+def test_waiting_message_runs_once_and_leaves_nothing(
+    consumer: Consumer,
+    monkeypatch: pytest.MonkeyPatch,
+    before: str,
+    after: str,
+    place: str,
+    _: int,
+    scope: str,
+    redelivered: bool,
+    using: str,
+) -> None:
+    """Its lock goes along if it has the name of the new one, in whatever form it was taken."""
+    task = deploy(consumer, before, scope=scope, using=using)
+    message = consumer.send(task)
+    if "locks" in before and scope == QUEUE_AND_RUN:
+        locks[using].force_release(key_locks(task).name)
+        reserved = take(task, before, id_of(message), state=QUEUED)
+        assert reserved is not None
+        message.headers |= slip_of(message).naming(reserved, 60).header()
+    deploy(consumer, after, scope=scope, using=using)
+    taken, acquire = [], TaskLock.acquire
+
+    def note(self: TaskLock, **how: Any) -> bool:
+        acquired = acquire(self, **how)
+        taken.extend([self.name] * acquired)
+        return acquired
+
+    monkeypatch.setattr(TaskLock, "acquire", note)
+    assert consumer.deliver(message, redelivered=redelivered) == "ran"
+    goes_along = scope == QUEUE_AND_RUN and place == "goes along"
+    assert taken == ([] if goes_along else [consumer.app.main])
+    assert consumer.message() is None
+    assert not list(locks[using].holders(f"{consumer.app.main}*"))
+
+
+@pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
+def test_place_of_a_message_that_has_ended_is_taken_over(
+    consumer: Consumer, before: str, after: str, place: str, _: int, using: str
+) -> None:
+    """By the next call, in whatever form it was taken."""
+    task = deploy(consumer, before, scope=QUEUE_AND_RUN, using=using)
+    for _each in range(int(before.partition(" ")[0])):
+        task.backend.store_result(id_of(consumer.send(task)), None, "REVOKED")
+    task = deploy(consumer, after, scope=QUEUE_AND_RUN, using=using)
+    assert consumer.deliver(consumer.send(task)) == "ran"
+
+
+@pytest.mark.parametrize(("before", "after", "_", "most"), ROWS)
+def test_so_many_run_at_most(
+    consumer: Consumer, before: str, after: str, _: str, most: int, using: str
+) -> None:
+    """While workers of both run, whichever begin first."""
+
+    def at_once(*numbers: str) -> int:
+        taken = []
+        for number in numbers:
+            task = deploy(consumer, number, using=using)
+            taken += [take(task, number, f"{number} {each}") for each in range(4)]
+        held = [lock for lock in taken if lock is not None]
+        for lock in held:
+            lock.release()
+        return len(held)
+
+    assert max(at_once(before, after), at_once(after, before)) == most
