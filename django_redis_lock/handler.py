@@ -16,7 +16,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default, Sharing
+from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
 from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
@@ -230,6 +230,8 @@ def semaphore(
             f"@semaphore needs a name and a limit, and was given {name!r}. "
             f"Write @semaphore({getattr(name, '__name__', 'name')!r}, limit=2)."
         )
+    if limit is None:  # it would be shared by any number
+        raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
     return Lock(
         partial(locks.__getitem__, using),
         name,

@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -511,6 +511,8 @@ class SharingContract(_Sharing):
             locks[self.using].set_limit(name, limit)
         with pytest.raises(ValueError, match=r"limit=.* must be a whole number from 0 to 1000000"):
             self.semaphore(name, limit)
+        with pytest.raises(ValueError, match="limit=None must be a whole number from 0 to 1000000"):
+            self.semaphore(name, cast("int", None))
         with pytest.raises(ValueError, match=r"max_waiters=.* must be a whole number"):
             self.lock(name, max_waiters=limit)
         with pytest.raises(TypeError, match="shared=1 must be True or False"):
