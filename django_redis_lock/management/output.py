@@ -143,6 +143,8 @@ class Column(Generic[Row]):
     heading: str
     cell: Callable[[Row], str]
     right: bool = False
+    optional: bool = False
+    """Whether to leave it out if nothing is in it."""
 
 
 class Terminal:
@@ -173,6 +175,12 @@ class Terminal:
         most = None if width is None else width // CELLS
         widths: list[int] = []
         while batch := list(islice(remaining, BATCH)):
+            if not widths and len(batch) < BATCH:  # these are all rows
+                columns = [
+                    each
+                    for each in columns
+                    if not each.optional or any(each.cell(row) != UNKNOWN for row in batch)
+                ]
             cells = [[_cut(column.cell(row), most) for column in columns] for row in batch]
             if not widths:
                 headings = [column.heading for column in columns]
@@ -313,7 +321,7 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
         Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
-        Column("SHARED", sharing, right=True),
+        Column("SHARED", sharing, right=True, optional=True),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
     return [column for column in columns if many or column.heading != "USING"]

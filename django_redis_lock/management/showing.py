@@ -229,7 +229,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
     Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
-    Column("SHARED", lambda row: output.sharing(row[1]), right=True),
+    Column("SHARED", lambda row: output.sharing(row[1]), right=True, optional=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 

@@ -49,12 +49,12 @@ def test_list_tells_who_holds_what(one: EmbeddedServer) -> None:
         heading, *rows = done.lines
         assert heading.split() == [
             *["NAME", "HOLDER", "HELD", "FOR", "LEASE", "LEFT"],
-            *["WAITERS", "ATTENTION", "SHARED", "FENCE"],
+            *["WAITERS", "ATTENTION", "FENCE"],
         ]
         assert [row.split()[0] for row in rows] == ["product:2", "product:1"]
         assert f"{os.getpid()} (MainThread)" in rows[0]
-        assert rows[0].split()[-4:] == ["0", "-", "-", str(second.fence)]
-        assert rows[1].split()[-4:] == ["1", "-", "-", str(first.fence)]
+        assert rows[0].split()[-3:] == ["0", "-", str(second.fence)]
+        assert rows[1].split()[-3:] == ["1", "-", str(first.fence)]
         assert "\x1b" not in done.out
     first.release()
     assert waiting.outcome() is True

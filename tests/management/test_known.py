@@ -125,7 +125,7 @@ def test_waiters_and_history_that_are_not_known_are_not_none(
     for method in ("waiting", "history"):
         monkeypatch.setattr(backend, method, lambda *args: _raise(LockUnavailable("No.")))
     for words in (["list"], ["list", "--sort", "waiters"], ["release", "a", "--dry-run"]):
-        assert command(*words).lines[1].split()[-4] == "?", words
+        assert command(*words).lines[1].split()[-3] == "?", words
     (listed,) = json.loads(command("list", "--format", "json").out)["locks"]
     assert listed["waiters"] is None
     done = command("show", "a")
@@ -217,7 +217,7 @@ def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> No
     late = Attention.RENEWAL_LATE
     monkeypatch.setattr(operators, "attention", lambda one, _: late if one.name == "b" else None)
     done = command("list", "--sort", "name")
-    assert [line.split()[-3] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
+    assert [line.split()[-2] for line in done.lines] == ["ATTENTION", "-", "renewal_late"]
     assert [line.split()[0] for line in command("list", "--attention").lines] == ["NAME", "b"]
     assert command("list", "a", "--attention").code == 3
     assert "attention   renewal_late" in command("show", "b").out

@@ -50,6 +50,7 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert lock("read", timeout=60, shared=True).acquire(blocking=False)
     done = command("list", "--sort", "name")
     assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
+    assert "SHARED" not in command("list", "alone").out
     end = done.lines[0].index("SHARED") + len("SHARED")
     shared = [row[end - 8 : end].strip() for row in done.lines[1:]]
     assert shared == ["-", *["shared"] * 2, *["3 of 5"] * 3]
