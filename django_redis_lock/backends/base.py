@@ -313,10 +313,12 @@ class BaseLockBackend(Runner):
                 limit, ends, values = value
                 by_token = dict(zip(values[::2], values[1::2], strict=True))
                 known |= {"limit": limit, "holders": len(ends) // 2}
+                sharing = []
                 for token, end in zip(ends[::2], ends[1::2], strict=True):
                     permit = token + b" " + by_token.get(token, b"")
                     left = -1 if end == b"inf" else int(end) - now_ms
-                    holders.append(read(permit, ttl_ms=left, **known))
+                    sharing.append(read(permit, ttl_ms=left, **known))
+                holders += sorted(sharing, key=lambda one: one.fence or 0)
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
         return holders

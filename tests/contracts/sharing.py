@@ -518,6 +518,13 @@ class SharingContract(_Sharing):
         with pytest.raises(TypeError, match="shared=1 must be True or False"):
             self.lock(name, shared=1)
 
+    def test_holders_come_in_the_order_in_which_they_got_it(self, name: str) -> None:
+        """Whenever their leases end."""
+        held = [self.semaphore(name, 3, timeout=20) for _ in range(3)]
+        self.hold(*held)
+        held[0].extend(40)
+        assert [one.fence for one in self.holders(name)] == [each.fence for each in held]
+
     def test_forced_release_of_one_of_several(self, name: str) -> None:
         """It names the one; the others keep theirs, and the longest waiting gets in."""
         backend = locks[self.using]
