@@ -207,6 +207,10 @@ def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
         yield "metadata", f"{visible(key)} = {visible(value)}"
 
 
+def _metadata(holder: Holder) -> str:
+    return ", ".join(f"{visible(key)} = {visible(text)}" for key, text in holder.metadata.items())
+
+
 def _renewed(holder: Holder) -> str:
     if not holder.auto_renew:
         return ""
@@ -222,6 +226,7 @@ def _moment(moment: datetime | None) -> str:
 HOLD: list[Column[Holder]] = [
     Column("LIFE", lambda one: judge(one).life),
     Column("TOKEN ID", lambda one: one.token_id),
+    Column("METADATA", lambda one: _metadata(one) or output.UNKNOWN, optional=True),
 ]
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),

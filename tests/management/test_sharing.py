@@ -89,7 +89,15 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     assert [item["shared"] for item in known["waiting"]] == [True, False, True]
     assert [item["limit"] for item in known["waiting"]] == [2, None, None]
     assert (known["limit"]["limit"], known["limit"]["by"]) == (1, "ada")
+    assert "METADATA" not in done.out
     let_go("render", waiting)
+
+
+def test_show_tells_the_metadata_of_each_holder() -> None:
+    for page in ("1", "2"):
+        assert semaphore("render", 3, timeout=60, metadata={"page": page}).acquire()
+    rows = command("show", "render").lines
+    assert [row.split("  ")[-1] for row in rows if "page" in row] == ["page = 1", "page = 2"]
 
 
 def test_show_of_a_semaphore_that_is_paused() -> None:
