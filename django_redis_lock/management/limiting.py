@@ -34,10 +34,11 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 def _change(name: str, limit: int | None, by: str, backends: Backends, terminal: Terminal) -> None:
     if backends.many:
         raise CommandError("LOCKS has several aliases: name one with --using.", returncode=USAGE)
-    before = None
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = limit_of(backend, name)
+            if before is None and limit is None:
+                raise nothing(f"No limit was set for {visible(name)!r}.")
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
@@ -46,8 +47,6 @@ def _change(name: str, limit: int | None, by: str, backends: Backends, terminal:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
     backends.finish()
-    if before is None and limit is None:
-        raise nothing(f"No limit was set for {visible(name)!r}.")
 
 
 def _list(name: str | None, backends: Backends, terminal: Terminal) -> None:

@@ -183,7 +183,7 @@ def test_limits_are_set_listed_and_cleared() -> None:
     done = command("limit", "render", "--clear")
     assert done == Done(0, "render: limit cleared, before 3\n", "")
     done = command("limit", "render", "--clear")
-    assert (done.code, "No limit was set for 'render'." in done.err) == (3, True)
+    assert (done.code, done.out, "No limit was set for 'render'." in done.err) == (3, "", True)
     assert command("limit", "render").code == 3
     assert read(command("limit", "render", "4", "--format", "json"), "limits")[0]["limit"] == 4
 
@@ -200,7 +200,7 @@ def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
     ("words", "told"),
     [
         (["render", "x"], "not a whole number"),
-        (["render", "-1"], ""),
+        (["render", "-1"], "not a whole number"),
         (["render", "1000001"], "from 0 to 1000000"),
         (["a\nb", "1"], "control characters"),
         (["render", "1", "--clear"], "--clear needs a name, and no limit"),
