@@ -264,7 +264,8 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
                 "Compare the user's rule with that of the documentation, Restrict the user by ACL."
             )
         return fail("self-test", f"{step}: {why}", remedy)
-    return ok("self-test", "acquired, listed, waited, handed off, and released by force")
+    shared = ", and shared up to a limit" if backend.can_share else ""
+    return ok("self-test", f"acquired, listed, waited, handed off, released by force{shared}")
 
 
 def _steps(backend: BaseLockBackend) -> Iterator[str]:
