@@ -407,6 +407,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "unwritable": unwritable([lock.using]) if holders else [],
         **_limited(lock, [*holders[:1], *waiting]),
         "waiting": [_waiter(waiter) for waiter in waiting],
+        "waiting_to_share": any(waiter.shared for waiter in waiting),
         "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
         "entries": [_entry(entry) for entry in entries],

@@ -73,6 +73,19 @@ def test_the_page_of_a_semaphore() -> None:
     assert waiting[1].outcome()
 
 
+def test_the_page_of_a_lock_that_nobody_shares() -> None:
+    held = lock("alone", timeout=60)
+    assert held.acquire()
+    waiting = Background(lambda: lock("alone", timeout=60).acquire(blocking_timeout=20))
+    eventually(lambda: locks["default"].waiting("alone"))
+    text = root().get(page_of("alone")).content.decode()
+    assert 'data-label="Lease"' in text
+    assert "Shared" not in text
+    held.release()
+    assert waiting.outcome()
+    locks["default"].force_release("alone")
+
+
 def test_the_page_of_one_permit_and_of_a_reader() -> None:
     (permit,) = permits("render", 1)
     page = root().get(page_of("render"))
