@@ -117,7 +117,7 @@ class Conflict:
         """The holder in one line."""
         if self.when_sent:
             return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
-        return str(self.holder or "nobody at this moment")
+        return str(self.holder or "a holder that has just released it, or its limit is 0")
 
     def skip(self, reason: str = "another instance is running") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
