@@ -181,10 +181,7 @@ def lock(
     before the lock is acquired.
     """
     if callable(getattr(name, "__func__", name)):  # of a class method, too
-        raise TypeError(
-            f"@lock needs the name of the lock, and was given {name!r}. "
-            f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
-        )
+        raise _needs_name("lock", name)
     return Lock(
         partial(locks.__getitem__, using),
         name,
@@ -198,6 +195,11 @@ def lock(
         after_commit=after_commit,
         sharing=Sharing(shared, None, max_waiters),
     )
+
+
+def _needs_name(decorator: str, given: Any, more: str = "") -> TypeError:
+    called = f"@{decorator}({getattr(given, '__name__', 'name')!r}{more})"
+    return TypeError(f"@{decorator} needs a name, and was given {given!r}. Write {called}.")
 
 
 def semaphore(
@@ -226,10 +228,7 @@ def semaphore(
     semaphores raises ``InvalidLockBackend`` when one is acquired.
     """
     if callable(getattr(name, "__func__", name)):
-        raise TypeError(
-            f"@semaphore needs a name and a limit, and was given {name!r}. "
-            f"Write @semaphore({getattr(name, '__name__', 'name')!r}, limit=2)."
-        )
+        raise _needs_name("semaphore", name, ", limit=2")
     if limit is None:  # it would be shared by any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
     return Lock(

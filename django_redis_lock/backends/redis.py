@@ -57,7 +57,7 @@ class RedisLockBackend(ServersLockBackend):
 
     def _give_back(self, name: str, token: str, seconds: float) -> None:
         """Release a lock that was handed off to a former waiter, unless it was claimed."""
-        call = Release(name, token, shared=True, patient=False, unclaimed=True)
+        call = Release(name, token, patient=False, unclaimed=True)
         renewer.withdraw(call, self, seconds, at_once=True)
 
     def post(self, call: Call) -> None:

@@ -366,13 +366,11 @@ class Lock(Held, Handle):
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
         backend.require_sharing(self.name)
         self._full = False
-        request.max_waiters, request.when_full = self.sharing.max_waiters, self._note_full
+        request.max_waiters = self.sharing.max_waiters
+        request.when_full = partial(setattr, self, "_full", True)
         if self.sharing.shared:
             request.shared = True
             request.record = shared_record(request.record, self.sharing.limit)
-
-    def _note_full(self) -> None:
-        self._full = True
 
     def _downgrade(self) -> Steps[None]:
         lease = self._lease_to_release()
@@ -415,8 +413,7 @@ class Lock(Held, Handle):
     def _not_acquired(self) -> LockNotAcquired:
         if not self._full:
             return super()._not_acquired()
-        most = self.sharing.max_waiters
-        why = f"as max_waiters={most} allows no more that wait"
+        why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
         return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
 
     def _locked(self) -> Steps[bool]:

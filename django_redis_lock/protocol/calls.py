@@ -164,7 +164,7 @@ class Release(Call):
     token: str
     entry: str = ""
     shared: bool = field(default=False, kw_only=True)
-    """Whether it is shared, or may be."""
+    """Whether it is certainly shared; else either is tried."""
     unclaimed: bool = field(default=False, kw_only=True)
     """Release it only if it was handed off and not yet claimed."""
 

@@ -100,7 +100,7 @@ def held_by_another(
         try:
             freed = backend.run(locking.release(lease))
         except LockUnavailable:
-            release = calls.Release(name, lease.token, shared=lease.shared, patient=False)
+            release = calls.Release(name, lease.token, shared=lease.permit, patient=False)
             renewer.withdraw(release, backend, lease.longest)
         else:
             if freed:
