@@ -305,20 +305,14 @@ class BaseLockBackend(Runner):
         return entry_id, *pairs
 
     def _read(self, names: list[str]) -> Steps[list[Holder]]:
+        from django_redis_lock.protocol.records import read_sharing
+
         now_ms, *rest = yield from ask(Inspect(names))
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
             if isinstance(value, list):
-                limit, ends, values = value
-                by_token = dict(zip(values[::2], values[1::2], strict=True))
-                known |= {"limit": limit, "holders": len(ends) // 2}
-                sharing = []
-                for token, end in zip(ends[::2], ends[1::2], strict=True):
-                    permit = token + b" " + by_token.get(token, b"")
-                    left = -1 if end == b"inf" else int(end) - now_ms
-                    sharing.append(read(permit, ttl_ms=left, **known))
-                holders += sorted(sharing, key=lambda one: one.fence or 0)
+                holders += read_sharing(read, value, **known)
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
         return holders

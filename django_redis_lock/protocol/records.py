@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -179,6 +179,21 @@ def read_holder(
             "limit": facts["limit"] if set_to is None or facts["limit"] is None else set_to,
         },
     )
+
+
+def read_sharing(
+    read: Callable[..., Holder], value: Sequence[Any], *, now_ms: int, **known: Any
+) -> list[Holder]:
+    """Read those who share a lock, in the order in which they got it; see ``inspect.lua``."""
+    limit, ends, values = value
+    by_token = dict(zip(values[::2], values[1::2], strict=True))
+    known |= {"now_ms": now_ms, "limit": limit, "holders": len(ends) // 2}
+    holders = []
+    for token, end in zip(ends[::2], ends[1::2], strict=True):
+        permit = token + b" " + by_token.get(token, b"")
+        left = -1 if end == b"inf" else int(end) - now_ms
+        holders.append(read(permit, ttl_ms=left, **known))
+    return sorted(holders, key=lambda one: one.fence or 0)
 
 
 def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
