@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -48,6 +49,36 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
                 assert got.status_code == wanted, method
                 assert wanted == 409 or got.content == b"locked: False"
             assert method in expected or view(RequestFactory().generic(method, "/")).content
+
+
+@pytest.mark.parametrize(
+    ("options", "beside"),
+    [({}, [409, 409]), ({"shared": True}, [200, 200]), ({"limit": 2}, [200, 409])],
+)
+def test_requests_that_run_together(options: dict[str, Any], beside: list[int]) -> None:
+    """Beside one reader, beside two, and beside one who has the lock alone."""
+
+    def answer(request: Any) -> HttpResponse:
+        return HttpResponse(str(request.lock.fence))
+
+    async def aanswer(request: Any) -> HttpResponse:
+        return answer(request)
+
+    view = locked("view", blocking=False, **options)(answer)
+    aview = locked("view", blocking=False, **options)(aanswer)
+
+    def statuses() -> set[int]:
+        request = RequestFactory().get("/")
+        return {view(request).status_code, asyncio.run(aview(request)).status_code}
+
+    for more, status in enumerate(beside, start=1):
+        with ExitStack() as held:
+            for _ in range(more):
+                held.enter_context(lock("view", timeout=60, shared=True))
+            assert statuses() == {status}
+    with lock("view", timeout=60):
+        assert statuses() == {409}
+    assert statuses() == {200}
 
 
 @pytest.mark.parametrize("use", ["fence", "remaining", "lost", "release", "ensure_held"])
