@@ -229,6 +229,8 @@ def semaphore(
     """
     if callable(getattr(name, "__func__", name)):
         raise _needs_name("semaphore", name, ", limit=2")
+    if limit is None:  # which would let in any number
+        raise TypeError("limit=None must be a whole number.")
     return Lock(
         partial(locks.__getitem__, using),
         name,
