@@ -315,7 +315,7 @@ class BaseLockBackend(Runner):
                 known |= {"limit": limit, "holders": len(ends) // 2}
                 for token, end in zip(ends[::2], ends[1::2], strict=True):
                     permit = token + b" " + by_token.get(token, b"")
-                    left = -1 if end == b"inf" else int(end) - now_ms
+                    left = -1 if end == b"inf" else int(float(end)) - now_ms
                     holders.append(read(permit, ttl_ms=left, **known))
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
