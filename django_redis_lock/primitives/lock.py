@@ -416,6 +416,9 @@ class Lock(Held, Handle):
         why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
         return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
 
+    def _why_not(self) -> str:
+        return super()._why_not() if self.sharing.limit is None else "no permit was free"
+
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))
         return value is not None
