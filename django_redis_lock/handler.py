@@ -181,7 +181,10 @@ def lock(
     before the lock is acquired.
     """
     if callable(getattr(name, "__func__", name)):  # of a class method, too
-        raise _needs_name("lock", name)
+        raise TypeError(
+            f"@lock needs the name of the lock, and was given {name!r}. "
+            f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
+        )
     return Lock(
         partial(locks.__getitem__, using),
         name,
@@ -195,11 +198,6 @@ def lock(
         after_commit=after_commit,
         sharing=Sharing(shared, None, max_waiters),
     )
-
-
-def _needs_name(decorator: str, given: Any, more: str = "") -> TypeError:
-    called = f"@{decorator}({getattr(given, '__name__', 'name')!r}{more})"
-    return TypeError(f"@{decorator} needs a name, and was given {given!r}. Write {called}.")
 
 
 def semaphore(
@@ -227,9 +225,7 @@ def semaphore(
     The other arguments are those of ``lock()``, and so are the errors. A backend that has no
     semaphores raises ``InvalidLockBackend`` when one is acquired.
     """
-    if callable(getattr(name, "__func__", name)):
-        raise _needs_name("semaphore", name, ", limit=2")
-    if limit is None:  # it would be shared by any number
+    if limit is None:  # which would let in any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
     return Lock(
         partial(locks.__getitem__, using),

@@ -127,3 +127,9 @@ def test_each_permit_that_a_thread_holds_is_known(name: str, server: EmbeddedSer
         holds = [holder.token_id for holder in locks["default"].holders(name)]
         known = [register.of_hold(hold) for hold in holds]
         assert {lease and lease.fence for lease in known} == {first.fence, second.fence}
+
+
+def test_a_semaphore_without_a_limit_is_refused(name: str) -> None:
+    """As a setting that is not set gives it; it would let in any number."""
+    with pytest.raises(ValueError, match="limit=None must be a whole number"):
+        semaphore(name, None)  # type: ignore[arg-type]

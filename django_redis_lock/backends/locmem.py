@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from bisect import bisect_right
@@ -18,7 +19,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.lease import Request, limit_in, token_id
+from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, Hub
 from django_redis_lock.support.process import forget_after_fork
@@ -302,6 +303,14 @@ class _Store:
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }
+
+
+def limit_in(record: str) -> float | None:
+    """Return how many may share a lock, as ``shared_record`` wrote it; ``None`` for one alone."""
+    limit = re.match(r'{"limit":(\d+|null),', record)
+    if limit is None:
+        return None
+    return math.inf if limit[1] == "null" else int(limit[1])
 
 
 def _now_ms() -> int:

@@ -298,12 +298,14 @@ class Handle(ABC):
     def _not_acquired(self) -> LockNotAcquired:
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
+        why = f"Could not acquire {self._label} {tried}: {self._why_not()}."
+        return LockNotAcquired(why, name=self._busy)
+
+    def _why_not(self) -> str:
         which = "it" if self._busy == self.name else repr(self._busy)
         own = register.held_here(self._busy, self.backend.alias)
         who = f"this {kind_of_execution()}" if own else "another holder"
-        return LockNotAcquired(
-            f"Could not acquire {self._label} {tried}: {who} has {which}.", name=self._busy
-        )
+        return f"{who} has {which}"
 
     def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
         if error is None:

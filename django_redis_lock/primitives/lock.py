@@ -121,10 +121,10 @@ class Lock(Held, Handle):
     def take_over(self, token_id: str) -> bool:
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
-        Returns False, and changes nothing, if that holder no longer has the lock. The former holder
-        finds its lock lost. With the ``ticket`` or ``token_id`` of a lock that was acquired or
-        detached for this purpose, the lock passes between processes without ever being free.
-        Raises as ``acquire`` does.
+        Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
+        this handle would not. The former holder finds its lock lost. With the ``ticket`` or
+        ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
+        between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, check_token_id(token_id)))
 
@@ -405,8 +405,8 @@ class Lock(Held, Handle):
     def _upgrade_refused(self) -> LockError:
         return LockError(
             f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
-            f"two that did so would wait for each other. Release it first, or take it alone from "
-            f"the start and share it by downgrade().",
+            f"two that did so would wait for each other. Release it first, after a transaction, or "
+            f"take it alone from the start and share it by downgrade().",
             name=self.name,
         )
 
@@ -415,6 +415,9 @@ class Lock(Held, Handle):
             return super()._not_acquired()
         why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
         return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
+
+    def _why_not(self) -> str:
+        return super()._why_not() if self.sharing.limit is None else "no permit was free"
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import weakref
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -180,14 +179,6 @@ def write_record(
 def shared_record(record: str, limit: int | None) -> str:
     """Return the record of a holder that shares the lock; see ``permits.lua``."""
     return f'{{"limit":{"null" if limit is None else limit},{record[1:]}'
-
-
-def limit_in(record: str) -> float | None:
-    """Return how many may share a lock, as ``shared_record`` wrote it; ``None`` for one alone."""
-    limit = re.match(r'{"limit":(\d+|null),', record)
-    if limit is None:
-        return None
-    return math.inf if limit[1] == "null" else int(limit[1])
 
 
 def token_id(token: bytes) -> str:

@@ -191,7 +191,7 @@ def read_sharing(
     holders = []
     for token, end in zip(ends[::2], ends[1::2], strict=True):
         permit = token + b" " + by_token.get(token, b"")
-        left = -1 if end == b"inf" else int(end) - now_ms
+        left = -1 if end == b"inf" else int(float(end)) - now_ms
         holders.append(read(permit, ttl_ms=left, **known))
     return sorted(holders, key=lambda one: one.fence or 0)
 

@@ -210,9 +210,9 @@ class Packing:
         args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
         if call.channel or self._replicas is not None:
             args.append("" if call.asked_ms is None else str(call.asked_ms))
-        if request.max_waiters is not None or self._replicas is not None:
-            args.append("" if request.max_waiters is None else str(request.max_waiters))
-            args.append("" if self._replicas is None else "1")
+            if request.max_waiters is not None or self._replicas is not None:
+                args.append("" if request.max_waiters is None else str(request.max_waiters))
+                args.append("" if self._replicas is None else "1")
         keys = self._granting_keys(request.name)
         return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
 

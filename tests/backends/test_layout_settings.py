@@ -23,6 +23,8 @@ from django_redis_lock.backends.clusters.topology import (
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.protocol.calls import Acquire, SetLimit
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.transport.packing import Packing
 from tests.tools import Background
 
@@ -51,9 +53,17 @@ def test_all_keys_of_a_lock_are_in_its_slot(name: str) -> None:
     """Braces in a name change nothing about the slot of its keys."""
     shard = shard_of(name)
     packing = Packing("lock", TAGS[shard])
-    keys = [packing.lock_prefix + name, packing.queue_prefix + name]
-    keys += [packing.index_key, packing.fence_key, packing.audit_key]
+    keys = [*packing.pack(SetLimit(name, 1, "")).keys, packing.audit_key]
+    assert len(keys) == 8
     assert {key_slot(key.encode()) for key in keys} == {SHARD_SLOTS[shard]}
+
+
+def test_the_bound_of_a_queue_is_sent_to_join_it() -> None:
+    """It follows when the caller last asked; who does not wait has neither."""
+    request = Request("a", "token", 1.0, "{}")
+    request.max_waiters = 5
+    assert Packing("lock").pack(Acquire(request, "")).args[4:] == [""]
+    assert Packing("lock").pack(Acquire(request, "channel", 7)).args[4:7] == ["channel", "7", "5"]
 
 
 def test_list_makes_a_cluster() -> None:

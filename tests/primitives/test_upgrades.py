@@ -57,3 +57,9 @@ def test_the_error_of_a_full_queue_says_so(server: EmbeddedServer, name: str) ->
         pytest.raises(LockNotAcquired, match="at once, as max_waiters=0 allows no more"),
     ):
         lock(name, blocking_timeout=20, max_waiters=0).__enter__()
+
+
+def test_the_error_of_a_semaphore_blames_no_holder(server: EmbeddedServer, name: str) -> None:
+    """It may be paused, and have none."""
+    with pytest.raises(LockNotAcquired, match="at once: no permit was free"):
+        semaphore(name, 0, blocking=False).__enter__()

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.clusters.topology import shard_of
 from django_redis_lock.backends.getset import read_stamp
-from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.protocol.lease import limit_in
+from django_redis_lock.backends.locmem import LocMemLockBackend, limit_in
 from tests.simulation import threads
 from tests.simulation.network import EPOCH, Site
 from tests.simulation.server import Scores, Server

@@ -177,6 +177,7 @@ PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
     "list": lambda raw, key: raw.rpush(key, "a"),
     "set": lambda raw, key: raw.sadd(key, "a"),
     "sorted set": lambda raw, key: raw.zadd(key, {"a": 1}),
+    "numbers": lambda raw, key: raw.zadd(key, {"a": 1e15 + 0.5, "b": 1e300}),
     "stream": lambda raw, key: raw.xadd(key, {"a": "b"}),
 }
 

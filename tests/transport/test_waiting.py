@@ -78,6 +78,21 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
         waiting.outcome()
 
 
+def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis.Redis) -> None:
+    """At once, so that the next waiter does not wait until its claim is due."""
+    now, key, hub = round(time.time() * 1000), f"lock:{name}", locks["default"].hub_for("queue")
+    assert isinstance(hub, ReceivingHub)
+    value = f'7 {{"unclaimed":"{now + 60_000} 60000 channel","pid":1}}'
+    for shared in (False, True):
+        if shared:
+            client.zadd(key, {"gone": now + 60_000})
+            client.hset(f"lock-permits:{name}", "gone", value.replace('"pid"', '"limit"'))
+        else:
+            client.set(key, f"gone {value}", px=60_000)
+        hub.take_in(f"grant gone 7 60000 {now} {name}".encode())
+        eventually(lambda: not client.exists(key))
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_interrupted_waiter_leaves_the_queue(name: str, error: type[BaseException]) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
