@@ -13,11 +13,11 @@ from typing import Any, Self
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import GONE, Held, finish, register, report_losses
+from django_redis_lock.primitives.held import Held, finish, register, report_losses
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Request, token_id, write_record
