@@ -45,9 +45,9 @@ IDLE = 5.0
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
-
-GONE = "it expired or was broken"
-HELD_OUT = "it was held for as long as its max_hold allows"
+# Why a lock was lost:
+GONE = "it expired or was forcibly released"
+MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
 
 
 class Entry:
@@ -317,7 +317,7 @@ class ServerRenewer:
                     self._lose(entry, lease, "too few servers answered in time")
             elif left_ms < -1:
                 over = lease.renew_until <= call.sent_at
-                self._lose(entry, lease, HELD_OUT if over else GONE, gone=True)
+                self._lose(entry, lease, MAX_HOLD_OVER if over else GONE, gone=True)
             else:
                 lease.verify_by = None
                 if not entry.renews:
@@ -342,7 +342,7 @@ class ServerRenewer:
         elif not entry.renews and (lease.passed or lease.verify_by is None):  # nothing to verify
             self._renewer.remove(entry)
         elif entry.final and lease.passed:
-            self._lose(entry, lease, HELD_OUT)
+            self._lose(entry, lease, MAX_HOLD_OVER)
         elif self.backend.together(entry.name) != self._together:  # it has moved to another server
             entry.server = self._renewer.server_of(self.backend, entry.name)
             entry.server.wake(entry.due)

@@ -16,7 +16,7 @@ from time import monotonic
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import mark_lost, renewer
+from django_redis_lock.backends.renewal import GONE, mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
@@ -29,7 +29,6 @@ from django_redis_lock.support.process import (
 )
 
 logger = logging.getLogger("django_redis_lock")
-GONE = "it expired or was forcibly released"
 
 
 class Held:

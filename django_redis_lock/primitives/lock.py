@@ -13,12 +13,11 @@ from typing import Any, Self
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import renewer
+from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import (
-    GONE,
     Held,
     finish,
     register,

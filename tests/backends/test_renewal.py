@@ -56,7 +56,9 @@ def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> 
 
 
 @pytest.mark.parametrize("how", ["broken", "deleted", "taken"])
-def test_holder_learns_of_a_loss(name: str, how: str, client: redis.Redis, lost: Told) -> None:
+def test_holder_learns_of_a_loss(
+    name: str, how: str, client: redis.Redis, lost: Told, caplog: pytest.LogCaptureFixture
+) -> None:
     """If the key is gone or replaced the holder is told, and the key is not written again."""
     held = lock(name, timeout=1, auto_renew=True)
     held.acquire()
@@ -71,7 +73,9 @@ def test_holder_learns_of_a_loss(name: str, how: str, client: redis.Redis, lost:
     assert lost[0]["name"] == name
     assert lost[0]["lock"] is held
     assert client.get(f"lock:{name}") == ("another" if how == "taken" else None)
-    with pytest.raises(LockLost):
+    why = "it expired or was forcibly released"
+    assert f"was lost while it was held: {why}" in caplog.text
+    with pytest.raises(LockLost, match=why):
         held.ensure_held()
     with pytest.raises(LockLost):
         held.extend(5)
