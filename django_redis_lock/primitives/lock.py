@@ -281,8 +281,10 @@ class Lock(Held, Handle):
         """Raise ``LockError`` if the caller itself holds the lock, so that it waits in vain."""
         for lease in register.held_here(self.name):
             upgrade = lease.shared and not self.sharing.shared
+            if until < math.inf and not upgrade:
+                continue
             one_of_several = lease.shared and self.sharing.limit is not None
-            if one_of_several or (until < math.inf and not upgrade):
+            if one_of_several and (yield from self._another_may_release()):
                 continue
             # Another alias may mean another lock of this name.
             (left,) = yield from ask(calls.Renew([(lease.name, lease.token, 0)]))
@@ -298,6 +300,13 @@ class Lock(Held, Handle):
                     name=self.name,
                 )
             logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
+
+    def _another_may_release(self) -> Steps[bool]:
+        """Whether somebody else has a permit too, or an operator lets nobody in."""
+        _, value, *_ = yield from ask(calls.Inspect([self.name]))
+        set_to, holders, _ = value if isinstance(value, list) else (None, [], None)
+        ours = {lease.token.encode() for lease in register.held_here(self.name)}
+        return not ours.issuperset(holders[::2]) or (set_to or b"").startswith(b"0 ")
 
     def _request(self, backend: BaseLockBackend) -> Request:
         timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout

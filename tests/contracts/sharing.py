@@ -458,6 +458,35 @@ class SharingContract(_Sharing):
         assert self.waiting(name) == 0
         shared.ensure_held()
 
+    def test_caller_that_waits_for_its_own_permits(self, name: str) -> None:
+        """It is told so, unless somebody else may let it in."""
+        ours = [self.semaphore(name, 2) for _ in range(2)]
+        self.hold(*ours)
+
+        def ask(*, wait: float | None = None) -> bool:
+            return self.semaphore(name, 2).acquire(blocking_timeout=wait)
+
+        with pytest.raises(LockError, match="would wait for itself for ever"):
+            ask()
+        assert not ask(wait=0.01)
+        ours[0].release()
+        another = self.semaphore(name, 2)
+        assert Background(another.acquire).outcome() is True
+
+        backend = locks[self.using]
+
+        def let_in(limit: int | None = None) -> None:
+            eventually(lambda: self.waiting(name) == 1)
+            another.release() if limit is None else backend.set_limit(name, limit)
+
+        ending = Background(let_in)
+        assert ask()
+        ending.outcome()
+        backend.set_limit(name, 0)
+        ending = Background(lambda: let_in(9))
+        assert ask()
+        ending.outcome()
+
     # What operators do.
 
     def test_limit_of_an_operator(self, name: str) -> None:
