@@ -2,13 +2,16 @@
 -- KEYS: see common.lua and permits.lua. ARGV and what it returns: see acquire.lua.
 -- include permits
 local lease, moment = tonumber(ARGV[2]), clock()
-if redis.call('EXISTS', KEYS[2]) == 0 then
-  -- An error if one has the lock alone. Permits that have ended are removed now and then.
-  local holders = redis.pcall('ZCOUNT', KEYS[1], math.floor(moment / 1000), '+inf')
-  if type(holders) == 'number' and holders < limit_of(ARGV[4], ARGV[3])
-      and (moment % 16 > 0 or redis.call('ZCARD', KEYS[1]) == holders)
-      and (holders == 0 or not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
-    return give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
-  end
+local there = redis.call('EXISTS', KEYS[1], KEYS[2])
+local holders = there == 0 and 0
+if there == 1 then -- an error if one has it alone, 0 if others wait or all permits have ended
+  holders = redis.pcall('ZCOUNT', KEYS[1], math.floor(moment / 1000), '+inf')
+  holders = type(holders) == 'number' and holders > 0 and holders
+end
+-- Now and then permits that have ended are removed, as by who has to wait.
+if holders and holders < limit_of(ARGV[4], ARGV[3])
+    and (moment % 16 > 0 or redis.call('ZCARD', KEYS[1]) == holders)
+    and (holders == 0 or not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
+  return give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
 end
 -- include joining

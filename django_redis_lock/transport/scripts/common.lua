@@ -128,8 +128,7 @@ end
 
 -- Return the notes about the silent processes, or about all; nil if no process is silent.
 local function read_seen(all)
-  local most = all and '+inf' or '(0'
-  local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', most, 'WITHSCORES')
+  local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', all and '+inf' or '(0', 'WITHSCORES')
   if #found == 0 and not all then
     return nil
   end
@@ -155,7 +154,7 @@ local function next_awake(name, own, seen, now, taken_back, holders)
       return entry
     end
     redis.call('LPUSH', KEYS[2], entry) -- the limit is 0
-    redis.call('PEXPIRE', KEYS[2], QUEUED)
+    redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(entry) or 0))
     return nil
   end
   local position = 0
@@ -219,9 +218,8 @@ local function hand_off(name, own, taken_back, holders)
     return holders
   end
   local before = holders == 0 and left > 1 and redis.call('PTTL', KEYS[1]) or -1
-  local now = clock()
+  local now, seen = clock(), read_seen(taken_back) -- usually none is silent
   local now_ms = math.floor(now / 1000)
-  local seen = read_seen(taken_back) -- usually nil
   for i = 1, left do
     local entry = next_awake(name, own, seen, now_ms, taken_back, holders)
     if not entry then
@@ -247,6 +245,7 @@ local function hand_off(name, own, taken_back, holders)
       end
       if received ~= 0 then
         notify_of_end(name, KEYS[2], i < left and before or 0, due)
+        before = before < 0 and due or math.min(before, due)
         if not shared then
           return math.huge
         end
@@ -279,7 +278,7 @@ local function take_back(name, held, asking, now)
   -- The waiter keeps its position, unless it is dead, or gone from a process that still runs.
   if channel ~= asking and notify(channel, 'look ' .. name) ~= 0 then
     redis.call('LPUSH', KEYS[2], table.concat({channel, token, lease_ms, '{' .. record}, ' '))
-    redis.call('PEXPIRE', KEYS[2], QUEUED) -- the caller may not wait, and then does not set it
+    redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, polled or 0)) -- the caller may not wait
   end
 end
 
@@ -290,7 +289,7 @@ local function purge(name, asking, now)
     local value = read_permit(KEYS[1], KEYS[7], token, -1)
     local fence = string.match(value or '', '^%S+ (%d+) {"unclaimed":"')
     unclaimed[#unclaimed + 1] = fence and {tonumber(fence), value}
-    remove_permit(name, token, 0)
+    remove_permit(name, token, true)
   end
   table.sort(unclaimed, function(one, other) return one[1] > other[1] end) -- the last comes first
   for _, each in ipairs(unclaimed) do
@@ -313,8 +312,7 @@ local function leave(name, entry)
   end
 end
 
--- Return the token that holds the lock, alone or not, if it is this token or has this digest; and the
--- value of the lock, which is no text if it is shared.
+-- Return the token that has the lock, if it is this one or has this digest, and the lock's value.
 local function find_holder(token, digest)
   local held = redis.pcall('GET', KEYS[1])
   local tokens = type(held) == 'table'

@@ -7,12 +7,9 @@
 -- lock, which is read much faster than as many items. An empty line stands for a member that can't
 -- be a name.
 -- include base
-local from, after = ARGV[1], ARGV[2]
-local found
+local from, after, found = ARGV[1], ARGV[2], nil
 if after == '' then
-  if from == '' then
-    from = math.floor(clock() / 1000)
-  end
+  from = from == '' and math.floor(clock() / 1000) or from
   found = redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 else
   -- The members of one score are in the order of their bytes, so the place after a member is known

@@ -12,17 +12,19 @@ local function come_back(entry)
   end
 end
 
--- Drop the waiters whose processes are gone. One process does this: that of the first waiter.
-local function drop_gone(now)
-  local gone = gone_for(GONE, KEYS[5], now)
-  local first = redis.call('LRANGE', KEYS[2], 0, 0)[1]
-  if string.match(first, '^%S*') == ARGV[5] or gone(first) then
+-- Return how many wait without those whose processes are gone, whom the process of the first waiter
+-- drops. Unless it is gone itself, nobody else looks for them.
+local function count_waiters(now, drop)
+  local gone, left = gone_for(GONE, KEYS[5], now), redis.call('LLEN', KEYS[2])
+  local first = redis.call('LRANGE', KEYS[2], 0, 0)[1] or ''
+  if gone(first) or (drop and string.match(first, '^%S*') == ARGV[5]) then
     for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
       if gone(other) then
-        redis.call('LREM', KEYS[2], 1, other)
+        left = left - (drop and redis.call('LREM', KEYS[2], 1, other) or 1)
       end
     end
   end
+  return left
 end
 
 -- Join the queue, or stay in it; returns 2 if the caller was in it, 1 if it is now, 0 if it is full.
@@ -38,10 +40,10 @@ local function join(now)
     end
     -- If the server did not answer for a while, or its clock was set, nobody was seen.
     if asked and math.abs(now - asked) <= 3000 then
-      drop_gone(now)
+      count_waiters(now, true)
     end
   else
-    if most and not asked and redis.call('LLEN', KEYS[2]) >= most then
+    if most and not asked and redis.call('LLEN', KEYS[2]) >= most and count_waiters(now) >= most then
       return 0
     elseif not (asked and come_back(entry)) then
       redis.call('RPUSH', KEYS[2], entry)

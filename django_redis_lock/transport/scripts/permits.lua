@@ -41,17 +41,18 @@ local function give_permit(name, token, lease, record, now, holders, least)
   return fence
 end
 
--- Remove a permit that ends at `ends`, by default after the others; returns 0 if it was the last.
-local function remove_permit(name, token, ends)
-  redis.call('ZREM', KEYS[1], token)
-  local last = redis.call('ZRANGE', KEYS[1], -1, -1, 'WITHSCORES')[2]
-  if not last then
-    redis.call('DEL', KEYS[7])
+-- Remove a permit, and return 0 if it was the last. The keys expired with it or with a later one if
+-- it was `claimed`; one that was not may have kept them for longer.
+local function remove_permit(name, token, claimed)
+  local last = redis.call('ZRANGE', KEYS[1], -2, -1, 'WITHSCORES')
+  if #last <= 2 then
+    redis.call('DEL', KEYS[1], KEYS[7])
     redis.call('ZREM', KEYS[3], name)
     return 0
   end
+  redis.call('ZREM', KEYS[1], token)
   redis.call('HDEL', KEYS[7], token)
-  if not ends or tonumber(last) < ends then
+  if last[3] == token or not claimed then
     redis.call('ZADD', KEYS[3], expire_permits(KEYS[1], KEYS[7]), name)
   end
   return 1

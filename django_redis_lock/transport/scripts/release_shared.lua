@@ -4,7 +4,7 @@
 local ends, ours = redis.pcall('ZSCORE', KEYS[1], ARGV[1]), 0
 if type(ends) == 'string' and math.floor(clock() / 1000) <= tonumber(ends) and (not ARGV[4]
     or string.find(redis.call('HGET', KEYS[7], ARGV[1]) or '', '^%d+ {"unclaimed":"%d+ ')) then
-  remove_permit(ARGV[2], ARGV[1], not ARGV[4] and tonumber(ends))
+  remove_permit(ARGV[2], ARGV[1], not ARGV[4])
   ours = 1
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then

@@ -269,6 +269,8 @@ def test_a_paused_queue_keeps_its_order(permits: Permits) -> None:
         answer = permits.share(token, channel="@poll:20000:1").split()
         assert (answer[1], answer[3]) in {("-2", "1"), ("-1", "1")}
         assert len(permits.waiting()) == number
+        permits.set_limit(0)
+        assert 15_000 < permits.client.pttl(permits.queue) <= 20_000
     assert permits.share("one", "0", channel="@poll:20000:1").split()[3] == "2"
     assert permits.waiting() == ["one", "two"]
     assert 15_000 < permits.client.pttl(permits.queue) <= 20_000
@@ -342,6 +344,32 @@ def test_who_waited_before_is_not_refused(permits: Permits) -> None:
     permits.wait((CHANNEL, "four"))
     assert permits.call(ACQUIRE, permits.all, "five", *ask[1:], "", "1").split()[3] == "0"
     assert permits.call(ACQUIRE, permits.all, *ask, "0", "1").split()[3] == "1"
+
+
+@pytest.mark.parametrize(("first", "kind"), [("gone", "1"), ("other", "0")])
+def test_the_dead_do_not_count(permits: Permits, first: str, kind: str) -> None:
+    """A living process whose waiter is the first drops them; until then, they count."""
+    permits.acquire("one")
+    now = permits.now()
+    permits.client.zadd(permits.heard, {"other": now, CHANNEL: now, "gone": now - 5_500})
+    permits.wait((first, "two"), (CHANNEL, "three"), ("gone", "four"))
+    ask = ("five", LEASE, RECORD, permits.name, CHANNEL, "", "2")
+    assert permits.call(ACQUIRE, permits.all, *ask).split()[3] == kind
+    assert permits.waiting() == ["two", "three", "four", *["five"] * (kind == "1")]
+
+
+def test_short_leases_are_told_once(permits: Permits) -> None:
+    """However many readers get the lock together, who waits behind them looks once."""
+    permits.acquire("one")
+    readers = [(CHANNEL, f"reader-{number}") for number in range(5)]
+    permits.wait(*readers, lease=500, record=record(None))
+    permits.wait(("other", "writer"))
+    with listening(permits.client, CHANNEL, "other") as messages:
+        permits.release("one")
+        told = messages()
+    assert len(permits.holders) == 5
+    assert [text for channel, text in told if channel == "other"] == [f"look {permits.name}"]
+    assert sum(text.startswith("grant ") for _, text in told) == 5
 
 
 # Other programs.
