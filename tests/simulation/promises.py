@@ -281,8 +281,10 @@ class FirstComeFirstServed(Promise):
         for token in joined:
             attempt = self.ledger.by_token.get(token)
             most = None if attempt is None else attempt.lock.sharing.max_waiters
-            if most is not None and queue.index(token) >= most:
-                raise self.broken(f"{attempt} waits behind more than {most}")
+            ahead = [each for each in queue[: queue.index(token)] if self._is_to_be_served(each)]
+            # After a step of the clock nobody seems to have been seen lately.
+            if most is not None and len(ahead) >= most and not self._clocks_were_set():
+                raise self.broken(f"{attempt} waits behind {len(ahead)}, and accepts {most - 1}")
 
     def _is_late(self, token: str, queue: list[str]) -> bool:
         """Whether one that has come back stands behind another that joined long after it."""
@@ -291,7 +293,7 @@ class FirstComeFirstServed(Promise):
             return False  # a call that was late, or one that begins again
         if self.world.forgotten and own.joins():
             return False
-        if any(site.offset or site.stepped_back_ms for site in self.world.sites):
+        if self._clocks_were_set():
             return False  # since when they wait is told by the server's clock
         # What counts is since when each waits, which is between its request and its joining.
         joined_at = self._joined_at[token]
@@ -301,6 +303,9 @@ class FirstComeFirstServed(Promise):
             if asked_later and self._joined_at[each] > joined_at + CAME_BACK:
                 return True
         return False
+
+    def _clocks_were_set(self) -> bool:
+        return any(site.offset or site.stepped_back_ms for site in self.world.sites)
 
     def _note(self, queue: list[str]) -> None:
         for token in queue:
