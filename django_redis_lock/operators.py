@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import redis
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
@@ -26,7 +27,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.records import Attention, Holder, Limit, attention
+from django_redis_lock.protocol.records import Attention, Holder, Limit, Waiter, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
@@ -167,6 +168,19 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
         "cleared" if limit is None else f"set to {limit}",
         visible(by) or "an unnamed operator",
     )
+
+
+def sharing(one: Holder | Waiter) -> str:
+    """Return with how many a holder shares a lock, or a waiter will; ``""`` for one alone."""
+    if not one.shared:
+        return ""
+    if isinstance(one, Waiter):
+        text = gettext("shared") if one.limit is None else gettext("one of %(limit)s")
+    elif one.limit is None:
+        text = ngettext("%(held)s holder", "%(held)s holders", one.holders)
+    else:
+        text = gettext("%(held)s of %(limit)s")
+    return text % {"held": getattr(one, "holders", 1), "limit": one.limit}
 
 
 def attention_of(holder: Holder) -> Attention | None:

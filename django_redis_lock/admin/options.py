@@ -49,7 +49,6 @@ from django_redis_lock.admin.wording import (
     moment,
     name_html,
     origin_html,
-    sharing,
     waiters_text,
     who,
     wrappable,
@@ -68,6 +67,7 @@ from django_redis_lock.operators import (
     limit_of,
     release_shown,
     requires_reason,
+    sharing,
 )
 from django_redis_lock.protocol.records import (
     FORCE_RELEASED,

@@ -20,7 +20,7 @@ from django_redis_lock.management.output import (
     hint_at_pattern,
     nothing,
 )
-from django_redis_lock.operators import attention_of, judge, limit_of
+from django_redis_lock.operators import attention_of, judge, limit_of, sharing
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible
 
@@ -178,8 +178,7 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
 
 def _others(holder: Holder) -> Iterator[tuple[str, str]]:
     if holder.shared:
-        by_all = f"by {holder.holders}"
-        yield "shared", by_all if holder.limit is None else output.sharing(holder)
+        yield "shared", sharing(holder)
     yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
 
 
@@ -234,7 +233,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
     Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
-    Column("SHARED", lambda row: output.sharing(row[1]), right=True, optional=True),
+    Column("SHARED", lambda row: sharing(row[1]) or output.UNKNOWN, right=True, optional=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 

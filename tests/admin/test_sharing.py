@@ -41,7 +41,7 @@ def test_the_list_has_a_row_for_each_who_shares_a_lock() -> None:
     assert names(page) == ["read", *["render"] * 3]
     text = page.content.decode()
     assert text.count("<bdi>3 of 5</bdi>") == 3
-    assert text.count("<bdi>shared</bdi>") == 1
+    assert text.count("<bdi>1 holder</bdi>") == 1
     assert "<bdi>1 waiting</bdi>" in text
     assert "4 held locks" in text
     assert all(f'value="{box}"' in text for box in boxes("render"))
@@ -94,7 +94,7 @@ def test_the_page_of_one_permit_and_of_a_reader() -> None:
     assert str(permit.fence) in page.content.decode()
     assert lock("read", timeout=60, shared=True).acquire()
     page = staff(VIEW, MAY_RELEASE).get(page_of("read"))
-    assert page.context["sharing"] == "shared"
+    assert page.context["sharing"] == "1 holder"
     assert LIMIT not in page.content.decode()
 
 

@@ -52,8 +52,8 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
     assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
     assert "SHARED" not in command("list", "alone").out
     end = done.lines[0].index("SHARED") + len("SHARED")
-    shared = [row[end - 8 : end].strip() for row in done.lines[1:]]
-    assert shared == ["-", *["shared"] * 2, *["3 of 5"] * 3]
+    shared = [row[end - 9 : end].strip() for row in done.lines[1:]]
+    assert shared == ["-", *["2 holders"] * 2, *["3 of 5"] * 3]
     rows = read(command("list", "render", "--format", "json"), "locks")
     assert {row["fence"] for row in rows} == {permit.fence for permit in taken}
     assert len({row["token_id"] for row in rows}) == 3
@@ -117,7 +117,7 @@ def test_show_of_one_permit_and_of_readers() -> None:
     assert "shared      1 of 5" in command("show", "render").out
     for number in (1, 2):
         assert lock("read", timeout=60, shared=True).acquire(blocking=False)
-        assert f"shared      by {number}" in command("show", "read").out
+        assert f"shared      {number} holder" in command("show", "read").out
     assert "shared" not in command("show", "read").out.split("HOLDER")[1]
     held("alone")
     assert "shared" not in command("show", "alone").out
