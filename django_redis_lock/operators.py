@@ -158,6 +158,16 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
     return next((one for one in backend.limits() if one.name == name), None)
 
 
+def unused_limits(backend: BaseLockBackend) -> list[Limit]:
+    """Return the limits of semaphores that nobody holds, which the held locks do not tell of.
+
+    The lowest come first: with 0 a semaphore is paused.
+    """
+    limits = sorted(backend.limits(), key=lambda one: one.limit)
+    held = {one.name for one in backend.holders_of([one.name for one in limits])}
+    return [one for one in limits if one.name not in held]
+
+
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:
     """Set the limit of a semaphore, or clear it with ``None``, and log who does it."""
     backend.set_limit(name, limit, by=by)

@@ -74,10 +74,11 @@ class Backends:
                 self.all.append(locks[alias])
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
-        """Yield what each backend answers; note one that is unavailable and go on."""
+        """Yield what each backend answers; note one that is unavailable, and ask it no more."""
         for backend in self.all:
-            with self.noting(backend.alias):
-                yield from ask(backend)
+            if backend.alias not in self.silent:
+                with self.noting(backend.alias):
+                    yield from ask(backend)
 
     @contextmanager
     def noting(self, alias: str) -> Iterator[None]:
@@ -200,7 +201,7 @@ class Terminal:
         for item in items:  # a line waits for the next item, which may come after a notice
             self._out.write(line + comma)
             line, comma, end = _encode(item), ",", "\n"
-        rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
+        rest = (f", {json.dumps(key)}: {_encode(item)}" for key, item in trailer().items())
         self._out.write(f"{line}{end}]{''.join(rest)}}}")
 
     def confirm(self, question: str) -> bool:

@@ -7,13 +7,16 @@ import os
 from typing import Any
 
 import pytest
+import redis
 
 from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, permits
+from tests.tools import Background, counted, eventually, permits
 from tests.tools.console import Done, command, held, read
 
+LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
@@ -62,6 +65,65 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert row["pid"] == os.getpid()
     (alone,) = read(command("list", "alone", "--format", "json"), "locks")
     assert (alone["shared"], alone["limit"], alone["holders"]) == (False, None, 1)
+
+
+def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
+    locks["default"].set_limit("idle", 3)
+    locks["default"].set_limit("render", 0, by="ada")
+    waiting = queue("render", semaphore("render", 2, timeout=60))
+    done = command("list")
+    paused, idle, none = done.err.splitlines()
+    assert paused.startswith("'render' is paused: limit 0, set by ada at 20")
+    assert paused.endswith(" UTC, 1 waiting")
+    assert idle.startswith("'idle' is not held: limit 3, set by - at 20")
+    assert (done.code, done.out, none) == (0, "", "No locks are held.")
+    permits("used", 2)
+    locks["default"].set_limit("used", 0)
+    done = command("list")
+    assert len(done.lines) == 3
+    assert "'used'" not in done.err
+    assert command("list", "rend*").err.splitlines() == [
+        paused,
+        "No held lock matches 'rend*'.",
+    ]
+    answer = json.loads(command("list", "--format", "json").out)
+    assert [item["name"] for item in answer["locks"]] == ["used", "used"]
+    (render, idle) = answer["limits"]
+    assert render.pop("at").startswith("20")
+    of_render = {"name": "render", "using": "default", "limit": 0, "by": "ada"}
+    assert render == {**of_render, "held": 0, "waiters": 1}
+    assert (idle["name"], idle["limit"], idle["waiters"]) == ("idle", 3, 0)
+    settings.LOCKS = {**settings.LOCKS, "memory": {"BACKEND": LOCMEM}}
+    assert "'render' of 'default' is paused" in command("list").err
+    let_go("render", waiting)
+
+
+def test_a_list_asks_once_for_limits(
+    client: redis.Redis, settings: Any, server: EmbeddedServer
+) -> None:
+    held("alone")
+    with counted(client) as commands:
+        command("list")
+    assert commands["hgetall"] == 1
+    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": server.url()}}
+    with counted(client) as commands:
+        assert "alone" in command("list").out
+    assert "hgetall" not in commands
+
+
+def test_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    held("alone")
+
+    def refuse(*args: Any) -> None:
+        raise LockUnavailable("LOCKS['default'] refused: no permission")
+
+    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    done = command("list")
+    assert (done.code, len(done.lines), "no permission" in done.err) == (2, 2, True)
+    done = command("list", "--format", "json")
+    answer = json.loads(done.out)
+    assert [item["name"] for item in answer["locks"]] == ["alone"]
+    assert (answer["limits"], answer["not_known"][0]["using"]) == ([], "default")
 
 
 def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
