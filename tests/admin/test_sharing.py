@@ -123,6 +123,7 @@ def test_permits_are_read_like_locks(client: redis.Redis) -> None:
     for number in range(300):
         assert lock(f"lock:{number}", timeout=60).acquire()
     browser, counts = root(), {}
+    browser.get(LIST)  # sends the scripts that the server does not know yet
     for query in ("render", "lock:"):
         with counted(client) as commands:
             assert len(browser.get(f"{LIST}?q={query}").context["cl"].queryset) == 300
@@ -137,6 +138,49 @@ def test_permits_are_read_like_locks(client: redis.Redis) -> None:
 
 
 # The limit.
+
+
+def test_the_list_tells_of_limits_that_no_row_shows(settings: Any) -> None:
+    locks["default"].set_limit("idle", 3, by="ada")
+    locks["default"].set_limit("render", 0, by="ada")
+    permits("used", 2, limit=3)
+    locks["default"].set_limit("used", 1)
+    waiting = Background(lambda: semaphore("render", 1, timeout=60).acquire(blocking_timeout=20))
+    eventually(lambda: locks["default"].waiting("render"))
+    client = root()
+    page = client.get(LIST)
+    shown = [(one["limit"], one["by"], one["waiters"]) for one in page.context["cl"].unused]
+    assert shown == [(0, "ada", 1), (3, "ada", 0)]
+    text = page.content.decode()
+    assert text.count(">paused<") == 1
+    assert f'<a href="{page_of("render")}"><bdi>render</bdi></a>' in text
+    assert "<bdi>1 waiting</bdi>" in text
+    assert '<td data-label="Backend"><bdi>default</bdi></td>' in text
+    assert "nobody holds" not in client.get(f"{LIST}?using=locmem").content.decode()
+    assert "nobody holds" not in client.get(f"{LIST}?q=used").content.decode()
+    assert [one["key"] for one in client.get(f"{LIST}?q=idl").context["cl"].unused] == [
+        HeldLock.of("default", "idle").pk
+    ]
+    settings.LOCKS = {"default": settings.LOCKS["default"]}
+    text = client.get(LIST).content.decode()
+    assert "nobody holds" in text
+    assert 'data-label="Backend"' not in text
+    locks["default"].set_limit("render", None)
+    assert waiting.outcome()
+
+
+def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    permits("render", 1)
+
+    def refuse(*args: Any) -> None:
+        raise LockUnavailable("redis://ada:secret@h refused: <no permission>")
+
+    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    page = root().get(LIST)
+    assert names(page) == ["render"]
+    text = page.content.decode()
+    told = "The server of “default” does not tell the limits of semaphores: "
+    assert f"{told}redis://***@h refused: &lt;no permission&gt;." in text
 
 
 def test_a_limit_is_set_and_cleared_on_the_page() -> None:
