@@ -16,6 +16,7 @@ from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, names, page_of, 
 from tests.tools.admin import release as confirm
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 LIMIT = f"{LIST}limit/"
 
 
@@ -64,8 +65,9 @@ def test_the_page_of_a_semaphore() -> None:
     assert "set by ada, " in text
     assert [waiter["sharing"] for waiter in page.context["waiting"]] == ["one of 2", ""]
     assert text.count('data-label="Shared"><bdi>one of 2<') == 1
-    for box in boxes("render"):
+    for box, holder in zip(boxes("render"), locks["default"].holders_of(["render"]), strict=True):
         assert f'name="_selected_action" value="{box}"' in text
+        assert f'data-label="Fence">{holder.fence}<' in text
     for box in boxes("render"):
         locks["default"].force_release("render", box.partition(":")[0])
     assert waiting[0].outcome()
@@ -191,25 +193,40 @@ def test_a_limit_is_set_and_cleared_on_the_page() -> None:
     eventually(lambda: locks["default"].waiting("render"))
     page = set_limit(client, "render", limit="2")
     assert page.redirect_chain == [(page_of("render"), 302)]
-    assert told(page) == [("success", "The limit is changed.")]
+    assert told(page) == [("success", "The limit is 2 now.")]
+    assert 'name="clear"' in page.content.decode()
     assert waiting.outcome()
     (limit,) = locks["default"].limits()
     assert (limit.limit, limit.by) == (2, "staff-view_heldlock-release_heldlock")
     assert LogEntry.objects.get().change_message == "Limit set to 2."
     page = set_limit(client, "render", limit="", clear="x")
-    assert told(page) == [("success", "The limit is changed.")]
+    assert told(page) == [("success", "The limit is cleared.")]
+    assert 'name="clear"' not in page.content.decode()
     assert limit_of("render") is None
 
 
-def test_the_limit_of_a_semaphore_that_nobody_holds() -> None:
+def test_the_limit_of_a_semaphore_that_nobody_holds(settings: Any) -> None:
     locks["default"].set_limit("render", 0, by="ada")
-    text = root().get(page_of("render")).content.decode()
+    client = root()
+    text = client.get(page_of("render")).content.decode()
     assert "This lock is free." in text
     assert "set by ada, " in text
     assert f'action="{LIMIT}"' in text
     viewer = staff(VIEW)
     assert f'action="{LIMIT}"' not in viewer.get(page_of("render")).content.decode()
     assert "Limit" not in viewer.get(page_of("other")).content.decode()
+    assert f'action="{LIMIT}"' in client.get(page_of("other")).content.decode()
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "BACKEND": GETSET}}
+    assert "Limit" not in client.get(page_of("other")).content.decode()
+
+
+def test_a_limit_is_set_whoever_is_the_first_holder() -> None:
+    assert lock("render", timeout=60, shared=True).acquire()
+    page = page_of("render")
+    client = root()
+    assert f'action="{LIMIT}"' not in client.get(page).content.decode()
+    permits("render", 1)
+    assert f'action="{LIMIT}"' in client.get(page).content.decode()
 
 
 @pytest.mark.parametrize("fields", [{}, {"limit": "x"}, {"limit": "-1"}, {"limit": "9" * 9000}])

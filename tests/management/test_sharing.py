@@ -203,6 +203,9 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
     done = command("release", "render", "--token-id", first["token_id"], "--noinput")
     assert (done.code, done.lines[-1]) == (0, "render: released")
     assert [permit.owned() for permit in taken] == [False, True]
+    (event,) = read(command("history", "render", "--format", "json"), "events")
+    assert (event["event"], event["token_id"]) == ("force_released", first["token_id"])
+    assert (event["fence"], event["by"]) == (first["fence"], system_user())
     assert command("release", "render", "--noinput").code == 0
 
 
