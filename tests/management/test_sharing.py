@@ -261,11 +261,17 @@ def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
     assert "The limit of 'render' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages
 
 
+def test_a_pattern_is_a_name_for_a_limit() -> None:
+    done = command("limit", "rend*", "3")
+    assert (done.code, done.out) == (0, "rend*: limit 3, before none\n")
+    assert "one name 'rend*'. For a pattern, use: locks list 'rend*'" in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["render", "x"], "not a whole number"),
-        (["render", "-1"], "not a whole number"),
+        (["render", "-1"], "'-1' is not a whole number from 0."),
         (["render", "1000001"], "from 0 to 1000000"),
         (["a\nb", "1"], "control characters"),
         (["render", "1", "--clear"], "--clear needs a name, and no limit"),
