@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -158,14 +158,18 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
     return next((one for one in backend.limits() if one.name == name), None)
 
 
-def unused_limits(backend: BaseLockBackend) -> list[Limit]:
-    """Return the limits of semaphores that nobody holds, which the held locks do not tell of.
+def unused_limits(
+    backend: BaseLockBackend, matches: Callable[[str], bool]
+) -> Iterator[tuple[Limit, int]]:
+    """Yield the limits of semaphores that nobody holds, each with how many wait.
 
-    The lowest come first: with 0 a semaphore is paused.
+    No held lock tells of them. The lowest come first: with 0 a semaphore is paused.
     """
-    limits = sorted(backend.limits(), key=lambda one: one.limit)
+    limits = [one for one in backend.limits() if matches(one.name)]
     held = {one.name for one in backend.holders_of([one.name for one in limits])}
-    return [one for one in limits if one.name not in held]
+    for one in sorted(limits, key=lambda one: one.limit):
+        if one.name not in held:
+            yield one, len(backend.waiting(one.name))
 
 
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
@@ -239,28 +239,27 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         asked = list(locks)
     except InvalidLockBackend as error:
         return Reading(problems=[Problem.of("LOCKS", error)])
+
+    def matches(name: str) -> bool:
+        return all(word in name.casefold() for word in words)
+
     indexes, problems = ask_each(asked, lambda one: one.read_index())
     is_whole = sum(map(len, indexes.values())) <= most
     found = [
         (end, alias, name)
         for alias, index in indexes.items()
         for name, end in index.items()
-        if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
+        if is_whole or (using in (None, alias) and matches(name))
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
     total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
     problems += silent
     refusals = unwritable(asked, problems)
-
-    def unused_of(backend: BaseLockBackend) -> list[tuple[Limit, int]]:
-        limits = unused_limits(backend)
-        shown = [one for one in limits if all(word in one.name.casefold() for word in words)]
-        return [(one, len(backend.waiting(one.name))) for one in shown[:MOST_LIMITS]]
-
     failed = {problem.using for problem in problems}
     unused, unknown = ask_each(
-        [one for one in asked if using in (None, one) and visible(one) not in failed], unused_of
+        [one for one in asked if using in (None, one) and visible(one) not in failed],
+        lambda one: list(islice(unused_limits(one, matches), MOST_LIMITS)),
     )
     for problem in unknown:
         text = _("does not tell the limits of semaphores: %(reason)s")

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import chain, islice, starmap
 from typing import Any
 
@@ -36,7 +37,8 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
     first = list(islice(found, 1))
     found = chain(first, found)
-    unused = backends.each(lambda backend: _unused(backend, options["pattern"]))
+    matches = partial(fnmatchcase, pat=options["pattern"])
+    unused = backends.each(lambda backend: unused_limits(backend, matches))
     if terminal.as_json:
         terminal.json_object(
             "locks",
@@ -59,13 +61,6 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
     else:
         terminal.notice("No locks are held.")
-
-
-def _unused(backend: BaseLockBackend, pattern: str) -> Iterator[tuple[Limit, int]]:
-    """Yield the limits of semaphores that nobody holds, and how many wait for each."""
-    for one in unused_limits(backend):
-        if fnmatchcase(one.name, pattern):
-            yield one, len(backend.waiting(one.name))
 
 
 def _unused_facts(limit: Limit, waiters: int) -> dict[str, Any]:

@@ -149,7 +149,11 @@ def test_a_user_who_may_not_read_limits_has_the_other_gauges(
     with awaited("report"):
         for _ in range(2):
             gauges.forget_readings()
-            assert [value(each, group="other") for each in ("held", "waiting", "limit")] == [1, 1, 0]
+            assert [value(each, group="other") for each in ("held", "waiting", "limit")] == [
+                1,
+                1,
+                0,
+            ]
     (told,) = [each for each in caplog.messages if "without limits" in each]
     assert told.startswith("LOCKS['default'] has gauges without limits: ")
     assert "secret" not in told
