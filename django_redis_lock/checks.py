@@ -94,12 +94,12 @@ def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         with suppress(InvalidLockBackend):  # check_locks reports it
             backend = locks.create(using)
             if not backend.can_share:
-                yield checks.Warning(
+                yield checks.Error(
                     f"The view {view} shares its lock or bounds its queue, which the locks of "
                     f"LOCKS[{using!r}] can't do, as its BACKEND is {type(backend).__name__}.",
                     hint="Name with using= an alias with RedisLockBackend, on one server or a "
                     "cluster.",
-                    id="django_redis_lock.W009",
+                    id="django_redis_lock.E011",
                 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import redis
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
@@ -26,7 +27,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.records import Attention, Holder, Limit, attention
+from django_redis_lock.protocol.records import Attention, Holder, Limit, Waiter, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
@@ -157,6 +158,20 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
     return next((one for one in backend.limits() if one.name == name), None)
 
 
+def unused_limits(
+    backend: BaseLockBackend, matches: Callable[[str], bool]
+) -> Iterator[tuple[Limit, int]]:
+    """Yield the limits of semaphores that nobody holds, each with how many wait.
+
+    No held lock tells of them. The lowest come first: with 0 a semaphore is paused.
+    """
+    limits = [one for one in backend.limits() if matches(one.name)]
+    held = {one.name for one in backend.holders_of([one.name for one in limits])}
+    for one in sorted(limits, key=lambda one: one.limit):
+        if one.name not in held:
+            yield one, len(backend.waiting(one.name))
+
+
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:
     """Set the limit of a semaphore, or clear it with ``None``, and log who does it."""
     backend.set_limit(name, limit, by=by)
@@ -167,6 +182,19 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
         "cleared" if limit is None else f"set to {limit}",
         visible(by) or "an unnamed operator",
     )
+
+
+def sharing(one: Holder | Waiter) -> str:
+    """Return with how many a holder shares a lock, or a waiter will; ``""`` for one alone."""
+    if not one.shared:
+        return ""
+    if isinstance(one, Waiter):
+        text = gettext("shared") if one.limit is None else gettext("one of %(limit)s")
+    elif one.limit is None:
+        text = ngettext("%(held)s holder", "%(held)s holders", one.holders)
+    else:
+        text = gettext("%(held)s of %(limit)s")
+    return text % {"held": getattr(one, "holders", 1), "limit": one.limit}
 
 
 def attention_of(holder: Holder) -> Attention | None:

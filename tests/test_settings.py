@@ -236,7 +236,7 @@ def test_views_that_share_need_an_alias_that_can(
     class Page(View):
         pass
 
-    assert ids() == ["django_redis_lock.W009"] * bool(path in (REDLOCK, GETSET) and arguments)
+    assert ids() == ["django_redis_lock.E011"] * bool(path in (REDLOCK, GETSET) and arguments)
     assert all(f"The view {__name__}.test_views_" in item.msg for item in findings())
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
@@ -24,20 +24,24 @@ from django_redis_lock.admin.wording import (
     held_for_html,
     lease_left_html,
     listed_name_html,
+    moment,
     name_html,
     origin_html,
     waiters_text,
+    wrappable,
 )
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import attention_of, unwritable_because
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.operators import attention_of, unused_limits, unwritable_because
+from django_redis_lock.protocol.records import Holder, Limit
 from django_redis_lock.support.text import visible, without_passwords
 
 AT_ONCE = 8
 """Backends that are asked at the same time."""
+MOST_LIMITS = 100
+"""Semaphores with a limit and no holder that are shown of a backend, the lowest limits first."""
 
 Answer = TypeVar("Answer")
 DEFAULT_COLUMN = "held_for"
@@ -142,7 +146,23 @@ class HeldLockChangeList(ChangeList):
     @property
     def waiting(self) -> int:
         queues = {(one.using, one.name): one.waiters or 0 for one in self.reading.holders}
-        return sum(queues.values())
+        return sum(queues.values()) + sum(waiters for _, waiters in self.reading.unused)
+
+    @property
+    def unused(self) -> list[dict[str, Any]]:
+        """Return the limits of semaphores that nobody holds."""
+        return [
+            {
+                "key": HeldLock.of(limit.using, limit.name).pk,
+                "name": name_html(limit.name),
+                "backend": name_html(limit.using),
+                "limit": limit.limit,
+                "by": wrappable(limit.by),
+                "at": moment(limit.at),
+                "waiters": waiters,
+            }
+            for limit, waiters in self.reading.unused
+        ]
 
     @property
     def attention(self) -> int:
@@ -186,6 +206,8 @@ class Reading:
     """How many locks whose names match were not read."""
     problems: list[Problem] = field(default_factory=list)
     unwritable: list[Problem] = field(default_factory=list)
+    unused: list[tuple[Limit, int]] = field(default_factory=list)
+    """The limits of semaphores that nobody holds and whose names match, with how many wait."""
 
 
 def ask_each(
@@ -217,25 +239,39 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         asked = list(locks)
     except InvalidLockBackend as error:
         return Reading(problems=[Problem.of("LOCKS", error)])
+
+    def matches(name: str) -> bool:
+        return all(word in name.casefold() for word in words)
+
     indexes, problems = ask_each(asked, lambda one: one.read_index())
     is_whole = sum(map(len, indexes.values())) <= most
     found = [
         (end, alias, name)
         for alias, index in indexes.items()
         for name, end in index.items()
-        if is_whole or (using in (None, alias) and all(word in name.casefold() for word in words))
+        if is_whole or (using in (None, alias) and matches(name))
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
     total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
     problems += silent
+    refusals = unwritable(asked, problems)
+    failed = {problem.using for problem in problems}
+    unused, unknown = ask_each(
+        [one for one in asked if using in (None, one) and visible(one) not in failed],
+        lambda one: list(islice(unused_limits(one, matches), MOST_LIMITS)),
+    )
+    for problem in unknown:
+        text = _("does not tell the limits of semaphores: %(reason)s")
+        refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
     return Reading(
         holders,
         len(holders) if is_whole else total,
         is_whole,
         max(0, len(found) - most),
         problems,
-        unwritable(asked, problems),
+        refusals,
+        [*chain(*unused.values())],
     )
 
 

@@ -49,7 +49,6 @@ from django_redis_lock.admin.wording import (
     moment,
     name_html,
     origin_html,
-    sharing,
     waiters_text,
     who,
     wrappable,
@@ -68,6 +67,7 @@ from django_redis_lock.operators import (
     limit_of,
     release_shown,
     requires_reason,
+    sharing,
 )
 from django_redis_lock.protocol.records import (
     FORCE_RELEASED,
@@ -310,7 +310,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         else:
             told = "Limit cleared." if limit is None else f"Limit set to {limit}."
             self.log_change(request, lock, told)
-            messages.success(request, _("The limit is changed."))
+            now = _("The limit is cleared.") if limit is None else _("The limit is %(limit)s now.")
+            messages.success(request, now % {"limit": limit})
         return HttpResponseRedirect(self._url("change", "", quote(lock.pk)))
 
     def _back(self, request: HttpRequest) -> dict[str, Any]:
@@ -405,7 +406,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "waiters": waiters_text(holders[0]) if holders else "",
         "sharing": sharing(holders[0]) if holders else "",
         "unwritable": unwritable([lock.using]) if holders else [],
-        **_limited(lock, [*holders[:1], *waiting]),
+        **_limited(lock, [*holders, *waiting]),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_to_share": any(waiter.shared for waiter in waiting),
         "waiting_more": max(0, in_queue - len(waiting)),
@@ -416,9 +417,9 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
 
 
 def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
-    """Return what an operator has set; not asked for a lock that nobody uses as a semaphore."""
-    is_semaphore = any(one.limit is not None for one in seen)
-    if seen and not is_semaphore:
+    """Return what an operator has set; not asked for a lock that all use as another kind."""
+    may_be_semaphore = not seen or any(one.limit is not None for one in seen)
+    if not may_be_semaphore or not locks[lock.using].can_share:
         return {}
     found, unknown = _asked(lock, lambda one: [*filter(None, [limit_of(one, lock.name)])])
     limit = found[0] if found else None
@@ -427,7 +428,7 @@ def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
         "limit_by": limit and wrappable(limit.by),
         "limit_at": limit and moment(limit.at),
         "limit_unknown": unknown,
-        "is_semaphore": is_semaphore or limit is not None,
+        "can_limit": True,
         "most_permits": MOST_AT_ONCE,
     }
 
@@ -441,7 +442,9 @@ def _hold(holder: Holder) -> dict[str, Any]:
         "lease_left": lease_left_html(holder),
         "life": str(verdict.life),
         "why": visible(verdict.why),
+        "fence": holder.fence and str(holder.fence),
         "token_id": latin(holder.token_id),
+        "task_links": task_links(holder),
         "metadata": [(name_html(key), name_html(text)) for key, text in holder.metadata.items()],
     }
 
@@ -457,7 +460,6 @@ def _held(holder: Holder) -> dict[str, Any]:
             (_("Process id"), holder.pid and str(holder.pid)),
             (_("Thread"), holder.thread and latin(holder.thread)),
         ),
-        "task_links": task_links(holder),
         "facts": _known(
             (_("Acquired at"), moment(holder.acquired_at)),
             (_("Last renewed at"), moment(renewed_at(holder))),

@@ -13,8 +13,8 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
-from django_redis_lock.operators import attention_of
-from django_redis_lock.protocol.records import Attention, Holder, Origin, Waiter, is_renewed
+from django_redis_lock.operators import attention_of, sharing
+from django_redis_lock.protocol.records import Attention, Holder, Origin, is_renewed
 from django_redis_lock.support.text import visible
 
 TIME_OF_DAY = "H:i:s T"
@@ -127,15 +127,6 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     token = getattr(one, "token_id", None)
     known = format_html("{} {}", _("token id"), latin(token)) if token else ""
     return format_html("{} {}", _("another program"), aside(known))
-
-
-def sharing(one: Holder | Waiter) -> str:
-    """Return with how many a holder shares a lock, or a waiter will; ``""`` for one alone."""
-    if one.limit is None:
-        return _("shared") if one.shared else ""
-    if isinstance(one, Waiter):
-        return _("one of %(limit)s") % {"limit": one.limit}
-    return _("%(held)s of %(limit)s") % {"held": one.holders, "limit": one.limit}
 
 
 def listed_name_html(one: Holder) -> SafeString:

@@ -17,7 +17,7 @@ from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER
-from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import aliases
 from django_redis_lock.protocol.records import Holder, is_renewed
@@ -84,7 +84,7 @@ def read_held(backend: BaseLockBackend) -> Held:
     for known in {*backend.operators.groups.values(), OTHER}:
         held.groups[known] = Figures()  # 0 rather than absent while none is held
     ending_first = _count_names(backend, held)
-    limits = {limit.name: limit.limit for limit in backend.limits()}
+    limits = _limits(backend)
     queues: dict[str, int] = {}
     for holder in backend.holders_of(ending_first):
         figures = held.groups[group(holder.name)]
@@ -109,6 +109,22 @@ def read_held(backend: BaseLockBackend) -> Held:
         for waiter in backend.waiting(name, limit=1):
             figures.oldest_wait = max(figures.oldest_wait, waiter.waited or 0.0)
     return held
+
+
+_refusing: set[str] = set()
+
+
+def _limits(backend: BaseLockBackend) -> dict[str, int]:
+    """Return the limits that are set; none if the server's user may not read them."""
+    try:
+        return {limit.name: limit.limit for limit in backend.limits()}
+    except LockUnavailable as error:
+        if not error.refused:
+            raise
+        if backend.alias not in _refusing:
+            _refusing.add(backend.alias)
+            logger.info("LOCKS[%r] has gauges without limits: %s", backend.alias, error)
+        return {}
 
 
 def _count_names(backend: BaseLockBackend, held: Held) -> Iterable[str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import groupby, tee
 from operator import itemgetter
@@ -55,7 +56,11 @@ LEASE = 20.0
 PATIENCE = 10.0
 """Seconds to wait for the lock."""
 PAUSE = 0.01
+NAME = "django-redis-lock-doctor-"
+FORGOTTEN = timedelta(hours=1)
+"""How old a limit of the self-test is if nobody will clear it any more."""
 _COMMAND = re.compile(r"run the '([\w|]+)' command")
+_REFUSED = re.compile("permission|can't run this command", re.IGNORECASE)
 ANSWER_WITHIN = 5.0
 """Seconds to wait for an answer at most, whatever the settings say."""
 ROUND_TRIPS = 21
@@ -259,7 +264,7 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
             pool = getattr(backend, "pool", None)
             user = (pool.connection_kwargs.get("username") if pool else None) or "default"
             remedy = f"ACL SETUSER {user} +{command[1].lower()}"
-        elif "permission" in why.lower():
+        elif _REFUSED.search(why):
             remedy = (
                 "Compare the user's rule with that of the documentation, Restrict the user by ACL."
             )
@@ -270,7 +275,7 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
 
 def _steps(backend: BaseLockBackend) -> Iterator[str]:
     """Try each step after its name. Raises ``LockError``; what is still held is released."""
-    name = f"django-redis-lock-doctor-{token_hex(8)}"
+    name = f"{NAME}{token_hex(8)}"
 
     def handle() -> Lock:
         return Lock(lambda: backend, name, LEASE, blocking_timeout=PATIENCE)
@@ -312,6 +317,9 @@ def _steps(backend: BaseLockBackend) -> Iterator[str]:
 def _share(backend: BaseLockBackend, name: str) -> Iterator[str]:
     permit = Lock(lambda: backend, name, LEASE, blocking=False, sharing=Sharing(True, 0))
     yield "limit"
+    for old in backend.limits():  # of a doctor that was killed
+        if old.name.startswith(NAME) and datetime.now(UTC) - old.at > FORGOTTEN:
+            backend.set_limit(old.name, None)
     try:
         backend.set_limit(name, 1, by="locks doctor")
         _expect(permit.acquire(), "a semaphore whose limit was set to 1 gave no permit")

@@ -39,6 +39,8 @@ def _change(name: str, limit: int | None, by: str, backends: Backends, terminal:
             before = limit_of(backend, name)
             if before is None and limit is None:
                 raise nothing(f"No limit was set for {visible(name)!r}.")
+            if hint := output.hint_at_pattern(name, "locks list"):
+                terminal.notice(f"The limit is that of the one name {visible(name)!r}.{hint}")
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:

@@ -24,7 +24,7 @@ from django.core.management.color import no_style
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.operators import Outcome, attention_of, unwritable_because
+from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -74,10 +74,11 @@ class Backends:
                 self.all.append(locks[alias])
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
-        """Yield what each backend answers; note one that is unavailable and go on."""
+        """Yield what each backend answers; note one that is unavailable, and ask it no more."""
         for backend in self.all:
-            with self.noting(backend.alias):
-                yield from ask(backend)
+            if backend.alias not in self.silent:
+                with self.noting(backend.alias):
+                    yield from ask(backend)
 
     @contextmanager
     def noting(self, alias: str) -> Iterator[None]:
@@ -200,7 +201,7 @@ class Terminal:
         for item in items:  # a line waits for the next item, which may come after a notice
             self._out.write(line + comma)
             line, comma, end = _encode(item), ",", "\n"
-        rest = (f", {json.dumps(key)}: {json.dumps(item)}" for key, item in trailer().items())
+        rest = (f", {json.dumps(key)}: {_encode(item)}" for key, item in trailer().items())
         self._out.write(f"{line}{end}]{''.join(rest)}}}")
 
     def confirm(self, question: str) -> bool:
@@ -305,13 +306,6 @@ def who(one: Holder | Waiter | AuditEntry) -> str:
     return visible(str(one))
 
 
-def sharing(one: Holder | Waiter) -> str:
-    """Return with how many others a holder has a lock, or a waiter will have it."""
-    if one.limit is None:
-        return "shared" if one.shared else UNKNOWN
-    return f"{one.holders if isinstance(one, Holder) else 'one'} of {one.limit}"
-
-
 def holder_columns(*, many: bool) -> list[Column[Holder]]:
     columns: list[Column[Holder]] = [
         Column("NAME", lambda one: visible(one.name)),
@@ -321,7 +315,7 @@ def holder_columns(*, many: bool) -> list[Column[Holder]]:
         Column("LEASE LEFT", lease_left, right=True),
         Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
         Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
-        Column("SHARED", sharing, right=True, optional=True),
+        Column("SHARED", lambda one: sharing(one) or UNKNOWN, right=True, optional=True),
         Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
     ]
     return [column for column in columns if many or column.heading != "USING"]

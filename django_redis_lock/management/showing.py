@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import chain, islice, starmap
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -20,7 +22,7 @@ from django_redis_lock.management.output import (
     hint_at_pattern,
     nothing,
 )
-from django_redis_lock.operators import attention_of, judge, limit_of
+from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unused_limits
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible
 
@@ -35,10 +37,22 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
     first = list(islice(found, 1))
     found = chain(first, found)
+    matches = partial(fnmatchcase, pat=options["pattern"])
+    unused = backends.each(lambda backend: unused_limits(backend, matches))
     if terminal.as_json:
-        terminal.json_object("locks", map(output.holder_facts, found), backends.not_known)
+        terminal.json_object(
+            "locks",
+            map(output.holder_facts, found),
+            lambda: {"limits": [*starmap(_unused_facts, unused)], **backends.not_known()},
+        )
     else:
         terminal.table(output.holder_columns(many=backends.many), found, attention_of)
+        for limit, waiters in unused:
+            where = f" of {visible(limit.using)!r}" if backends.many else ""
+            state = "not held" if limit.limit else "paused"
+            terminal.notice(
+                f"{visible(limit.name)!r}{where} is {state}: limit {_set(limit)}, {waiters} waiting"
+            )
     backends.finish()
     if first:
         backends.warn_of_unwritable()
@@ -47,6 +61,10 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
     else:
         terminal.notice("No locks are held.")
+
+
+def _unused_facts(limit: Limit, waiters: int) -> dict[str, Any]:
+    return {**output.limit_facts(limit), "held": 0, "waiters": waiters}
 
 
 def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
@@ -167,9 +185,8 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
 
 
 def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
-    if limit := one.limit:
-        by = visible(limit.by) or output.UNKNOWN
-        yield "limit", f"{limit.limit}, set by {by} at {_moment(limit.at)}"
+    if one.limit:
+        yield "limit", _set(one.limit)
     if len(one.holders) == 1:
         yield from _particulars_of(one.holders[0])
     elif one.holders:
@@ -178,8 +195,7 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
 
 def _others(holder: Holder) -> Iterator[tuple[str, str]]:
     if holder.shared:
-        by_all = f"by {holder.holders}"
-        yield "shared", by_all if holder.limit is None else output.sharing(holder)
+        yield "shared", sharing(holder)
     yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
 
 
@@ -219,6 +235,11 @@ def _renewed(holder: Holder) -> str:
     return f", renewed until held for {output.duration(holder.max_hold)}"
 
 
+def _set(limit: Limit) -> str:
+    by = visible(limit.by) or output.UNKNOWN
+    return f"{limit.limit}, set by {by} at {_moment(limit.at)}"
+
+
 def _moment(moment: datetime | None) -> str:
     return f"{output.clock(moment)} UTC" if moment else output.UNKNOWN
 
@@ -234,7 +255,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
     Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
-    Column("SHARED", lambda row: output.sharing(row[1]), right=True, optional=True),
+    Column("SHARED", lambda row: sharing(row[1]) or output.UNKNOWN, right=True, optional=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 

@@ -16,6 +16,7 @@ from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, names, page_of, 
 from tests.tools.admin import release as confirm
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 LIMIT = f"{LIST}limit/"
 
 
@@ -41,7 +42,7 @@ def test_the_list_has_a_row_for_each_who_shares_a_lock() -> None:
     assert names(page) == ["read", *["render"] * 3]
     text = page.content.decode()
     assert text.count("<bdi>3 of 5</bdi>") == 3
-    assert text.count("<bdi>shared</bdi>") == 1
+    assert text.count("<bdi>1 holder</bdi>") == 1
     assert "<bdi>1 waiting</bdi>" in text
     assert "4 held locks" in text
     assert all(f'value="{box}"' in text for box in boxes("render"))
@@ -64,8 +65,9 @@ def test_the_page_of_a_semaphore() -> None:
     assert "set by ada, " in text
     assert [waiter["sharing"] for waiter in page.context["waiting"]] == ["one of 2", ""]
     assert text.count('data-label="Shared"><bdi>one of 2<') == 1
-    for box in boxes("render"):
+    for box, holder in zip(boxes("render"), locks["default"].holders_of(["render"]), strict=True):
         assert f'name="_selected_action" value="{box}"' in text
+        assert f'data-label="Fence">{holder.fence}<' in text
     for box in boxes("render"):
         locks["default"].force_release("render", box.partition(":")[0])
     assert waiting[0].outcome()
@@ -94,7 +96,7 @@ def test_the_page_of_one_permit_and_of_a_reader() -> None:
     assert str(permit.fence) in page.content.decode()
     assert lock("read", timeout=60, shared=True).acquire()
     page = staff(VIEW, MAY_RELEASE).get(page_of("read"))
-    assert page.context["sharing"] == "shared"
+    assert page.context["sharing"] == "1 holder"
     assert LIMIT not in page.content.decode()
 
 
@@ -123,6 +125,7 @@ def test_permits_are_read_like_locks(client: redis.Redis) -> None:
     for number in range(300):
         assert lock(f"lock:{number}", timeout=60).acquire()
     browser, counts = root(), {}
+    browser.get(LIST)  # sends the scripts that the server does not know yet
     for query in ("render", "lock:"):
         with counted(client) as commands:
             assert len(browser.get(f"{LIST}?q={query}").context["cl"].queryset) == 300
@@ -139,6 +142,49 @@ def test_permits_are_read_like_locks(client: redis.Redis) -> None:
 # The limit.
 
 
+def test_the_list_tells_of_limits_that_no_row_shows(settings: Any) -> None:
+    locks["default"].set_limit("idle", 3, by="ada")
+    locks["default"].set_limit("render", 0, by="ada")
+    permits("used", 2, limit=3)
+    locks["default"].set_limit("used", 1)
+    waiting = Background(lambda: semaphore("render", 1, timeout=60).acquire(blocking_timeout=20))
+    eventually(lambda: locks["default"].waiting("render"))
+    client = root()
+    page = client.get(LIST)
+    shown = [(one["limit"], one["by"], one["waiters"]) for one in page.context["cl"].unused]
+    assert shown == [(0, "ada", 1), (3, "ada", 0)]
+    text = page.content.decode()
+    assert text.count(">paused<") == 1
+    assert f'<a href="{page_of("render")}"><bdi>render</bdi></a>' in text
+    assert "<bdi>1 waiting</bdi>" in text
+    assert '<td data-label="Backend"><bdi>default</bdi></td>' in text
+    assert "nobody holds" not in client.get(f"{LIST}?using=locmem").content.decode()
+    assert "nobody holds" not in client.get(f"{LIST}?q=used").content.decode()
+    assert [one["key"] for one in client.get(f"{LIST}?q=idl").context["cl"].unused] == [
+        HeldLock.of("default", "idle").pk
+    ]
+    settings.LOCKS = {"default": settings.LOCKS["default"]}
+    text = client.get(LIST).content.decode()
+    assert "nobody holds" in text
+    assert 'data-label="Backend"' not in text
+    locks["default"].set_limit("render", None)
+    assert waiting.outcome()
+
+
+def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    permits("render", 1)
+
+    def refuse(*args: Any) -> None:
+        raise LockUnavailable("redis://ada:secret@h refused: <no permission>")
+
+    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    page = root().get(LIST)
+    assert names(page) == ["render"]
+    text = page.content.decode()
+    told = "The server of “default” does not tell the limits of semaphores: "
+    assert f"{told}redis://***@h refused: &lt;no permission&gt;." in text
+
+
 def test_a_limit_is_set_and_cleared_on_the_page() -> None:
     permits("render", 1, limit=1)
     client = staff(VIEW, MAY_RELEASE)
@@ -147,25 +193,40 @@ def test_a_limit_is_set_and_cleared_on_the_page() -> None:
     eventually(lambda: locks["default"].waiting("render"))
     page = set_limit(client, "render", limit="2")
     assert page.redirect_chain == [(page_of("render"), 302)]
-    assert told(page) == [("success", "The limit is changed.")]
+    assert told(page) == [("success", "The limit is 2 now.")]
+    assert 'name="clear"' in page.content.decode()
     assert waiting.outcome()
     (limit,) = locks["default"].limits()
     assert (limit.limit, limit.by) == (2, "staff-view_heldlock-release_heldlock")
     assert LogEntry.objects.get().change_message == "Limit set to 2."
     page = set_limit(client, "render", limit="", clear="x")
-    assert told(page) == [("success", "The limit is changed.")]
+    assert told(page) == [("success", "The limit is cleared.")]
+    assert 'name="clear"' not in page.content.decode()
     assert limit_of("render") is None
 
 
-def test_the_limit_of_a_semaphore_that_nobody_holds() -> None:
+def test_the_limit_of_a_semaphore_that_nobody_holds(settings: Any) -> None:
     locks["default"].set_limit("render", 0, by="ada")
-    text = root().get(page_of("render")).content.decode()
+    client = root()
+    text = client.get(page_of("render")).content.decode()
     assert "This lock is free." in text
     assert "set by ada, " in text
     assert f'action="{LIMIT}"' in text
     viewer = staff(VIEW)
     assert f'action="{LIMIT}"' not in viewer.get(page_of("render")).content.decode()
     assert "Limit" not in viewer.get(page_of("other")).content.decode()
+    assert f'action="{LIMIT}"' in client.get(page_of("other")).content.decode()
+    settings.LOCKS = {"default": {**settings.LOCKS["default"], "BACKEND": GETSET}}
+    assert "Limit" not in client.get(page_of("other")).content.decode()
+
+
+def test_a_limit_is_set_whoever_is_the_first_holder() -> None:
+    assert lock("render", timeout=60, shared=True).acquire()
+    page = page_of("render")
+    client = root()
+    assert f'action="{LIMIT}"' not in client.get(page).content.decode()
+    permits("render", 1)
+    assert f'action="{LIMIT}"' in client.get(page).content.decode()
 
 
 @pytest.mark.parametrize("fields", [{}, {"limit": "x"}, {"limit": "-1"}, {"limit": "9" * 9000}])

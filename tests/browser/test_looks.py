@@ -55,6 +55,7 @@ def holders(client: redis.Redis) -> None:
     for _ in range(3):
         semaphore("render", 5, timeout=60, metadata={"order": "8b1f"}).acquire()
     locks["default"].set_limit("render", 2, by="grace")
+    locks["default"].set_limit(f"paused:{LONG}", 0, by="grace")
     hold_as(client, LONG, host="h" * 200, task_id="8" * 36, task_name="shop.tasks." + "x" * 200)
 
 

@@ -72,7 +72,7 @@ def test_one_of_several_holders_and_the_limit(visit: Visit) -> None:
     page = visit().open(page_of("render"))
     page.get_by_label("Limit").fill("2")
     page.get_by_role("button", name="Set").click()
-    expect(page.locator(".messagelist .success")).to_have_text("The limit is changed.")
+    expect(page.locator(".messagelist .success")).to_have_text("The limit is 2 now.")
     expect(page.locator("#lock-now")).to_contain_text("3 of 2")
     page.get_by_role("button", name="Release…").nth(1).click()
     page.get_by_role("button", name="Release 1 lock").click()

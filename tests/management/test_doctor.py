@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -14,6 +15,7 @@ from celery import Celery
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management import doctor
 from django_redis_lock.management.commands.locks import Command
 from example_project.embedded import EmbeddedServer
@@ -260,6 +262,34 @@ def test_selftest_works_with_every_way_to_wait(
     assert [each for each in target.keys("*") if "doctor" in each] == []
 
 
+def test_a_limit_that_a_killed_doctor_left_is_cleared(
+    target: redis.Redis, own_server: EmbeddedServer, settings: Any
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url(1)}}
+    hour = 3_600_000
+    for name, age in [("doctor-old", hour + 60_000), ("doctor-new", 60_000), ("mine", 9 * hour)]:
+        value = f"1 {int(time.time() * 1000) - age} locks doctor"
+        target.hset("lock-limits", f"django-redis-lock-{name}", value)
+    assert only(examine()[1], "self-test")[0] == "ok"
+    left = {"django-redis-lock-doctor-new", "django-redis-lock-mine"}
+    assert {limit.name for limit in locks["default"].limits()} == left
+
+
+def test_the_refusal_of_redis_7_is_one_of_permissions(
+    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url(1)}}
+
+    def refuse(*args: Any, **options: Any) -> None:
+        why = "The user executing the script can't run this command or subcommand"
+        raise LockUnavailable(f"LOCKS['default'] refused: {why}")
+
+    monkeypatch.setattr(type(locks["default"]), "set_limit", refuse)
+    status, told, remedy = only(examine()[1], "self-test")
+    assert (status, told.startswith("limit: ")) == ("fail", True)
+    assert "Restrict the user by ACL" in remedy
+
+
 @pytest.mark.parametrize(
     ("words", "told", "instead"),
     [
@@ -321,7 +351,16 @@ def test_documented_user_of_getset_has_all_permissions(
 @pytest.mark.parametrize(
     "word",
     [
-        *("+evalsha", "+zadd", "+lrem", "+xadd", "+zrangebyscore", "+hset", "+pexpireat"),
+        *(
+            "+evalsha",
+            "+zadd",
+            "+lrem",
+            "+xadd",
+            "+zrangebyscore",
+            "+hset",
+            "+hgetall",
+            "+pexpireat",
+        ),
         *("~lock-queue:*", "~lock-permits:*", "~lock-limits"),
     ],
 )

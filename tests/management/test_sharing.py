@@ -7,13 +7,16 @@ import os
 from typing import Any
 
 import pytest
+import redis
 
 from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, permits
+from tests.tools import Background, counted, eventually, permits
 from tests.tools.console import Done, command, held, read
 
+LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
@@ -52,8 +55,8 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
     assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
     assert "SHARED" not in command("list", "alone").out
     end = done.lines[0].index("SHARED") + len("SHARED")
-    shared = [row[end - 8 : end].strip() for row in done.lines[1:]]
-    assert shared == ["-", *["shared"] * 2, *["3 of 5"] * 3]
+    shared = [row[end - 9 : end].strip() for row in done.lines[1:]]
+    assert shared == ["-", *["2 holders"] * 2, *["3 of 5"] * 3]
     rows = read(command("list", "render", "--format", "json"), "locks")
     assert {row["fence"] for row in rows} == {permit.fence for permit in taken}
     assert len({row["token_id"] for row in rows}) == 3
@@ -62,6 +65,65 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert row["pid"] == os.getpid()
     (alone,) = read(command("list", "alone", "--format", "json"), "locks")
     assert (alone["shared"], alone["limit"], alone["holders"]) == (False, None, 1)
+
+
+def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
+    locks["default"].set_limit("idle", 3)
+    locks["default"].set_limit("render", 0, by="ada")
+    waiting = queue("render", semaphore("render", 2, timeout=60))
+    done = command("list")
+    paused, idle, none = done.err.splitlines()
+    assert paused.startswith("'render' is paused: limit 0, set by ada at 20")
+    assert paused.endswith(" UTC, 1 waiting")
+    assert idle.startswith("'idle' is not held: limit 3, set by - at 20")
+    assert (done.code, done.out, none) == (0, "", "No locks are held.")
+    permits("used", 2)
+    locks["default"].set_limit("used", 0)
+    done = command("list")
+    assert len(done.lines) == 3
+    assert "'used'" not in done.err
+    assert command("list", "rend*").err.splitlines() == [
+        paused,
+        "No held lock matches 'rend*'.",
+    ]
+    answer = json.loads(command("list", "--format", "json").out)
+    assert [item["name"] for item in answer["locks"]] == ["used", "used"]
+    (render, idle) = answer["limits"]
+    assert render.pop("at").startswith("20")
+    of_render = {"name": "render", "using": "default", "limit": 0, "by": "ada"}
+    assert render == {**of_render, "held": 0, "waiters": 1}
+    assert (idle["name"], idle["limit"], idle["waiters"]) == ("idle", 3, 0)
+    settings.LOCKS = {**settings.LOCKS, "memory": {"BACKEND": LOCMEM}}
+    assert "'render' of 'default' is paused" in command("list").err
+    let_go("render", waiting)
+
+
+def test_a_list_asks_once_for_limits(
+    client: redis.Redis, settings: Any, server: EmbeddedServer
+) -> None:
+    held("alone")
+    with counted(client) as commands:
+        command("list")
+    assert commands["hgetall"] == 1
+    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": server.url()}}
+    with counted(client) as commands:
+        assert "alone" in command("list").out
+    assert "hgetall" not in commands
+
+
+def test_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    held("alone")
+
+    def refuse(*args: Any) -> None:
+        raise LockUnavailable("LOCKS['default'] refused: no permission")
+
+    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    done = command("list")
+    assert (done.code, len(done.lines), "no permission" in done.err) == (2, 2, True)
+    done = command("list", "--format", "json")
+    answer = json.loads(done.out)
+    assert [item["name"] for item in answer["locks"]] == ["alone"]
+    assert (answer["limits"], answer["not_known"][0]["using"]) == ([], "default")
 
 
 def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
@@ -117,7 +179,7 @@ def test_show_of_one_permit_and_of_readers() -> None:
     assert "shared      1 of 5" in command("show", "render").out
     for number in (1, 2):
         assert lock("read", timeout=60, shared=True).acquire(blocking=False)
-        assert f"shared      by {number}" in command("show", "read").out
+        assert f"shared      {number} holder" in command("show", "read").out
     assert "shared" not in command("show", "read").out.split("HOLDER")[1]
     held("alone")
     assert "shared" not in command("show", "alone").out
@@ -141,6 +203,9 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
     done = command("release", "render", "--token-id", first["token_id"], "--noinput")
     assert (done.code, done.lines[-1]) == (0, "render: released")
     assert [permit.owned() for permit in taken] == [False, True]
+    (event,) = read(command("history", "render", "--format", "json"), "events")
+    assert (event["event"], event["token_id"]) == ("force_released", first["token_id"])
+    assert (event["fence"], event["by"]) == (first["fence"], system_user())
     assert command("release", "render", "--noinput").code == 0
 
 
@@ -196,11 +261,17 @@ def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
     assert "The limit of 'render' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages
 
 
+def test_a_pattern_is_a_name_for_a_limit() -> None:
+    done = command("limit", "rend*", "3")
+    assert (done.code, done.out) == (0, "rend*: limit 3, before none\n")
+    assert "one name 'rend*'. For a pattern, use: locks list 'rend*'" in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (["render", "x"], "not a whole number"),
-        (["render", "-1"], "not a whole number"),
+        (["render", "-1"], "'-1' is not a whole number from 0."),
         (["render", "1000001"], "from 0 to 1000000"),
         (["a\nb", "1"], "control characters"),
         (["render", "1", "--clear"], "--clear needs a name, and no limit"),

@@ -248,7 +248,7 @@ def _count(text: str) -> int:
 
 def _whole(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number.")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0.")
     return int(text)
 
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+import redis
 from django.test import RequestFactory
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -21,6 +22,7 @@ from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
 from tests.tools import Background, counted, eventually, waiters
+from tests.tools.docs import acl_rule
 
 GROUPS = {"GROUPS": {"product:*": "product", "import:*": "import"}}
 
@@ -132,6 +134,29 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
             locks["default"].set_limit(name, 10)
         for each in waiting:
             assert each.outcome()
+
+
+def test_a_user_who_may_not_read_limits_has_the_other_gauges(
+    own_server: EmbeddedServer, settings: Any, value: Value, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose rule is of a version without semaphores."""
+    rule = [word for word in acl_rule() if word != "+hgetall"]
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
+    url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
+    settings.LOCKS = {"default": {"LOCATION": url}}
+    caplog.set_level("INFO", "django_redis_lock")
+    with awaited("report"):
+        for _ in range(2):
+            gauges.forget_readings()
+            assert [value(each, group="other") for each in ("held", "waiting", "limit")] == [
+                1,
+                1,
+                0,
+            ]
+    (told,) = [each for each in caplog.messages if "without limits" in each]
+    assert told.startswith("LOCKS['default'] has gauges without limits: ")
+    assert "secret" not in told
 
 
 def test_stopped_server_delays_a_scrape_little(
