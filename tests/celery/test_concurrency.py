@@ -88,7 +88,7 @@ PAUSES = ["number", "operator"]
 @pytest.mark.parametrize(
     ("policy", "outcome"),
     [
-        ("skip", {"skipped": True}),
+        ("skip", {"reason": "no instance may run now"}),
         ("raise", TaskAlreadyRunning),
         ("retry", Retry),
         ("wait", TaskAlreadyRunning),
