@@ -253,14 +253,16 @@ def lock_many(
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
     shared: bool = False,
+    limit: int | None = None,
     max_waiters: int | None = None,
 ) -> LockGroup:
     """Return a handle for several locks, of which it acquires all or none.
 
     The locks are acquired one by one in the order of their names, so that callers never deadlock;
     after a wait, all leases begin with the last one. If one is held, those before it are given back
-    at once. Duplicate names count once. ``blocking_timeout`` is for all locks together; the other
-    arguments are those of ``lock()``.
+    at once. Duplicate names count once. ``blocking_timeout`` is for all locks together. With
+    ``limit``, it takes a permit of each as with ``semaphore()``. The other arguments are those of
+    ``lock()``.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments.
     """
@@ -281,8 +283,10 @@ def lock_many(
             f"{len(distinct)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
+    if shared and limit is not None:
+        raise ValueError("shared and limit exclude each other; leave one of them out.")
     make = partial(
-        lock,
+        partial(lock, shared=shared) if limit is None else partial(semaphore, limit=limit),
         timeout=timeout,
         blocking=blocking,
         blocking_timeout=blocking_timeout,
@@ -290,7 +294,6 @@ def lock_many(
         metadata=metadata,
         using=using,
         after_commit=after_commit,
-        shared=shared,
         max_waiters=max_waiters,
     )
     return LockGroup(list(map(make, distinct)))

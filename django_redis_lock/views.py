@@ -112,6 +112,8 @@ def locked(
     """
     _refuse_view(name)
     _check_answer(status, retry_after)
+    if shared and limit is not None:
+        raise ValueError("shared and limit exclude each other; leave one of them out.")
     if isinstance(max_hold, Default):
         renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
         max_hold = MAX_HOLD if renewed else None

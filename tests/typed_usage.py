@@ -105,6 +105,7 @@ def sharing() -> None:
         held.downgrade()
         assert_type(held.sharing.limit, int | None)
     assert_type(lock_many(["a", "b"], shared=True, max_waiters=20), LockGroup)
+    assert_type(lock_many(["a", "b"], limit=4), LockGroup)
     backend = locks["default"]
     assert_type(backend.can_share, bool)
     backend.set_limit("a", 6, by="ada")

@@ -46,7 +46,7 @@ class Described(TypedDict):
 
 
 class TaskSkipped(TypedDict):
-    """The result of a task that did not run because another instance was running.
+    """The result of a task that did not run, as another instance was running or none may run now.
 
     A plain dict, so every result serializer accepts it.
     """
@@ -58,7 +58,7 @@ class TaskSkipped(TypedDict):
     key: str
     """The name of the lock."""
     holder: Described | None
-    """Who was running; ``None`` if that run had just ended."""
+    """Who was running; ``None`` if that run had just ended, or none may run now."""
 
 
 class TaskAlreadyRunning(LockNotAcquired):
@@ -119,8 +119,10 @@ class Conflict:
             return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
         return str(self.holder or "a holder that has just released it, or its limit is 0")
 
-    def skip(self, reason: str = "another instance is running") -> TaskSkipped:
+    def skip(self, reason: str = "") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
+        if not reason:
+            reason = "another instance is running" if self.described else "no instance may run now"
         skipped[self.task.name] += 1
         self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(

@@ -93,8 +93,15 @@ class Guard:
         """Return how a call, whose key was made, shares its lock with others that may run."""
         number = self.options.concurrency
         if callable(number):
-            number = self.key_makers[type(task)].called(number, args, kwargs)
-        return Sharing(shared=True, limit=check_number("concurrency", number, 0, MOST_AT_ONCE))
+            try:
+                number = number(**self.key_makers[type(task)].named(args, kwargs))
+            except TypeError as error:
+                raise TypeError(
+                    f"The concurrency of task {task.name} is a function that is given all "
+                    f"arguments by name; let it take **_ as well. {error}"
+                ) from error
+        number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
+        return Sharing(shared=True, limit=number)
 
     def _add_key_maker(self, cls: type[AnyTask]) -> None:
         # That of the function, if Celery made the class of one.
@@ -303,7 +310,7 @@ class SingleInstanceTask(Generic[Given]):
         lock is released. ``supersede_for``: seconds after which a waiting message is no longer
         superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
         ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once, or a
-        callable that takes the task's arguments and returns that; 0 lets none run.
+        callable that takes the task's arguments by name and returns that; 0 lets none run.
 
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.

@@ -92,10 +92,7 @@ class KeyMaker:
                     f"process, not {made!r}."
                 )
             return made
-        values = {name: normal(bound[name]) for name in self._used}
-        if self._as_models is not None and values:
-            given = self._as_models(normal(args), normal(kwargs))
-            values.update(self._signature.bind(*given[0], **given[1]).arguments)
+        values = self._values(self._used, bound, args, kwargs)
         if self._variadic in values:
             values = {**values[self._variadic], **values}
         if self._key is not None:
@@ -103,6 +100,21 @@ class KeyMaker:
         if self._unique_on is not None:
             return self._joined(self._unique_on, task_name, values)
         return task_name
+
+    def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return all arguments of a call by name, with the defaults, in their normal form."""
+        bound = self._bound(*args, **kwargs)
+        values = self._values(bound, bound, args, kwargs)
+        return {**values.pop(self._variadic, {}), **values}
+
+    def _values(
+        self, names: Iterable[str], bound: dict[str, Any], args: Any, kwargs: dict[str, Any]
+    ) -> dict[str, Any]:
+        values = {name: normal(bound[name]) for name in names}
+        if self._as_models is not None and values:
+            given = self._as_models(normal(args), normal(kwargs))
+            values.update(self._signature.bind(*given[0], **given[1]).arguments)
+        return values
 
     def called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return what a function makes of a call's arguments in their normal form."""

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
@@ -56,6 +56,9 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.functions import finished
+
+if TYPE_CHECKING:
+    from django_redis_lock.celery.guard import Guard
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -120,7 +123,7 @@ class Run(GuardedCall):
     first_until = 0.0
     _handle: TaskLock | None = None
 
-    def __init__(self, guard: Any, task: Any, arguments: Arguments) -> None:
+    def __init__(self, guard: Guard, task: Any, arguments: Arguments) -> None:
         request, options = _request_of(task), guard.options
         self.request = request
         super().__init__(options, task, request and request.id, arguments)

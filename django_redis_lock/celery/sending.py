@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celery import current_task, states, uuid
 from celery.utils.time import maybe_make_aware
@@ -36,6 +36,9 @@ from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
+
+if TYPE_CHECKING:
+    from django_redis_lock.celery.guard import Guard
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -70,7 +73,7 @@ class Sending(GuardedCall):
             for known in (self._message, self._timing):
                 known.update(countdown=math.ceil(delay), eta=None)
 
-    def send(self, guard: Any) -> Any:
+    def send(self, guard: Guard) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self.task, self._message
         task_id = message.get("task_id")
@@ -110,7 +113,7 @@ class Sending(GuardedCall):
             return bool(self._message.get("task_id")) or goes_on
         return self.slip.sent != sent_of(holder) and goes_on
 
-    def _send_guarded(self, guard: Any, run: Run | None) -> Any:
+    def _send_guarded(self, guard: Guard, run: Run | None) -> Any:
         options = self.options
         try:
             self.key = guard.key(self.task, *self.arguments)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Self
 
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.exceptions import LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import finish, renew_in_time
 from django_redis_lock.primitives.lock import Lock
@@ -76,6 +76,12 @@ class LockGroup(Handle):
 
     def _locks(self) -> list[Lock]:
         return list(self._by_name.values())
+
+    def _not_acquired(self) -> LockNotAcquired:
+        busy = self[self._busy]
+        if busy._full or busy.sharing.limit is not None:
+            return busy._not_acquired()
+        return super()._not_acquired()
 
     def _acquire(self, until: float | None) -> Steps[bool]:
         attempt = self._occupy()

@@ -160,7 +160,7 @@ class Lock(Held, Handle):
         await self.backend.arun(self._downgrade())
 
     def locked(self) -> bool:
-        """Ask the server whether any holder has the lock. Raises ``LockUnavailable``."""
+        """Ask the server whether anybody has the lock, or a permit. Raises ``LockUnavailable``."""
         return self.backend.run(self._locked())
 
     async def alocked(self) -> bool:

@@ -141,7 +141,7 @@ if celery.VERSION >= (5, 5):
 
     ORDER_KEYS: list[dict[str, Any]] = [
         {"key": "order:{order.id}:{order.size}:{order.tags}"},
-        {"unique_on": ["order"]},
+        {"unique_on": ["order"], "concurrency": lambda order, more: len(order.tags)},
         {"key": lambda order, *, more=None: f"order:{order.id}:{order.size.value}"},
     ]
 

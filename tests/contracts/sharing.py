@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from django_redis_lock import Lock, lock_many, locks, semaphore, signals
+from django_redis_lock import Lock, LockGroup, lock_many, locks, semaphore, signals
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockError,
@@ -381,6 +381,31 @@ class SharingContract(_Sharing):
         assert writing.outcome() is True
         assert [holder.name for each in names for holder in self.holders(each)] == [names[1]]
 
+    def test_several_permits(self, name: str) -> None:
+        """``lock_many`` takes a permit of each semaphore, or none, and waits for one in each."""
+        names = [f"{name}:{number}" for number in range(3)]
+
+        def group(**options: Any) -> LockGroup:
+            return lock_many(names, limit=2, using=self.using, **options)
+
+        with group() as one, group() as other:
+            assert all(one.fences[each] < other.fences[each] for each in names)
+            assert {holder.limit for each in names for holder in self.holders(each)} == {2}
+            assert not self.semaphore(names[2], 2).acquire(blocking=False)
+        full = [self.semaphore(names[1], 2) for _ in range(2)]
+        self.hold(*full)
+        with pytest.raises(LockNotAcquired, match=f"'{names[1]}' at once: no permit was free"):
+            group(blocking=False).__enter__()
+        assert not self.holders(names[0])
+        waiting = Background(group().acquire)
+        eventually(lambda: self.waiting(names[1]) == 1)
+        assert [len(self.holders(each)) for each in names] == [1, 2, 0]
+        full[0].release()
+        assert waiting.outcome() is True
+        assert [len(self.holders(each)) for each in names] == [1, 2, 1]
+        with pytest.raises(ValueError, match="shared and limit exclude each other"):
+            group(shared=True)
+
     def test_permit_passes_to_another_handle(self, name: str) -> None:
         """Detached it counts among the permits until it is taken over, with a greater fence."""
         held = self.semaphore(name, 2)
@@ -628,7 +653,8 @@ class SharingContract(_Sharing):
         """A group that does not get into one of the queues gives the others back."""
         self.hold(self.lock(f"{name}:2"))
         group = lock_many([f"{name}:1", f"{name}:2"], max_waiters=0, using=self.using)
-        with pytest.raises(LockNotAcquired) as caught:
+        full = f"'{name}:2' at once, as max_waiters=0 allows no more that wait"
+        with pytest.raises(LockNotAcquired, match=full) as caught:
             group.__enter__()
         assert caught.value.name == f"{name}:2"
         self.hold(self.lock(f"{name}:1"))
@@ -644,6 +670,7 @@ class UnsharedContract(_Sharing):
             self.reader(name),
             self.lock(name, max_waiters=2),
             lock_many([name], shared=True, using=self.using),
+            lock_many([name], limit=2, using=self.using),
         ):
             with pytest.raises(InvalidLockBackend, match=r"can't be shared.* RedisLockBackend"):
                 handle.acquire(blocking=False)

@@ -5,17 +5,32 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
-from django_redis_lock import lock, locks
+from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
 from tests.tools import Background, eventually, queued, waiters
+
+each_kind = pytest.mark.parametrize("limit", [None, 2], ids=["lock", "permits"])
+
+
+def handle(name: str, limit: int | None, **options: Any) -> Lock:
+    kind = lock if limit is None else partial(semaphore, limit=limit)
+    return kind(name, timeout=60, **options)
+
+
+def all_of(name: str, limit: int | None) -> list[Lock]:
+    """Take a lock, or all permits of a semaphore."""
+    held = [handle(name, limit) for _ in range(limit or 1)]
+    assert all(one.acquire(blocking=False) for one in held)
+    return held
 
 
 def slot_of(name: str) -> int:
@@ -115,26 +130,28 @@ def test_listing_costs_two_round_trips_a_node(
     assert sum(sent) <= 2 * SHARDS
 
 
-def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
+@each_kind
+def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str, limit: int | None) -> None:
     """A lock that moved to another node is renewed, handed off and released there."""
     slot = slot_of(name)
-    held = lock(name, timeout=60)
-    held.acquire()
-    fence = held.fence
-    waiting = Background(lock(name, timeout=60).acquire)
+    held, *others = all_of(name, limit)
+    fences = [held.fence, *(other.fence for other in others)]
+    waiting = Background(handle(name, limit).acquire)
     eventually(lambda: waiters(name) == 1)
     to = other_master(cluster, slot)
     cluster.move_slot(slot, to)
     held.ensure_held()
     held.extend(10)
     assert asyncio.run(_owned(held))
-    assert locks["default"].holder(name).fence == fence
+    assert [holder.fence for holder in locks["default"].holders_of([name])] == fences
     # The waiter listens on the other node now, so the release reaches it.
     eventually(lambda: _receivers(cluster, name) == 1)
     eventually(lambda: waiters(name) == 1)
     held.release()
     assert waiting.outcome() is True
-    assert locks["default"].holder(name).fence > fence
+    *before, last = [holder.fence for holder in locks["default"].holders_of([name])]
+    assert before == fences[1:]
+    assert last > max(fences)
     cluster.settle()
 
 
@@ -142,35 +159,39 @@ async def _owned(held: Any) -> bool:
     return bool(await held.aowned())
 
 
-def test_moving_slot_delays_and_loses_nothing(cluster: Cluster, name: str) -> None:
+@each_kind
+def test_moving_slot_delays_and_loses_nothing(
+    cluster: Cluster, name: str, limit: int | None
+) -> None:
     """While a slot moves its locks are unavailable; afterwards they can be acquired."""
     slot = slot_of(name)
-    held = lock(name, timeout=60)
-    held.acquire()
-    waiting = Background(lock(name, timeout=60).acquire)
+    held = all_of(name, limit)
+    waiting = Background(handle(name, limit).acquire)
     eventually(lambda: waiters(name) == 1)
     with cluster.moving_slot(slot, other_master(cluster, slot)):
-        fresh = lock(f"{name}", timeout=60)
+        fresh = handle(name, limit)
         with pytest.raises(LockUnavailable):  # TRYAGAIN or ASK, for as long as a call is sent again
             while True:
                 locks["default"].force_release(f"{name}:none-of-these")
-                _of_same_shard(name).acquire(blocking=False)
+                handle(_of_same_shard(name), limit).acquire(blocking=False)
         assert fresh.remaining == 0
-    held.ensure_held()
-    held.release()
+    for one in held:
+        one.ensure_held()
+    held[0].release()
     assert waiting.outcome() is True
     cluster.settle()
 
 
-def _of_same_shard(name: str) -> Any:
-    number = next(n for n in range(10_000) if shard_of(f"{name}:{n}") == shard_of(name))
-    return lock(f"{name}:{number}", timeout=60)
+def _of_same_shard(name: str) -> str:
+    names = (f"{name}:{number}" for number in range(10_000))
+    return next(one for one in names if shard_of(one) == shard_of(name))
 
 
 def test_resharding_under_load(cluster: Cluster, name: str) -> None:
-    """Locks are taken, waited for and released while their slots move to and fro."""
+    """Locks and permits are taken, waited for and released while their slots move to and fro."""
     names = [f"{name}:{number}" for number in range(4)]
-    inside: dict[str, int] = dict.fromkeys(names, 0)
+    limits: dict[str, int | None] = dict(zip(names, [None, None, 2, 2], strict=True))
+    inside: dict[str, list[int]] = {one: [] for one in names}
     fences: dict[str, list[int]] = {one: [] for one in names}
     stop = threading.Event()
 
@@ -178,12 +199,12 @@ def test_resharding_under_load(cluster: Cluster, name: str) -> None:
         done = 0
         while not stop.is_set():
             try:
-                with lock(one, timeout=60, blocking_timeout=30) as held:
-                    inside[one] += 1
-                    assert inside[one] == 1
+                with handle(one, limits[one], blocking_timeout=30) as held:
+                    inside[one].append(held.fence)
+                    assert len(inside[one]) <= (limits[one] or 1)
                     fences[one].append(held.fence)
                     time.sleep(0.001)
-                    inside[one] -= 1
+                    inside[one].remove(held.fence)
                     done += 1
             except LockUnavailable:
                 continue  # for a while it can't be asked; what it asked is taken back
@@ -201,7 +222,8 @@ def test_resharding_under_load(cluster: Cluster, name: str) -> None:
         stop.set()
     assert all(worker.outcome() for worker in workers)
     for one in names:
-        assert fences[one] == sorted(set(fences[one]))
+        told = sorted(fences[one]) if limits[one] else fences[one]
+        assert told == sorted(set(told))
     cluster.settle()
 
 

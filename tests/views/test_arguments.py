@@ -147,6 +147,7 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"max_hold": 5, "timeout": None}, ValueError, "max_hold=5.*timeout=None"),
         ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
         ({"methods": ["post"]}, ValueError, r"\['post'\] must be one or more of GET"),
+        ({"limit": 2, "shared": True}, ValueError, "shared and limit exclude each other"),
         ({"methods": []}, ValueError, "must be one or more of GET"),
     ],
 )
