@@ -348,7 +348,8 @@ class Actor:
         before = lease.fence, lease.shared
         self._truly([attempt], lock.downgrade)
         self.world.tell("{} shares {} from now on", attempt, attempt.name)
-        if not (lease.lost or before[1]) and lease.fence <= before[0]:
+        rises = lease.fence > before[0] or self.world.fences_may_fall()
+        if not (lease.lost or before[1] or rises):
             raise self._breaks("RisingFences", f"{attempt} had {before[0]}, and has {lease.fence}")
 
     def _shorten(self, lock: Any, attempts: list[Attempt]) -> None:

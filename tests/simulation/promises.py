@@ -152,10 +152,7 @@ class RisingFences(Promise):
         told.append((fence, attempt))
 
     def _excuse(self) -> str:
-        back = any(site.stepped_back_ms for site in self.world.sites)
-        # A slot may have moved to a node whose clock is behind.
-        behind = self.world.has_slots and len({site.offset for site in self.world.sites}) > 1
-        if self.world.forgotten and (back or behind):
+        if self.world.fences_may_fall():
             return "a server lost data, and its clock was set back"
         if self.world.stale and not self._by_clock:
             return "a server lost the last fence, but not the fence before"

@@ -151,6 +151,13 @@ class World:
         self.broken = self.broken or error
         return error
 
+    def fences_may_fall(self) -> bool:
+        """Whether the last fence may be lost, and the clock that replaces it be behind."""
+        back = any(site.stepped_back_ms for site in self.sites)
+        # A slot may have moved to a node whose clock is behind.
+        behind = self.has_slots and len({site.offset for site in self.sites}) > 1
+        return self.forgotten and (back or behind)
+
     def slow_down(self) -> None:
         """Note that something takes long."""
         if self.has_gaps:
