@@ -202,16 +202,21 @@ class RecordContract(Contract):
                 backend.force_release(held.name, reason=str(number))
             else:
                 backend.free(held.name, backend.holder(held.name).token_id, reason=str(number))
-        for page in (1, 2, 5, 100):
-            monkeypatch.setattr("django_redis_lock.protocol.calls.PAGE", page)
-            told = [one for one in backend.history() if one.name.startswith(name)]
-            assert sorted(int(one.reason) for one in told) == list(range(12))
+
+        def reasons(wanted: str | None, limit: int = 100) -> list[int]:
+            told = backend.history(wanted, limit)
             assert [one.at for one in told] == sorted((one.at for one in told), reverse=True)
             # A loss of another test's lock may be noted at any time.
+            return [int(one.reason) for one in told if one.name.startswith(name)]
+
+        for page in (1, 2, 5, 100):
+            monkeypatch.setattr("django_redis_lock.protocol.calls.PAGE", page)
+            assert reasons(None) == [*reversed(range(12))]
+            assert reasons(f"{name}:1") == [10, 7, 4, 1]
+            two = reasons(f"{name}:0", 2)
+            # A server of a quorum may write its copy of an event after those of later ones.
+            assert two == [9, 6] or ("queue" in self.lacks and {*two} < {9, 6, 3, 0})
             assert len(backend.history(limit=1)) == 1
-            assert [one.id for one in backend.history(told[0].name, 1)] == [told[0].id]
-            assert [one.reason for one in backend.history(f"{name}:1")] == ["10", "7", "4", "1"]
-            assert [one.reason for one in backend.history(f"{name}:0", 2)] == ["9", "6"]
             assert backend.history(f"{name}:none") == []
 
     @needs("passing")
