@@ -17,13 +17,7 @@ from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import (
-    Held,
-    finish,
-    register,
-    report_losses,
-    set_leases,
-)
+from django_redis_lock.primitives.held import Held, finish, register, report_losses, set_leases
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
