@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -143,6 +144,24 @@ class Background(threading.Thread):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def queue(name: str, *handles: Any) -> list[Background]:
+    """Let handles wait for a lock, in this order."""
+    started: list[Background] = []
+    for handle in handles:
+        started.append(Background(partial(handle.acquire, blocking_timeout=PATIENCE)))
+        eventually(lambda: len(locks["default"].waiting(name)) >= len(started), "it waits")
+    return started
+
+
+def let_go(name: str, started: list[Background]) -> None:
+    """Clear the limit of a lock, and release it until each waiter has had its turn."""
+    locks["default"].set_limit(name, None)
+    while any(each.is_alive() for each in started):
+        for holder in list(locks["default"].holders_of([name])):
+            locks["default"].force_release(name, holder.token_id)
+    assert all(each.outcome() for each in started)
 
 
 UNMEASURED = {"COVERAGE_PROCESS_CONFIG": ""}
