@@ -8,7 +8,7 @@ from tests.contracts.callers import CallerContract
 from tests.contracts.capabilities import LACKS
 from tests.contracts.handles import HandleContract
 from tests.contracts.locks import LockContract
-from tests.contracts.sharing import SharingContract
+from tests.contracts.sharing import PermitContract, SharingContract
 
 
 @pytest.mark.usefixtures("server")
@@ -20,6 +20,19 @@ class TestRedis(LockContract, SharingContract):
 
 class TestLocMem(LockContract, SharingContract):
     """The backend in the process's memory."""
+
+    using = "locmem"
+
+
+@pytest.mark.usefixtures("server")
+class TestPermits(PermitContract):
+    """Semaphores of the Redis backend."""
+
+    using = "default"
+
+
+class TestLocMemPermits(PermitContract):
+    """Those in the process's memory."""
 
     using = "locmem"
 
