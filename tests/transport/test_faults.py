@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,10 @@ from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.proxy import Proxy
+
+locks_and_permits = pytest.mark.parametrize(
+    "make", [lock, partial(semaphore, limit=2)], ids=["lock", "permit"]
+)
 
 
 @pytest.fixture
@@ -31,18 +36,21 @@ def proxy(server: EmbeddedServer, settings: Any) -> Any:
         locks.reset()
 
 
-def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy) -> None:
+@locks_and_permits
+def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy, make: Any) -> None:
     lock("warm-up").acquire()
     proxy.lose_replies(1)
-    with lock(name, timeout=10) as held:
+    with make(name, timeout=10) as held:
         assert proxy.lost.acquire(timeout=1)
         assert 9 < held.remaining <= 10
         held.ensure_held()
         assert not lock(name, using="direct").acquire(blocking=False)
+        assert len(list(locks["direct"].holders_of([name]))) == 1
 
 
-def test_lost_reply_to_a_release(name: str, proxy: Proxy) -> None:
-    held = lock(name, timeout=10)
+@locks_and_permits
+def test_lost_reply_to_a_release(name: str, proxy: Proxy, make: Any) -> None:
+    held = make(name, timeout=10)
     held.acquire()
     proxy.lose_replies(1)
     held.release()
@@ -66,9 +74,10 @@ def test_lost_reply_to_a_subscription(name: str, proxy: Proxy, asynchronous: boo
     assert waiting.outcome() is True
 
 
-def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy) -> None:
+@locks_and_permits
+def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy, make: Any) -> None:
     """An extension that is sent twice adds its seconds once."""
-    with lock(name, timeout=10) as held:
+    with make(name, timeout=10) as held:
         proxy.lose_replies(1)
         held.extend(10)
         assert proxy.lost.acquire(timeout=1)
@@ -110,25 +119,6 @@ def test_downgrade_without_an_answer(name: str, proxy: Proxy) -> None:
             getattr(held, end)()
         holders = list(locks["direct"].holders_of([held.name]))
         assert [holder.shared for holder in holders] == [True] * (end != "release")
-
-
-def test_lost_replies_about_a_permit(name: str, proxy: Proxy) -> None:
-    """It is acquired, extended and released once, and counts once."""
-    lock("warm-up").acquire()
-    permit = semaphore(name, 2, timeout=10)
-    for act in (permit.acquire, lambda: permit.extend(10), permit.ensure_held):
-        proxy.lose_replies(1)
-        act()
-        assert proxy.lost.acquire(timeout=1)
-        (holder,) = locks["direct"].holders_of([name])
-        assert holder.token_id == permit.token_id
-        assert 9 < permit.remaining <= 20
-    other = semaphore(name, 2, using="direct")
-    assert other.acquire(blocking=False)
-    proxy.lose_replies(1)
-    permit.release()
-    assert proxy.lost.acquire(timeout=1)
-    assert [each.token_id for each in locks["direct"].holders_of([name])] == [other.token_id]
 
 
 def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) -> None:
