@@ -331,11 +331,9 @@ class NoWaitInVain(Promise):
         *,
         free: float = FREE,
         delay: float = DELAY,
-        shares: bool = False,
     ) -> None:
         super().__init__(world)
         self._view = view
-        self._shares = shares  # whether who is first in line keeps those behind it from a lock
         self._free = free
         self._delay = delay
         self._since: dict[str, tuple[str, float, set[Attempt]]] = {}
@@ -374,7 +372,7 @@ class NoWaitInVain(Promise):
         They are before it in a line that they share, and their processes do not run. Or they are
         there again, though they have left, and nothing tells when that ends.
         """
-        queue = self._view.queue(name) if self._shares else []
+        queue = self._view.queue(name)
         back = (
             self.world.stale or self.world.late or any(item.late for item in self.world.processes)
         )
