@@ -241,34 +241,6 @@ class SharingContract(_Sharing):
 
     # What one handle does.
 
-    def test_endless_permit(self, name: str) -> None:
-        """It excludes others for as long as it is held, and leaves nothing behind."""
-        with self.semaphore(name, 2, timeout=None) as held:
-            assert held.remaining == math.inf
-            with self.semaphore(name, 2, timeout=None), self.semaphore(name, 3, timeout=20):
-                assert [item.ttl for item in self.holders(name)].count(None) == 2
-                assert self.refuses(self.semaphore(name, 2))
-                held.ensure_held()
-            with pytest.raises(LockError, match="never expires"):
-                held.extend(5)
-            self.hold(self.semaphore(name, 2, timeout=0.1))  # and it dies
-        with self.lock(name, timeout=None, blocking_timeout=5) as held:
-            held.downgrade()
-            assert held.remaining == math.inf
-            assert [holder.ttl for holder in self.holders(name)] == [None]
-            self.hold(self.reader(name, timeout=0.05))
-        assert self.lock(name).acquire(blocking_timeout=5)
-
-    def test_decorator(self, name: str) -> None:
-        def shown() -> list[tuple[bool, int | None]]:
-            return [(item.shared, item.limit) for item in self.holders(name)]
-
-        async def ashown() -> list[tuple[bool, int | None]]:
-            return shown()
-
-        assert self.semaphore(name, 2)(shown)() == [(True, 2)]
-        assert asyncio.run(self.reader(name)(ashown)()) == [(True, None)]
-
     def test_async_face(self, name: str) -> None:
         """Tasks share and wait as threads do, and set limits."""
         backend = locks[self.using]
@@ -365,6 +337,15 @@ class SharingContract(_Sharing):
         assert self.waiting(name) == 1
         self.release_others(name)
         assert later.outcome() is True
+
+    def test_downgrade_of_an_endless_lock(self, name: str) -> None:
+        """It stays without end, until it is released beside one that dies."""
+        with self.lock(name, timeout=None) as held:
+            held.downgrade()
+            assert held.remaining == math.inf
+            assert [holder.ttl for holder in self.holders(name)] == [None]
+            self.hold(self.reader(name, timeout=0.05))
+        assert self.lock(name).acquire(blocking_timeout=5)
 
     def test_downgrade_of_what_is_not_held(self, name: str) -> None:
         with pytest.raises(LockNotOwned):

@@ -208,8 +208,8 @@ def test_a_permit_that_is_asked_for_again(permits: Permits) -> None:
 def test_a_downgrade_that_is_sent_again(permits: Permits) -> None:
     """The hold stays one, beside those who were let in meanwhile."""
     permits.acquire("one")
-    permits.wait(("@poll:5:1", "two"), record=record(None))
-    permits.wait(("@poll:5:1", "three"))
+    permits.wait(("@poll:5000:1", "two"), record=record(None))
+    permits.wait(("@poll:5000:1", "three"))
     first = permits.take_over("one", "one", record(None))
     assert permits.holders == {"one", "two"}
     assert permits.take_over("one", "one", record(None)) > first
@@ -281,34 +281,24 @@ def test_a_paused_queue_keeps_its_order(permits: Permits) -> None:
     assert permits.client.exists(permits.limits) == 0
 
 
-def test_silent_processes_are_passed_over(permits: Permits) -> None:
-    """Whoever is awake behind them gets in, as many as fit; a writer who is awake stops that."""
-    now = permits.now()
-    permits.client.zadd(permits.heard, {"silent": -now + 3_000, "gone": -now + 5_500})
-    permits.share("one", limit=4)
-    permits.wait(("silent", "writer"))
-    permits.wait(("silent", "a"), ("@poll:5:1", "b"), ("gone", "c"), record=record(4))
-    permits.wait(("silent", "d"), ("@poll:5:1", "e"), record=record(4))
-    permits.wait(("@poll:5:1", "awake"))
-    permits.wait(("@poll:5:1", "f"), record=record(4))
-    permits.set_limit("")
-    assert permits.holders == {"one", "b", "e"}
-    assert permits.waiting() == ["writer", "a", "d", "awake", "f"]
-
-
 def test_permits_that_were_not_claimed_go_on(permits: Permits) -> None:
-    """Their waiters return to the head of the queue in order, and those behind them get in."""
+    """Their waiters return to the head of the queue in order, and those who are awake get in.
+
+    Who was silent for too long is dropped, and keeps nobody out. Who was not heard lately waits on.
+    """
+    now = permits.now()
     permits.share("one", limit=3)
     for number, token in enumerate(("two", "three")):
         permits.unclaimed(token, due=number - 100, channel=f"@poll:5:{number}", limit=3)
-    permits.wait((CHANNEL, "four"), ("@poll:5:9", "five"), record=record(3))
-    permits.client.zadd(permits.heard, {CHANNEL: permits.now(), "@poll:5:9": permits.now()})
+    permits.wait(("gone", "writer"))
+    permits.wait((CHANNEL, "four"), ("@poll:5:8", "quiet"), ("@poll:5:9", "five"), record=record(3))
+    permits.client.zadd(permits.heard, {CHANNEL: now, "@poll:5:9": now, "gone": 5_500 - now})
     answer = permits.share("four", "0", limit=3, channel=CHANNEL)
     assert len(answer.split()) == 3
     assert permits.holders == {"one", "four", "five"}
-    assert permits.waiting() == ["two", "three"]
+    assert permits.waiting() == ["two", "three", "quiet"]
     silent = permits.client.zrange(permits.heard, "-inf", 0, byscore=True)
-    assert set(silent) == {"@poll:5:0", "@poll:5:1"}
+    assert set(silent) == {"@poll:5:0", "@poll:5:1", "@poll:5:8", "gone"}
     assert permits.renew("two", LEASE) == [-2]
 
 
