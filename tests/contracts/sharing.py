@@ -112,6 +112,8 @@ class SharingContract(_Sharing):
             permit.release()
         with self.lock(name):
             assert self.refuses(self.semaphore(name, 3), self.reader(name))
+        decorated = self.semaphore(name, 1)(lambda: [item.limit for item in self.holders(name)])
+        assert decorated() == [1]
         assert not self.semaphore(name, 0).acquire(blocking_timeout=0.05)
         assert self.waiting(name) == 0
         with pytest.raises(LockNotAcquired, match="at once: no permit was free"):
