@@ -32,7 +32,7 @@ def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
     permits("render", 2, limit=2)
     assert lock("read", timeout=60, shared=True).acquire()
     locks["default"].set_limit("render", 2, by="ada")
-    waiting = queue("render", semaphore("render", 2, timeout=60), lock("render", timeout=60))
+    waiting = queue(semaphore("render", 2, timeout=60), lock("render", timeout=60))
     visitor = root()
     page = visitor.get(f"{LIST}?o=1")
     assert names(page) == ["read", "render", "render"]
@@ -55,7 +55,7 @@ def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
 
 def test_the_page_of_a_lock_that_nobody_shares() -> None:
     assert lock("alone", timeout=60).acquire()
-    waiting = queue("alone", lock("alone", timeout=60))
+    waiting = queue(lock("alone", timeout=60))
     text = root().get(page_of("alone")).content.decode()
     assert 'data-label="Lease"' in text
     assert "Shared" not in text
@@ -105,7 +105,7 @@ def test_permits_are_read_like_locks(client: redis.Redis) -> None:
 def test_a_limit_is_set_and_cleared_on_the_page() -> None:
     client = staff(VIEW, MAY_RELEASE)
     permits("render", 1, limit=1)
-    (waiting,) = queue("render", semaphore("render", 1, timeout=60))
+    (waiting,) = queue(semaphore("render", 1, timeout=60))
     page = set_limit(client, "render", limit="2")
     assert page.redirect_chain == [(page_of("render"), 302)]
     assert told(page) == [("success", "The limit is changed.")]

@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import (
 from tests.contracts.base import Contract
 from tests.contracts.locks import LayoutContract
 from tests.contracts.standstills import StandstillContract
-from tests.tools import SOON, Background, eventually, told
+from tests.tools import SOON, Background, eventually, queue, told
 
 
 class _Sharing(Contract):
@@ -45,15 +45,6 @@ class _Sharing(Contract):
 
     def waiting(self, name: str) -> int:
         return len(locks[self.using].waiting(name))
-
-    def queue(self, *handles: Lock) -> list[Background]:
-        """Let handles wait, one behind the other and behind those that do already."""
-        started = []
-        for handle in handles:
-            ahead, new = self.waiting(handle.name), Background(handle.acquire)
-            eventually(lambda: self.waiting(handle.name) > ahead or not new.is_alive())  # noqa: B023
-            started.append(new)
-        return started
 
     def holders(self, name: str) -> list[Any]:
         return list(locks[self.using].holders_of([name]))
@@ -149,7 +140,7 @@ class SharingContract(_Sharing):
             [self.reader(name), self.semaphore(name, 3), self.reader(name)],
         ]
         before, last = self.hold(self.lock(name)), 0
-        started = [self.queue(*group) for group in groups]
+        started = [queue(*group) for group in groups]
         left = sum(map(len, groups))
         for group, backgrounds in zip(groups, started, strict=True):
             for held in before:
@@ -170,9 +161,9 @@ class SharingContract(_Sharing):
         """Readers that come later don't starve a writer, nor writers a reader."""
         first, writer, reader = self.reader(name), self.lock(name), self.reader(name)
         self.hold(first)
-        writing, reading = self.queue(writer, reader)
+        writing, reading = queue(writer, reader)
         assert self.refuses(self.reader(name), self.semaphore(name, 9), self.lock(name))
-        (later,) = self.queue(self.lock(name))
+        (later,) = queue(self.lock(name))
         first.release()
         assert writing.outcome() is True
         assert self.refuses(self.reader(name))
@@ -204,7 +195,7 @@ class SharingContract(_Sharing):
 
         leaving = Background(wait_and_leave)
         eventually(lambda: self.waiting(name) == 1)
-        readers = self.queue(self.reader(name), self.semaphore(name, 3))
+        readers = queue(self.reader(name), self.semaphore(name, 3))
         left = leaving.outcome()
         assert [each.outcome() for each in readers] == [True, True]
         assert max(each.ended_at for each in readers) - left < SOON
@@ -214,7 +205,7 @@ class SharingContract(_Sharing):
     def test_permits_of_dead_holders_come_back(self, name: str) -> None:
         """Several whose leases end at once let in as many as wait for them."""
         dead = self.permits(name, 3, timeout=1)
-        started = self.queue(*[self.semaphore(name, 3) for _ in range(4)])
+        started = queue(*[self.semaphore(name, 3) for _ in range(4)])
         end = time.monotonic() + max(permit.remaining for permit in dead)
         eventually(lambda: sum(not each.is_alive() for each in started) == 3)
         assert [each.outcome() for each in started[:3]] == [True] * 3
@@ -294,7 +285,7 @@ class SharingContract(_Sharing):
         ):
             assert all(one.fences[each] < other.fences[each] for each in names)
             assert not lock_many(names, blocking=False, using=self.using).acquire()
-            (writing,) = self.queue(self.lock(names[1]))
+            (writing,) = queue(self.lock(names[1]))
             assert not lock_many(names, shared=True, using=self.using).acquire(blocking=False)
         assert writing.outcome() is True
         group = lock_many(names, max_waiters=0, using=self.using)
@@ -322,7 +313,7 @@ class SharingContract(_Sharing):
         held = self.lock(name, timeout=20)
         self.hold(held)
         readers = [self.reader(name), self.semaphore(name, 3)]
-        *reading, writing, later = self.queue(*readers, self.lock(name), self.reader(name))
+        *reading, writing, later = queue(*readers, self.lock(name), self.reader(name))
         held.extend(40, replace_ttl=True)
         fence = held.fence
         held.downgrade()
@@ -375,7 +366,7 @@ class SharingContract(_Sharing):
         """It goes before that of the callers, at once, until it is cleared."""
         backend = locks[self.using]
         held = self.permits(name, 2)
-        started = self.queue(*[self.semaphore(name, 2) for _ in range(5)])
+        started = queue(*[self.semaphore(name, 2) for _ in range(5)])
 
         def check(number: int) -> None:
             eventually(lambda: sum(not each.is_alive() for each in started) == number)
@@ -418,7 +409,7 @@ class SharingContract(_Sharing):
         """It names the one; the others keep theirs, and the longest waiting gets in."""
         backend = locks[self.using]
         held = self.permits(name, 2)
-        (started,) = self.queue(self.semaphore(name, 2))
+        (started,) = queue(self.semaphore(name, 2))
         with pytest.raises(LockError, match="has 2 holders; give the token_id"):
             backend.force_release(name)
         former = backend.force_release(name, held[0].token_id)
@@ -450,7 +441,7 @@ class SharingContract(_Sharing):
             return cast("Lock", getattr(self, make)(name, **number, **options))
 
         (held,) = self.hold(self.lock(name))
-        started = self.queue(asks(max_waiters=2), asks(max_waiters=2))
+        started = queue(asks(max_waiters=2), asks(max_waiters=2))
         began = time.monotonic()
         with told(signals.lock_not_acquired) as calls:
             assert not asks(max_waiters=2).acquire()
@@ -461,7 +452,7 @@ class SharingContract(_Sharing):
         with pytest.raises(LockNotAcquired, match=full):
             asks(max_waiters=2).__enter__()
         assert self.waiting(name) == 2
-        started += self.queue(asks(max_waiters=3), asks())
+        started += queue(asks(max_waiters=3), asks())
         assert self.refuses(asks(max_waiters=2))
         held.release()
         while any(each.is_alive() for each in started):

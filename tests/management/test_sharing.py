@@ -55,7 +55,7 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     permits("render", 1, limit=2)
     locks["default"].set_limit("render", 1, by="ada")
     kinds = semaphore("render", 2), lock("render"), lock("render", shared=True)
-    waiting = queue("render", *kinds)
+    waiting = queue(*kinds)
     done = command("show", "render")
     assert done.code == 0
     assert "limit       1, set by ada at 20" in done.out
@@ -87,7 +87,7 @@ def test_show_of_a_semaphore_that_is_paused() -> None:
     locks["default"].set_limit("render", 0, by="ada")
     done = command("show", "render")
     assert (done.code, "limit       0, set by ada" in done.out) == (3, True)
-    waiting = queue("render", semaphore("render", 2, timeout=60))
+    waiting = queue(semaphore("render", 2, timeout=60))
     done = command("show", "render")
     assert done.code == 0
     for words in ("Not held.", "limit       0, set by ada", "one of 2"):
@@ -101,7 +101,7 @@ def test_show_of_a_semaphore_that_is_paused() -> None:
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]) -> None:
     taken = permits("render", 2, limit=2)
-    (waiting,) = queue("render", semaphore("render", 2, timeout=60))
+    (waiting,) = queue(semaphore("render", 2, timeout=60))
     (waiter,) = locks["default"].waiting("render")
     done = command("release", "render", "--noinput", *more)
     assert done.code == 2
@@ -156,7 +156,7 @@ def test_limits_are_set_listed_and_cleared() -> None:
 
 def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
     permits("render", 1, limit=1)
-    (waiting,) = queue("render", semaphore("render", 1, timeout=60))
+    (waiting,) = queue(semaphore("render", 1, timeout=60))
     command("limit", "render", "2", "--by", "a\nda")
     assert waiting.outcome()
     assert "The limit of 'render' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages

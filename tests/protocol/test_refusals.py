@@ -188,7 +188,7 @@ def test_waiter_claims_its_lock_on_a_full_server(
     held, heirs, beside = make("a"), [make("a"), make("a")], lock("b", timeout=30)
     assert held.acquire()
     assert beside.acquire()
-    waiting = queue("a", *heirs)
+    waiting = queue(*heirs)
     raw.config_set("maxmemory", 1)
     with pytest.raises(LockUnavailable, match="memory"):
         make("c").acquire(blocking=False)

@@ -92,7 +92,7 @@ def test_another_holder_shares(name: str) -> None:
         assert not lock(name, shared=True, blocking=False).acquire()
     assert free(name)
     with held_by_another(name, limit=1):
-        (waiting,) = queue(name, semaphore(name, 1))
+        (waiting,) = queue(semaphore(name, 1))
     assert waiting.outcome()
 
 

@@ -146,12 +146,14 @@ class Background(threading.Thread):
         return self._result
 
 
-def queue(name: str, *handles: Any) -> list[Background]:
-    """Let handles wait for a lock, in this order."""
-    started: list[Background] = []
+def queue(*handles: Any) -> list[Background]:
+    """Let handles wait, one behind the other and behind those that do already."""
+    started = []
     for handle in handles:
-        started.append(Background(partial(handle.acquire, blocking_timeout=PATIENCE)))
-        eventually(lambda: len(locks["default"].waiting(name)) >= len(started), "it waits")
+        waiting = partial(handle.backend.waiting, handle.name)
+        ahead, new = len(waiting()), Background(partial(handle.acquire, blocking_timeout=PATIENCE))
+        eventually(lambda: len(waiting()) > ahead or not new.is_alive(), "it waits")  # noqa: B023
+        started.append(new)
     return started
 
 

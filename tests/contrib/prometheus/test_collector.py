@@ -118,7 +118,7 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
         locks["default"].set_limit("product:1", 3)
         locks["default"].set_limit("report", 0)
         names = ("report", "product:1")
-        waiting = [queue(each, semaphore(each, 1), semaphore(each, 1)) for each in names]
+        waiting = [queue(semaphore(each, 1), semaphore(each, 1)) for each in names]
         gauges.forget_readings()
         assert value("limit", group="product") == 3 + 4
         assert value("waiting", group="product") == 2
