@@ -340,27 +340,3 @@ def test_concurrency_skips_beyond_its_number(client: redis.Redis, what: str, num
     assert [result.get(timeout=WAIT) for result in running] == ["go"] * number
     all_free(what)
     assert max(ran(client, what)) == str(number)
-
-
-def test_operator_sets_how_many_run_while_others_wait(client: redis.Redis, what: str) -> None:
-    """It acts at once, goes before the number of the task, and 0 lets nobody begin."""
-    task = tasks.crowding
-    key, backend = key_of(task, what), locks["default"]
-    backend.set_limit(key, 0)
-    results = [task.delay(what) for _ in range(4)]
-    eventually(lambda: len(backend.waiting(key)) == 4, "tasks that wait")
-    assert not held(what)
-    backend.set_limit(key, 3)
-    for _ in range(3):
-        started(client, what)
-    assert held(what) == [key] * 3
-    backend.set_limit(key, 1)
-    go(client, what, 2)
-    eventually(lambda: held(what) == [key], "the end of two")
-    assert len(backend.waiting(key)) == 1
-    backend.set_limit(key, None)
-    started(client, what)
-    go(client, what, 2)
-    assert [result.get(timeout=WAIT) for result in results] == ["go"] * 4
-    assert sorted(ran(client, what)) == ["1", "2", "2", "3"]
-    all_free(what)

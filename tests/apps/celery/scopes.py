@@ -170,7 +170,6 @@ returning = define(
 quick = define(QUEUE_AND_RUN, "quick", be_quick)
 lasting = define(RUN, "lasting", be_quick, at_least_for=1.0)
 several = {number: define(RUN, f"several-{number}", crowd, concurrency=number) for number in (2, 3)}
-crowding = define(RUN, "crowding", crowd, concurrency=2, on_conflict="wait")
 closed = {
     (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
     for scope in SCOPES
