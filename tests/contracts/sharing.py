@@ -315,9 +315,10 @@ class SharingContract(_Sharing):
         readers = [self.reader(name), self.semaphore(name, 3)]
         *reading, writing, later = queue(*readers, self.lock(name), self.reader(name))
         held.extend(40, replace_ttl=True)
-        fence = held.fence
+        fence, began = held.fence, time.monotonic()
         held.downgrade()
         assert [each.outcome() for each in reading] == [True, True]
+        assert max(each.ended_at for each in reading) - began < SOON
         assert fence < held.fence < readers[0].fence < readers[1].fence
         assert 39 < held.remaining <= 40
         assert self.waiting(name) == 2
