@@ -136,6 +136,8 @@ def test_pages_of_one_permit_of_one_reader_and_of_nobody() -> None:
     assert page.context["sharing"] == "shared"
     assert LIMIT not in page.content.decode()
     assert "Limit" not in viewer.get(page_of("other")).content.decode()
+    assert set_limit(viewer, "render", limit="1").status_code == 403
+    assert [limit.name for limit in locks["default"].limits()] == ["paused"]
 
 
 @pytest.mark.parametrize("fields", [{}, {"limit": "x"}, {"limit": "-1"}, {"limit": "9" * 9000}])
