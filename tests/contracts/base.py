@@ -30,6 +30,12 @@ class Contract:
 
     def __init_subclass__(cls) -> None:
         for name in dir(cls):
+            tests = [
+                base for base in cls.__mro__ if name.startswith("test_") and name in vars(base)
+            ]
+            assert len(tests) < 2, (
+                f"{tests} have tests of one name, of which only the first would run"
+            )
             if cls.lacks.intersection(getattr(getattr(cls, name), "needs", ())):
                 setattr(cls, name, None)
 

@@ -234,7 +234,7 @@ class SharingContract(_Sharing):
 
     # What one handle does.
 
-    def test_async_face(self, name: str) -> None:
+    def test_tasks_share(self, name: str) -> None:
         """Tasks share and wait as threads do, and set limits."""
         backend = locks[self.using]
 
@@ -253,7 +253,7 @@ class SharingContract(_Sharing):
 
         asyncio.run(main())
 
-    def test_reentrant(self, name: str) -> None:
+    def test_shared_lock_is_reentrant(self, name: str) -> None:
         """It is entered again as often as one likes, but by nobody who needs it alone."""
         options = {"reentrant": True}
         for make in (self.reader, lambda name, **options: self.semaphore(name, 1, **options)):
