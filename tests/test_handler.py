@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.test import override_settings
 
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockError
@@ -129,7 +130,12 @@ def test_each_permit_that_a_thread_holds_is_known(name: str, server: EmbeddedSer
         assert {lease and lease.fence for lease in known} == {first.fence, second.fence}
 
 
-def test_a_semaphore_without_a_limit_is_refused(name: str) -> None:
-    """As a setting that is not set gives it; it would let in any number."""
-    with pytest.raises(ValueError, match="limit=None must be a whole number"):
-        semaphore(name, None)  # type: ignore[arg-type]
+def test_a_reader_may_write_under_the_same_name_of_another_alias(
+    name: str, server: EmbeddedServer
+) -> None:
+    """What it shares is another lock: it waits for that one as any caller does."""
+    two = {alias: {"LOCATION": server.url(), "KEY_PREFIX": alias} for alias in ("default", "other")}
+    with override_settings(LOCKS=two), lock(name, shared=True), lock(name, using="other"):
+        with pytest.raises(LockError, match="downgrade"):
+            lock(name, blocking_timeout=20).acquire()
+        assert not lock(name, using="other").acquire(blocking_timeout=0.01)

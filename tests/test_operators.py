@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Holder, lock, locks, semaphore
+from django_redis_lock import Holder, lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Result, release_shown
@@ -75,19 +75,6 @@ def test_next_waiter_is_named(name: str, server: EmbeddedServer) -> None:
     assert waiting.outcome() is True
     assert outcome.holder.fence == heir.fence
     heir.release()
-
-
-def test_permit_that_has_ended_is_gone_though_others_have_one(
-    name: str, server: EmbeddedServer
-) -> None:
-    ended, other = semaphore(name, 2), semaphore(name, 2)
-    ended.acquire()
-    before = shown(name)
-    other.acquire()
-    ended.release()
-    (outcome,) = release_shown([before], by="ada")
-    assert (outcome.result, outcome.holder.fence) == (Result.GONE, other.fence)
-    other.release()
 
 
 def test_server_that_does_not_answer_is_asked_once(

@@ -11,7 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
-from tests.tools import Background, counted, eventually, permits
+from tests.tools import counted, let_go, permits, queue
 from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, names, page_of, root, staff, told
 from tests.tools.admin import release as confirm
 
@@ -25,40 +25,25 @@ def boxes(name: str) -> list[str]:
     return [HeldLock.of("default", name, holder.token_id).hold for holder in holders]
 
 
-def limit_of(name: str) -> int | None:
-    return next((one.limit for one in locks["default"].limits() if one.name == name), None)
-
-
 def set_limit(client: Any, name: str, **fields: Any) -> Any:
     return client.post(LIMIT, {"lock": HeldLock.of("default", name).pk, **fields}, follow=True)
 
 
-def test_the_list_has_a_row_for_each_who_shares_a_lock() -> None:
-    permits("render", 3)
-    assert lock("read", timeout=60, shared=True).acquire()
-    waiting = Background(lambda: lock("render").acquire(blocking_timeout=20))
-    eventually(lambda: locks["default"].waiting("render"))
-    page = root().get(f"{LIST}?o=1")
-    assert names(page) == ["read", *["render"] * 3]
-    text = page.content.decode()
-    assert text.count("<bdi>3 of 5</bdi>") == 3
-    assert text.count("<bdi>1 holder</bdi>") == 1
-    assert "<bdi>1 waiting</bdi>" in text
-    assert "4 held locks" in text
-    assert all(f'value="{box}"' in text for box in boxes("render"))
-    for box in boxes("render"):
-        locks["default"].force_release("render", box.partition(":")[0])
-    assert waiting.outcome()
-
-
-def test_the_page_of_a_semaphore() -> None:
+def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
     permits("render", 2, limit=2)
+    assert lock("read", timeout=60, shared=True).acquire()
     locks["default"].set_limit("render", 2, by="ada")
-    waiting = []
-    for heir in (semaphore("render", 2, timeout=60), lock("render", timeout=60)):
-        waiting.append(Background(lambda heir=heir: heir.acquire(blocking_timeout=20)))
-        eventually(lambda: len(locks["default"].waiting("render")) == len(waiting))
-    page = root().get(page_of("render"))
+    waiting = queue(semaphore("render", 2, timeout=60), lock("render", timeout=60))
+    visitor = root()
+    page = visitor.get(f"{LIST}?o=1")
+    assert names(page) == ["read", "render", "render"]
+    text = page.content.decode()
+    assert text.count("<bdi>2 of 2</bdi>") == 2
+    assert text.count("<bdi>1 holder</bdi>") == 1
+    assert "<bdi>2 waiting</bdi>" in text
+    assert "3 held locks" in text
+    assert all(f'value="{box}"' in text for box in boxes("render"))
+    page = visitor.get(page_of("render"))
     text = page.content.decode()
     assert "This lock is free." not in text
     assert "<bdi>2 of 2</bdi>" in text
@@ -68,42 +53,22 @@ def test_the_page_of_a_semaphore() -> None:
     for box, holder in zip(boxes("render"), locks["default"].holders_of(["render"]), strict=True):
         assert f'name="_selected_action" value="{box}"' in text
         assert f'data-label="Fence">{holder.fence}<' in text
-    for box in boxes("render"):
-        locks["default"].force_release("render", box.partition(":")[0])
-    assert waiting[0].outcome()
-    locks["default"].force_release("render")
-    assert waiting[1].outcome()
+    let_go("render", waiting)
 
 
 def test_the_page_of_a_lock_that_nobody_shares() -> None:
-    held = lock("alone", timeout=60)
-    assert held.acquire()
-    waiting = Background(lambda: lock("alone", timeout=60).acquire(blocking_timeout=20))
-    eventually(lambda: locks["default"].waiting("alone"))
+    assert lock("alone", timeout=60).acquire()
+    waiting = queue(lock("alone", timeout=60))
     text = root().get(page_of("alone")).content.decode()
     assert 'data-label="Lease"' in text
     assert "Shared" not in text
-    held.release()
-    assert waiting.outcome()
-    locks["default"].force_release("alone")
-
-
-def test_the_page_of_one_permit_and_of_a_reader() -> None:
-    (permit,) = permits("render", 1)
-    page = root().get(page_of("render"))
-    assert page.context["sharing"] == "1 of 5"
-    assert f'name="_selected_action" value="{boxes("render")[0]}"' in page.content.decode()
-    assert str(permit.fence) in page.content.decode()
-    assert lock("read", timeout=60, shared=True).acquire()
-    page = staff(VIEW, MAY_RELEASE).get(page_of("read"))
-    assert page.context["sharing"] == "1 holder"
-    assert LIMIT not in page.content.decode()
+    let_go("alone", waiting)
 
 
 def test_a_released_permit_is_the_one_that_was_chosen() -> None:
     taken = permits("render", 3)
     client = root()
-    first = HeldLock.of("default", "render", holder_of(taken[0]).token_id).hold
+    first = boxes("render")[0]
     page = client.post(RELEASE, {"_selected_action": first, "from_lock": "yes"})
     assert [row["hold"] for row in page.context["held"]] == [first]
     ((level, _),) = told(confirm(client, first))
@@ -115,28 +80,25 @@ def test_a_released_permit_is_the_one_that_was_chosen() -> None:
     assert locks["default"].holder("render") is None
 
 
-def holder_of(permit: Any) -> Any:
-    holders = locks["default"].holders_of([permit.name])
-    return next(holder for holder in holders if holder.fence == permit.fence)
-
-
 def test_permits_are_read_like_locks(client: redis.Redis) -> None:
     permits("render", 300, limit=1000)
     for number in range(300):
         assert lock(f"lock:{number}", timeout=60).acquire()
-    browser, counts = root(), {}
-    browser.get(LIST)  # sends the scripts that the server does not know yet
-    for query in ("render", "lock:"):
+    browser = root()
+
+    def look(url: str) -> tuple[Any, int]:
+        browser.get(url)  # loads the scripts
         with counted(client) as commands:
-            assert len(browser.get(f"{LIST}?q={query}").context["cl"].queryset) == 300
-        counts[query] = commands.get("evalsha", 0) + commands.get("eval", 0)
-    assert counts["render"] == counts["lock:"]
-    with counted(client) as commands:
-        page = browser.get(page_of("render"))
+            page = browser.get(url)
+        return page, commands["evalsha"]
+
+    (shared, scripts), (alone, as_many) = (look(f"{LIST}?q={each}") for each in ("render", "lock:"))
+    assert len(names(shared)) == len(names(alone)) == 100
+    assert scripts == as_many
+    page, scripts = look(page_of("render"))
     assert (len(page.context["holders"]), page.context["holders_more"]) == (100, 200)
     assert "and 200 more" in page.content.decode()
-    assert commands.get("evalsha", 0) + commands.get("eval", 0) <= 3
-    assert commands.get("hgetall", 0) <= 2  # the limits, and the permits
+    assert scripts <= 3
 
 
 # The limit.
@@ -147,8 +109,7 @@ def test_the_list_tells_of_limits_that_no_row_shows(settings: Any) -> None:
     locks["default"].set_limit("render", 0, by="ada")
     permits("used", 2, limit=3)
     locks["default"].set_limit("used", 1)
-    waiting = Background(lambda: semaphore("render", 1, timeout=60).acquire(blocking_timeout=20))
-    eventually(lambda: locks["default"].waiting("render"))
+    (waiting,) = queue(semaphore("render", 1, timeout=60))
     client = root()
     page = client.get(LIST)
     shown = [(one["limit"], one["by"], one["waiters"]) for one in page.context["cl"].unused]
@@ -186,11 +147,9 @@ def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_limit_is_set_and_cleared_on_the_page() -> None:
-    permits("render", 1, limit=1)
     client = staff(VIEW, MAY_RELEASE)
-    assert f'action="{LIMIT}"' in client.get(page_of("render")).content.decode()
-    waiting = Background(lambda: semaphore("render", 1, timeout=60).acquire(blocking_timeout=20))
-    eventually(lambda: locks["default"].waiting("render"))
+    permits("render", 1, limit=1)
+    (waiting,) = queue(semaphore("render", 1, timeout=60))
     page = set_limit(client, "render", limit="2")
     assert page.redirect_chain == [(page_of("render"), 302)]
     assert told(page) == [("success", "The limit is 2 now.")]
@@ -202,43 +161,39 @@ def test_a_limit_is_set_and_cleared_on_the_page() -> None:
     page = set_limit(client, "render", limit="", clear="x")
     assert told(page) == [("success", "The limit is cleared.")]
     assert 'name="clear"' not in page.content.decode()
-    assert limit_of("render") is None
+    assert locks["default"].limits() == []
 
 
-def test_the_limit_of_a_semaphore_that_nobody_holds(settings: Any) -> None:
-    locks["default"].set_limit("render", 0, by="ada")
-    client = root()
-    text = client.get(page_of("render")).content.decode()
-    assert "This lock is free." in text
-    assert "set by ada, " in text
-    assert f'action="{LIMIT}"' in text
-    viewer = staff(VIEW)
-    assert f'action="{LIMIT}"' not in viewer.get(page_of("render")).content.decode()
+def test_pages_of_one_permit_of_one_reader_and_of_nobody(settings: Any) -> None:
+    """Those of a semaphore, and of a free name, have the form of its limit, for who may release."""
+    locks["default"].set_limit("paused", 0, by="ada")
+    assert lock("read", timeout=60, shared=True).acquire()
+    assert lock("render", timeout=60, shared=True).acquire()
+    (permit,) = permits("render", 1)
+    client, viewer = staff(VIEW, MAY_RELEASE), staff(VIEW)
+    shown = ("paused", "render", "read", "other")
+    texts = {name: client.get(page_of(name)).content.decode() for name in shown}
+    assert [f'action="{LIMIT}"' in text for text in texts.values()] == [True, True, False, True]
+    assert all(f'_selected_action" value="{box}"' in texts["render"] for box in boxes("render"))
+    assert str(permit.fence) in texts["render"]
+    assert "This lock is free." in texts["paused"]
+    assert "set by ada, " in texts["paused"]
+    assert "<bdi>1 holder</bdi>" in texts["read"]
+    assert f'action="{LIMIT}"' not in viewer.get(page_of("paused")).content.decode()
     assert "Limit" not in viewer.get(page_of("other")).content.decode()
-    assert f'action="{LIMIT}"' in client.get(page_of("other")).content.decode()
+    assert set_limit(viewer, "render", limit="1").status_code == 403
+    assert [limit.name for limit in locks["default"].limits()] == ["paused"]
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "BACKEND": GETSET}}
     assert "Limit" not in client.get(page_of("other")).content.decode()
-
-
-def test_a_limit_is_set_whoever_is_the_first_holder() -> None:
-    assert lock("render", timeout=60, shared=True).acquire()
-    page = page_of("render")
-    client = root()
-    assert f'action="{LIMIT}"' not in client.get(page).content.decode()
-    permits("render", 1)
-    assert f'action="{LIMIT}"' in client.get(page).content.decode()
 
 
 @pytest.mark.parametrize("fields", [{}, {"limit": "x"}, {"limit": "-1"}, {"limit": "9" * 9000}])
 def test_a_limit_that_is_none(fields: dict[str, str]) -> None:
     assert set_limit(root(), "render", **fields).status_code == 400
-    assert limit_of("render") is None
+    assert locks["default"].limits() == []
 
 
-def test_who_may_set_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert set_limit(staff(VIEW), "render", limit="1").status_code == 403
-    assert limit_of("render") is None
-
+def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise LockUnavailable("redis://ada:secret@h is not available", name="render")
 

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, semaphore
+from django_redis_lock import Lock, LockGroup, lock_many, semaphore
 from tests.contracts.callers import CallerContract
 from tests.contracts.capabilities import LACKS
 from tests.contracts.handles import HandleContract
-from tests.contracts.locks import LockContract
-from tests.contracts.records import RecordContract
+from tests.contracts.locks import LayoutContract, LockContract
 from tests.contracts.sharing import SharingContract
-from tests.contracts.waiting import WaitingContract
 
 
 @pytest.mark.usefixtures("server")
@@ -30,22 +28,22 @@ class TestLocMem(LockContract, SharingContract):
 
 
 @pytest.mark.usefixtures("server")
-class TestPermit(CallerContract, HandleContract, WaitingContract, RecordContract):
-    """The permit of a semaphore that has one, which is held as a lock is."""
+class TestPermits(LayoutContract):
+    """A semaphore of one keeps all that a lock promises."""
 
     using = "default"
 
     def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
         return semaphore(name, 1, *args, using=self.using, **kwargs)
 
+    def group(self, names: list[str]) -> LockGroup:
+        return lock_many(names, limit=1, using=self.using)
 
-class TestReader(CallerContract, HandleContract):
-    """A lock that is shared, though nobody else is there."""
+
+class TestLocMemPermits(TestPermits):
+    """The same in the process's memory."""
 
     using = "locmem"
-
-    def lock(self, name: str, *args: Any, **kwargs: Any) -> Lock:
-        return super().lock(name, *args, shared=True, **kwargs)
 
 
 class TestDummy(CallerContract, HandleContract):

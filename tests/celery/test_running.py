@@ -258,16 +258,6 @@ def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(
     message.ensure_held()
 
 
-def test_duplicate_gets_the_permit_that_comes_free(consumer: Consumer, turns: list[float]) -> None:
-    """Whoever had it; all of them are waited for at once."""
-    task = consumer.task(body, on_conflict="wait", concurrency=2, blocking_timeout=LONG)
-    long, short = held(task, "long"), held(task, "short")
-    consumer.when["waiting"] = short.release
-    assert consumer.deliver(consumer.send(task)) == "ran"
-    assert len(turns) == 1
-    long.ensure_held()
-
-
 def test_lock_is_released_between_two_questions(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

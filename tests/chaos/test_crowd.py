@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,56 +16,40 @@ def test_crowd_on_a_semaphore(own_server: EmbeddedServer, tmp_path: Path) -> Non
     run(own_server.url(), tmp_path, 4.0, 1, 64, 5)
     verdict = check(read(tmp_path), 5)
     assert verdict.violations == []
-    assert verdict.faults.keys() == {*FAULTS}
+    assert verdict.faults.keys() == FAULTS.keys()
     assert verdict.figures["served in the calm"] == 64
 
 
-def history(*extra: dict[str, Any]) -> list[Event]:
-    """Return the history of two permits that two processes hold in turn all the time."""
+def hold(process: int, at: float, fence: int) -> list[Event]:
+    own = {"process": process, "handle": f"{process}.{fence}"}
+    confirmed = {"kind": "confirmed", "at": at + 0.03, "since": at + 0.025, **own}
+    return [{"kind": "acquired", "at": at, "fence": fence, **own}, confirmed]
+
+
+LEFT = {"kind": "left", "at": 13.0, "process": 0, "keys": ["lock:crowd"]}
+FAILED = {"kind": "failed", "at": 13.0, "process": 1, "trace": "KeyError"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "idle", "rules"),
+    [
+        ([], [], set()),
+        (hold(3, 10.062, 7), [], {"too many"}),
+        (hold(3, 10.062, 1001), [], {"too many", "fence given twice"}),
+        ([], range(12, 40), {"left behind"}),
+        ([LEFT, FAILED], [], {"left", "failed"}),
+    ],
+)
+def test_what_breaks_a_history(extra: list[Event], idle: list[int], rules: set[str]) -> None:
+    """Of two permits that two processes hold in turn all the time."""
     events: list[Event] = [
         {"kind": "calm", "at": 10.0, "process": 0},
         {"kind": "stopped", "at": 10.0 + CALM, "process": 0},
+        *extra,
     ]
     for process in (1, 2):
         for number in range(50):
-            at, handle = 9.9 + process / 100 + number * 0.05, f"{process}.{number}"
-            own = {"process": process, "handle": handle}
-            fence = process * 1000 + number
-            events.append({"kind": "acquired", "at": at, "fence": fence, **own})
-            events.append({"kind": "confirmed", "at": at + 0.03, "since": at + 0.025, **own})
-            events.append({"kind": "released", "at": at + 0.04, **own})
-    return [*events, *extra]
-
-
-def rules(events: list[Event]) -> set[str]:
-    return {violation.rule for violation in check(events, 2).violations}
-
-
-def test_nothing_is_found_in_a_good_history() -> None:
-    assert rules(history()) == set()
-
-
-@pytest.mark.parametrize("fence", [1001, 7])
-def test_one_more_than_may_hold_a_permit(fence: int) -> None:
-    """Which it was told at a moment at which both others were."""
-    third = {"process": 3, "handle": "3.1"}
-    found = rules(
-        history(
-            {"kind": "acquired", "at": 10.062, "fence": fence, **third},
-            {"kind": "confirmed", "at": 10.2, "since": 10.1, **third},
-        )
-    )
-    assert found == {"too many"} | ({"fence given twice"} if fence == 1001 else set())
-
-
-def test_permits_that_nobody_gets() -> None:
-    """They lie idle, though everybody asks all the time."""
-    dropped = {f"{process}.{number}" for process in (1, 2) for number in range(12, 40)}
-    idle = [event for event in history() if event.get("handle") not in dropped]
-    assert rules(idle) == {"left behind"}
-
-
-def test_failures_and_leftovers() -> None:
-    left = {"kind": "left", "at": 13.0, "process": 0, "keys": ["lock:crowd"]}
-    failed = {"kind": "failed", "at": 13.0, "process": 1, "trace": "KeyError"}
-    assert rules(history(left, failed)) == {"left", "failed"}
+            if number not in idle:
+                at = 9.9 + process / 100 + number * 0.05
+                events += hold(process, at, process * 1000 + number)
+    assert {violation.rule for violation in check(events, 2).violations} == rules

@@ -18,7 +18,7 @@ from django.db.models import F
 from django.db.transaction import atomic
 from django.test.utils import CaptureQueriesContext
 
-from django_redis_lock import lock, locks, semaphore
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
 from django_redis_lock.fencing import FencedManager, FencedQuerySet
 from tests.apps.fenced_models import TABLES, Branch, Offer, Product, SoftProduct
@@ -74,15 +74,6 @@ class FencingContract:
             assert Product.objects.fenced(held.fence).update(stock=1) == 1
             assert Product.objects.fenced(held).update(stock=2, fence=0) == 1
             assert (self.row().stock, self.row().fence) == (2, held.fence)
-
-    def test_permits_of_a_semaphore(self, name: str) -> None:
-        """The later permit goes before the earlier one, though both are held."""
-        with semaphore(name, 2) as first, semaphore(name, 2) as second:
-            assert Product.objects.fenced(first).update(stock=9) == 1
-            assert Product.objects.fenced(second).update(stock=8) == 1
-            with pytest.raises(StaleFence):
-                Product.objects.fenced(first).update(stock=7)
-            assert (self.row().stock, self.row().fence) == (8, second.fence)
 
     def test_stale_update(self, name: str) -> None:
         """A write with a lower fence than the stored one changes nothing and raises."""

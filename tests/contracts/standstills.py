@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, lock_many, locks
+from django_redis_lock import Lock, locks
 from django_redis_lock.exceptions import LockError
 from tests.contracts.base import Contract, needs
 from tests.tools import Background, eventually, waiters
@@ -30,7 +30,7 @@ def _call(one: Contract, name: str) -> None:
 
 
 def _enter_several(one: Contract, name: str) -> None:
-    with lock_many([f"{name}!", name], using=one.using):
+    with one.group([f"{name}!", name]):
         pass
 
 
@@ -44,7 +44,7 @@ async def _aenter(one: Contract, name: str) -> None:
 
 
 async def _aenter_several(one: Contract, name: str) -> None:
-    async with lock_many([f"{name}!", name], using=one.using):
+    async with one.group([f"{name}!", name]):
         pass
 
 
@@ -75,7 +75,7 @@ class StandstillContract(Contract):
 
     def test_several_locks_that_are_held_here(self, name: str) -> None:
         """What holds a lock of a group waits for itself as well."""
-        with lock_many([name, f"{name}!"], using=self.using):
+        with self.group([name, f"{name}!"]):
             with pytest.raises(LockError, match=FOREVER.format("thread")):
                 self.lock(f"{name}!").acquire()
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import unittest
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -230,16 +231,17 @@ class TransactionContract:
             held.ensure_held()
         assert held.acquire(blocking=False)
 
-    def test_same_lock_again_in_one_transaction(self, name: str) -> None:
+    @pytest.mark.parametrize("make", [lock, partial(semaphore, limit=1)], ids=["lock", "permit"])
+    def test_same_lock_again_in_one_transaction(self, name: str, make: Any) -> None:
         """A lock released in this transaction can be acquired again in it, by any handle."""
-        one, fences = lock(name), []
+        one, fences = make(name), []
 
-        @lock(name, timeout=7)
+        @make(name, timeout=7)
         def decorated() -> None:
             fences.append(locks["default"].holder(name).fence)
 
         with atomic("first"):
-            for held in (one, one, lock(name, timeout=5), lock(name, reentrant=True)):
+            for held in (one, one, make(name, timeout=5), make(name, reentrant=True)):
                 with held:
                     fences.append(held.fence)
                     held.ensure_held()
@@ -250,19 +252,6 @@ class TransactionContract:
                 assert one.remaining > 20
         assert fences == sorted(set(fences))
         assert not is_held(name)
-
-    def test_permit_is_given_back_with_the_transaction(self, name: str) -> None:
-        """And can be had again in it, as a lock can."""
-        with atomic("first"):
-            with semaphore(name, 1) as permit:
-                fence = permit.fence
-                sell()
-            waiter = Background(semaphore(name, 1).acquire)
-            eventually(lambda: waiters(name) == 1)
-            with semaphore(name, 1) as again:
-                assert again.fence > fence
-            assert waiters(name) == 1
-        assert waiter.outcome() is True
 
     def test_upgrade_in_a_transaction_is_refused(self, name: str) -> None:
         """Who has shared a lock in it still does; the error says why it can't be had alone."""

@@ -13,7 +13,7 @@ from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, counted, eventually, permits
+from tests.tools import counted, let_go, permits, queue
 from tests.tools.console import Done, command, held, read
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
@@ -25,35 +25,18 @@ def _one(server: EmbeddedServer, settings: Any) -> None:
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
 
 
-def queue(name: str, *waiting: Any) -> list[Background]:
-    """Let handles wait in this order."""
-    threads = []
-    for number, handle in enumerate(waiting, start=1):
-        threads.append(Background(lambda handle=handle: handle.acquire(blocking_timeout=20)))
-        eventually(lambda number=number: len(locks["default"].waiting(name)) == number)
-    return threads
-
-
-def let_go(name: str, threads: list[Background]) -> None:
-    """Release all holders until each waiter has had its turn."""
-    locks["default"].set_limit(name, None)
-    while any(thread.is_alive() for thread in threads):
-        for holder in list(locks["default"].holders(name)):
-            locks["default"].force_release(name, holder.token_id)
-    assert all(thread.outcome() for thread in threads)
-
-
 # list and show
 
 
 def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
     taken = permits("render", 3)
     held("alone")
-    for _ in range(2):
+    for number in (1, 2):
         assert lock("read", timeout=60, shared=True).acquire(blocking=False)
+        assert f"shared      {number} holder" in command("show", "read").out
+    assert "shared" not in command("show", "read").out.split("HOLDER")[1]
     done = command("list", "--sort", "name")
     assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
-    assert "SHARED" not in command("list", "alone").out
     end = done.lines[0].index("SHARED") + len("SHARED")
     shared = [row[end - 9 : end].strip() for row in done.lines[1:]]
     assert shared == ["-", *["2 holders"] * 2, *["3 of 5"] * 3]
@@ -65,12 +48,14 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert row["pid"] == os.getpid()
     (alone,) = read(command("list", "alone", "--format", "json"), "locks")
     assert (alone["shared"], alone["limit"], alone["holders"]) == (False, None, 1)
+    for what in ("list", "show"):
+        assert "shared" not in command(what, "alone").out.lower()
 
 
 def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
     locks["default"].set_limit("idle", 3)
     locks["default"].set_limit("render", 0, by="ada")
-    waiting = queue("render", semaphore("render", 2, timeout=60))
+    waiting = queue(semaphore("render", 2, timeout=60))
     done = command("list")
     paused, idle, none = done.err.splitlines()
     assert paused.startswith("'render' is paused: limit 0, set by ada at 20")
@@ -127,19 +112,18 @@ def test_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
-    permits("render", 2, limit=2)
+    permits("render", 1, limit=2)
+    assert "shared      1 of 2" in command("show", "render").out
+    permits("render", 1, limit=2)
     locks["default"].set_limit("render", 1, by="ada")
-    waiting = queue(
-        "render",
-        semaphore("render", 2, timeout=60),
-        lock("render", timeout=60),
-        lock("render", timeout=60, shared=True),
-    )
+    kinds = semaphore("render", 2), lock("render"), lock("render", shared=True)
+    waiting = queue(*kinds)
     done = command("show", "render")
     assert done.code == 0
     assert "limit       1, set by ada at 20" in done.out
     assert "shared      2 of 1" in done.out
     assert "waiters     3" in done.out
+    assert "METADATA" not in done.out
     rows = [line for line in done.lines if line.startswith(("1  ", "2  ", "3  "))]
     assert [row.split("  ")[-2].strip() for row in rows] == ["one of 2", "-", "shared"]
     (known,) = read(command("show", "render", "--format", "json"), "locks")
@@ -151,7 +135,6 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     assert [item["shared"] for item in known["waiting"]] == [True, False, True]
     assert [item["limit"] for item in known["waiting"]] == [2, None, None]
     assert (known["limit"]["limit"], known["limit"]["by"]) == (1, "ada")
-    assert "METADATA" not in done.out
     let_go("render", waiting)
 
 
@@ -166,23 +149,12 @@ def test_show_of_a_semaphore_that_is_paused() -> None:
     locks["default"].set_limit("render", 0, by="ada")
     done = command("show", "render")
     assert (done.code, "limit       0, set by ada" in done.out) == (3, True)
-    waiting = queue("render", semaphore("render", 2, timeout=60))
+    waiting = queue(semaphore("render", 2, timeout=60))
     done = command("show", "render")
-    assert (done.code, "Not held." in done.out) == (0, True)
-    assert "limit       0, set by ada" in done.out
-    assert "one of 2" in done.out
+    assert done.code == 0
+    for words in ("Not held.", "limit       0, set by ada", "one of 2"):
+        assert words in done.out
     let_go("render", waiting)
-
-
-def test_show_of_one_permit_and_of_readers() -> None:
-    permits("render", 1)
-    assert "shared      1 of 5" in command("show", "render").out
-    for number in (1, 2):
-        assert lock("read", timeout=60, shared=True).acquire(blocking=False)
-        assert f"shared      {number} holder" in command("show", "read").out
-    assert "shared" not in command("show", "read").out.split("HOLDER")[1]
-    held("alone")
-    assert "shared" not in command("show", "alone").out
 
 
 # release
@@ -190,23 +162,27 @@ def test_show_of_one_permit_and_of_readers() -> None:
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]) -> None:
-    taken = permits("render", 2)
+    taken = permits("render", 2, limit=2)
+    (waiting,) = queue(semaphore("render", 2, timeout=60))
+    (waiter,) = locks["default"].waiting("render")
     done = command("release", "render", "--noinput", *more)
     assert done.code == 2
     assert "Lock 'render' has 2 holders: give the --token-id of the one to release." in done.err
     refused = command("release", "render", "--noinput", *more, "--format", "json")
     shown = json.loads(refused.out)["locks"]
+    assert [one["fence"] for one in shown] == [permit.fence for permit in taken]
     assert all(one["token_id"] in done.out for one in shown)
-    for permit in taken:
-        permit.ensure_held()
-    first = next(one for one in shown if one["fence"] == taken[0].fence)
-    done = command("release", "render", "--token-id", first["token_id"], "--noinput")
-    assert (done.code, done.lines[-1]) == (0, "render: released")
+    assert all(permit.owned() for permit in taken)
+    done = command("release", "render", "--token-id", shown[0]["token_id"], "--noinput")
+    heir = f"{waiter.host}:{waiter.pid} ({waiter.thread})"
+    assert (done.code, done.lines[-1]) == (0, f"render: released, and handed off to {heir}")
     assert [permit.owned() for permit in taken] == [False, True]
     (event,) = read(command("history", "render", "--format", "json"), "events")
-    assert (event["event"], event["token_id"]) == ("force_released", first["token_id"])
-    assert (event["fence"], event["by"]) == (first["fence"], system_user())
-    assert command("release", "render", "--noinput").code == 0
+    assert (event["event"], event["token_id"]) == ("force_released", shown[0]["token_id"])
+    assert (event["fence"], event["by"]) == (shown[0]["fence"], system_user())
+    assert waiting.outcome()
+    taken[1].release()
+    assert command("release", "render", "--noinput").lines[-1] == "render: released"
 
 
 def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
@@ -214,16 +190,6 @@ def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
     done = command("release", "--pattern", "rend*", "--noinput")
     assert (done.code, done.lines[-3:]) == (0, ["render: released"] * 3)
     assert not any(permit.owned() for permit in taken)
-
-
-def test_release_of_a_permit_tells_who_got_it() -> None:
-    permits("render", 2, limit=2)
-    waiting = queue("render", semaphore("render", 2, timeout=60))
-    (waiter,) = locks["default"].waiting("render")
-    older = locks["default"].holder("render")
-    done = command("release", "render", "--token-id", older.token_id, "--noinput")
-    assert f"released, and handed off to {waiter.host}:{waiter.pid} ({waiter.thread})" in done.out
-    assert waiting[0].outcome()
 
 
 # limit
@@ -255,9 +221,9 @@ def test_limits_are_set_listed_and_cleared() -> None:
 
 def test_a_limit_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
     permits("render", 1, limit=1)
-    waiting = queue("render", semaphore("render", 1, timeout=60))
+    (waiting,) = queue(semaphore("render", 1, timeout=60))
     command("limit", "render", "2", "--by", "a\nda")
-    assert waiting[0].outcome()
+    assert waiting.outcome()
     assert "The limit of 'render' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_redis_lock.backends import locmem
@@ -81,7 +81,6 @@ def _server(
     delay: float = promises.DELAY,
     tells_the_dead: bool = False,
     loops: bool = False,
-    shares: bool = False,
 ) -> Callable[[World], Sequence[Promise]]:
     def prepare(world: World) -> Sequence[Promise]:
         site = world.site(Site)
@@ -95,7 +94,7 @@ def _server(
 
         world.backend = backend
         world.view = view = views.ServerView(site)
-        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay, shares=shares)
+        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay)
         return _promises_of_queues(world, view, wait_in_vain, tells_the_dead=tells_the_dead)
 
     return prepare
@@ -116,8 +115,7 @@ def _cluster(world: World) -> Sequence[Promise]:
     world.view = view = views.ClusterView(slots)
     world.slot_of = view.slot_of
     world.has_slots = True
-    wait_in_vain = promises.NoWaitInVain(world, view, shares=True)
-    return _promises_of_queues(world, view, wait_in_vain)
+    return _promises_of_queues(world, view, promises.NoWaitInVain(world, view))
 
 
 def _promises_of_queues(
@@ -207,15 +205,13 @@ def _memory(world: World) -> Sequence[Promise]:
         promises.RisingFences(world),
         promises.BackedBelief(world, view),
         promises.FirstComeFirstServed(world, view),
-        promises.NoWaitInVain(world, view, shares=True),
+        promises.NoWaitInVain(world, view),
         promises.PromptAnswers(world),
         promises.NothingLeft(world, view),
     )
 
 
 _SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
-_SHARED = Habits(many=True, modes=MODES)
-_LIMITS = [faults.change_limit] * 3
 _QUORUM = (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections, faults.forget_the_last_fence)
 LAYOUTS = {
     layout.name: layout
@@ -260,49 +256,22 @@ LAYOUTS = {
             Habits(leases=(5.0, 0.5, 1.0, 30.0)),
         ),
         Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),
-        Layout(
-            "shared",
-            _server("queue", tells_the_dead=True, shares=True),
-            (*_SINGLE, *_LIMITS),
-            _SHARED,
-            ("x", "y"),
-            processes=3,
-        ),
-        Layout(
-            "shared-blpop",
-            _server("blpop", shares=True),
-            (*_SINGLE, *_LIMITS),
-            _SHARED,
-            processes=3,
-        ),
-        Layout(
-            "shared-poll",
-            _server("poll", free=POLLED, shares=True),
-            (*PROCESS_FAULTS, *SERVER_FAULTS, *_LIMITS),
-            _SHARED,
-            processes=3,
-        ),
-        Layout(
-            "shared-mixed",
-            _server("queue", free=POLLED, delay=2 * promises.DELAY, loops=True, shares=True),
-            (*_SINGLE, *_LIMITS),
-            Habits(schemes=("queue", "blpop", "poll"), modes=MODES),
-            processes=3,
-        ),
-        Layout(
-            "shared-cluster",
-            _cluster,
-            (*_SINGLE, *_LIMITS, faults.move_slot),
-            _SHARED,
-            ("x", "y"),
-            processes=3,
-        ),
-        Layout(
-            "shared-locmem",
-            _memory,
-            (faults.interrupt, faults.break_lock, *_LIMITS),
-            _SHARED,
-            processes=1,
-        ),
     )
 }
+
+
+def _shared(layout: Layout, name: str) -> Layout:
+    """Return a layout in which locks are shared, and operators set limits."""
+    known, more = layout.faults[: len(_SINGLE)], layout.faults[len(_SINGLE) :]
+    return replace(
+        layout,
+        name=name,
+        faults=(*known, *[faults.change_limit] * 3, *more),
+        habits=replace(layout.habits, many=len(layout.habits.schemes) == 1, modes=MODES),
+        processes=1 if layout.processes == 1 else 3,
+    )
+
+
+LAYOUTS["shared"] = _shared(LAYOUTS["queue"], "shared")
+for _plain in ("blpop", "poll", "mixed", "cluster", "locmem"):
+    LAYOUTS[f"shared-{_plain}"] = _shared(LAYOUTS[_plain], f"shared-{_plain}")

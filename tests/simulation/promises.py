@@ -214,10 +214,8 @@ class FirstComeFirstServed(Promise):
 
     def stepped(self) -> None:
         for name in self.world.names:
-            holds, queue = (
-                {hold.token: hold for hold in self._view.holds(name)},
-                self._view.queue(name),
-            )
+            holds = {hold.token: hold for hold in self._view.holds(name)}
+            queue = self._view.queue(name)
             if name not in self._before:
                 self._note(queue)
             former, line = self._before.setdefault(name, (holds, queue))
@@ -327,17 +325,10 @@ class NoWaitInVain(Promise):
     """
 
     def __init__(
-        self,
-        world: World,
-        view: View,
-        *,
-        free: float = FREE,
-        delay: float = DELAY,
-        shares: bool = False,
+        self, world: World, view: View, *, free: float = FREE, delay: float = DELAY
     ) -> None:
         super().__init__(world)
         self._view = view
-        self._shares = shares  # whether who is first in line keeps those behind it from a lock
         self._free = free
         self._delay = delay
         self._since: dict[str, tuple[str, float, set[Attempt]]] = {}
@@ -356,10 +347,8 @@ class NoWaitInVain(Promise):
             allowed += blocked
             state += " behind others" if blocked else ""
             before, since, former = self._since.get(name, ("", now, set()))
-            tokens = [hold.token for hold in self._view.holds(name)]
-            holders = {
-                self.ledger.by_token[each] for each in tokens if each in self.ledger.by_token
-            }
+            tokens = {hold.token for hold in self._view.holds(name)} & self.ledger.by_token.keys()
+            holders = {self.ledger.by_token[token] for token in tokens}
             if state != before or any(map(self._gave_back, former - holders)):
                 since = now
             self._since[name] = state, since, holders
@@ -376,11 +365,9 @@ class NoWaitInVain(Promise):
         They are before it in a line that they share, and their processes do not run. Or they are
         there again, though they have left, and nothing tells when that ends.
         """
-        queue = self._view.queue(name) if self._shares else []
-        back = (
-            self.world.stale or self.world.late or any(item.late for item in self.world.processes)
-        )
-        blocked = math.inf if back else BLOCKED
+        queue = self._view.queue(name)
+        late = self.world.late or any(process.late for process in self.world.processes)
+        blocked = math.inf if late or self.world.stale else BLOCKED
         for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
             if attempt is not None and attempt.name == name and attempt.waits():

@@ -28,7 +28,7 @@ from django_redis_lock.testing import (
     unavailable,
 )
 from tests.settings import LOCKS, REDIS
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, queue, waiters
 
 
 @pytest.fixture(params=["memory", "settings"], autouse=True)
@@ -91,13 +91,9 @@ def test_another_holder_shares(name: str) -> None:
         assert not semaphore(name, 5, blocking=False).acquire()
         assert not lock(name, shared=True, blocking=False).acquire()
     assert free(name)
-
-
-def test_another_holder_hands_its_permit_on(name: str) -> None:
     with held_by_another(name, limit=1):
-        waiter = Background(semaphore(name, 1).acquire)
-        eventually(lambda: waiters(name))
-    assert waiter.outcome()
+        (waiting,) = queue(semaphore(name, 1))
+    assert waiting.outcome()
 
 
 def test_nobody_is_excluded_by_dummy(name: str) -> None:

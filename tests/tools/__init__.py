@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -143,6 +144,26 @@ class Background(threading.Thread):
         if self._error is not None:
             raise self._error
         return self._result
+
+
+def queue(*handles: Any) -> list[Background]:
+    """Let handles wait, one behind the other and behind those that do already."""
+    started = []
+    for handle in handles:
+        waiting = partial(handle.backend.waiting, handle.name)
+        ahead, new = len(waiting()), Background(partial(handle.acquire, blocking_timeout=PATIENCE))
+        eventually(lambda: len(waiting()) > ahead or not new.is_alive(), "it waits")  # noqa: B023
+        started.append(new)
+    return started
+
+
+def let_go(name: str, started: list[Background]) -> None:
+    """Clear the limit of a lock, and release it until each waiter has had its turn."""
+    locks["default"].set_limit(name, None)
+    while any(each.is_alive() for each in started):
+        for holder in list(locks["default"].holders_of([name])):
+            locks["default"].force_release(name, holder.token_id)
+    assert all(each.outcome() for each in started)
 
 
 UNMEASURED = {"COVERAGE_PROCESS_CONFIG": ""}

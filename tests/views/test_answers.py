@@ -64,8 +64,8 @@ def test_requests_that_run_together(options: dict[str, Any], beside: list[int]) 
     async def aanswer(request: Any) -> HttpResponse:
         return answer(request)
 
-    view = locked("view", blocking=False, **options)(answer)
-    aview = locked("view", blocking=False, **options)(aanswer)
+    take = locked("view", blocking=False, **options)
+    view, aview = take(answer), take(aanswer)
 
     def statuses() -> set[int]:
         request = RequestFactory().get("/")

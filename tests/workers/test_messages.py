@@ -33,16 +33,11 @@ from tests.workers.conftest import (
     waiting,
 )
 
-both_scopes = pytest.mark.parametrize(
-    "task",
-    [tasks.queued, tasks.whole, tasks.whole_several],
-    ids=["queue", "whole", "whole, several"],
-)
+both_scopes = pytest.mark.parametrize("task", [tasks.queued, tasks.whole], ids=["queue", "whole"])
 
 
 def place_of(task: Any, what: str) -> str:
-    whole = task in (tasks.whole, tasks.whole_several)
-    return what if whole else f"{what}~~queued:{task.name}"
+    return what if task is tasks.whole else f"{what}~~queued:{task.name}"
 
 
 def runs_anew(client: redis.Redis, task: Any, what: str, dropped: Any) -> None:
@@ -59,17 +54,10 @@ def runs_anew(client: redis.Redis, task: Any, what: str, dropped: Any) -> None:
 # Messages that are delivered twice.
 
 
-both_numbers = pytest.mark.parametrize(
-    "task", [tasks.late, tasks.late_several], ids=["one", "several"]
-)
-"""A second delivery does not run beside the first, also where it could as another instance."""
-
-
-@both_numbers
 def test_message_delivered_twice_is_dropped_when_the_first_succeeds(
-    client: redis.Redis, worker: Worker, name: str, task: Any
+    client: redis.Redis, worker: Worker, name: str
 ) -> None:
-    result = task.delay(name)
+    result = tasks.late.delay(name)
     started(client, name)
     for _ in range(2):
         deliver_again(worker, result)
@@ -80,13 +68,12 @@ def test_message_delivered_twice_is_dropped_when_the_first_succeeds(
     free(name)
 
 
-@both_numbers
 @pytest.mark.parametrize("waits", [1, 2])
 def test_message_delivered_twice_runs_when_the_first_dies(
-    client: redis.Redis, worker: Worker, name: str, waits: int, task: Any
+    client: redis.Redis, worker: Worker, name: str, waits: int
 ) -> None:
     """A delivery that waits for a run that dies, once or again and again, carries the task out."""
-    result = task.delay(name)
+    result = tasks.late.delay(name)
     pid = started(client, name)
     deliver_again(worker, result)
     if waits == 2:  # in between it lets other tasks run

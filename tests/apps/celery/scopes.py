@@ -170,10 +170,6 @@ returning = define(
 quick = define(QUEUE_AND_RUN, "quick", be_quick)
 lasting = define(RUN, "lasting", be_quick, at_least_for=1.0)
 several = {number: define(RUN, f"several-{number}", crowd, concurrency=number) for number in (2, 3)}
-crowding = {
-    number: define(RUN, f"crowding-{number}", crowd, concurrency=number, on_conflict="wait")
-    for number in (2, 3)
-}
 closed = {
     (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
     for scope in SCOPES

@@ -21,7 +21,7 @@ from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
-from tests.tools import Background, counted, eventually, waiters
+from tests.tools import Background, counted, eventually, queue, waiters
 from tests.tools.docs import acl_rule
 
 GROUPS = {"GROUPS": {"product:*": "product", "import:*": "import"}}
@@ -119,21 +119,16 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
         assert [value("limit", group=each) for each in ("product", "import")] == [9, 0]
         locks["default"].set_limit("product:1", 3)
         locks["default"].set_limit("report", 0)
-        waiting = [
-            Background(partial(semaphore(each, 1, timeout=60).acquire, blocking_timeout=20))
-            for each in ("product:1", "product:1", "report")
-        ]
-        eventually(lambda: len(locks["default"].waiting("report")) == 1)
-        eventually(lambda: len(locks["default"].waiting("product:1")) == 2)
+        names = ("report", "product:1")
+        waiting = [queue(semaphore(each, 1), semaphore(each, 1)) for each in names]
         gauges.forget_readings()
         assert value("limit", group="product") == 3 + 4
         assert value("waiting", group="product") == 2
-        assert value("waiting", group="other") == 1, "for a semaphore that is paused"
+        assert value("waiting", group="other") == 2, "for a semaphore that is paused"
         assert value("oldest_wait_seconds", group="other") > 0
-        for name in ("product:1", "report"):
+        for name, started in zip(names, waiting, strict=True):
             locks["default"].set_limit(name, 10)
-        for each in waiting:
-            assert each.outcome()
+            assert all(each.outcome() for each in started)
 
 
 def test_a_user_who_may_not_read_limits_has_the_other_gauges(

@@ -8,7 +8,15 @@ from typing import Any
 
 import redis
 
-from django_redis_lock.transport.packing import ACQUIRE, RELEASE, RENEW, Script
+from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.transport.packing import (
+    ACQUIRE,
+    FORCE_RELEASE,
+    RELEASE,
+    RENEW,
+    TAKE_OVER,
+    Script,
+)
 
 RECORD = '{"host":"here"}'
 CHANNEL = "process-1"
@@ -42,6 +50,17 @@ class Keys:
     def renew(self, token: str, lease: int | str) -> Any:
         own = [self.lock, self.queue, self.permits]
         return self.call(RENEW, [self.index, *own], self.name, token, lease)
+
+    def take_over(self, token: str, former: str, lease: int = LEASE, record: str = RECORD) -> Any:
+        digest = token_id(former.encode())
+        return self.call(TAKE_OVER, self.all, token, lease, record, self.name, digest)
+
+    def force(
+        self, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
+    ) -> Any:
+        digest, entry = token_id(token.encode()), ("event", "forced", "why", why)
+        arguments = (self.name, digest, most, int(sent_before), *entry)
+        return self.call(FORCE_RELEASE, [*self.all, f"{self.name}:audit"], *arguments)
 
     def now(self) -> int:
         """Return the server's clock in ms."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from django_redis_lock.protocol.lease import token_id
-from django_redis_lock.transport.packing import CLAIM, FORCE_RELEASE, RENEW, TAKE_OVER
+from django_redis_lock.transport.packing import CLAIM, RENEW
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
 
 # Claiming without waiting for the answer.
@@ -136,43 +133,30 @@ def test_a_release_of_what_was_not_claimed(keys: Keys, claimed: bool) -> None:
 # Operators.
 
 
-def force(
-    keys: Keys, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
-) -> Any:
-    digest, entry = token_id(token.encode()), ("event", "forced", "why", why)
-    arguments = (keys.name, digest, most, int(sent_before), *entry)
-    return keys.call(FORCE_RELEASE, [*keys.all, f"{keys.name}:audit"], *arguments)
-
-
 @pytest.mark.parametrize("held", [True, False])
 def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
     """An earlier sending may have released the lock, which its entry tells."""
     if held:
         keys.hold("two")
-    assert force(keys, "one") is None
-    assert force(keys, "one", sent_before=True) is None
+    assert keys.force("one") is None
+    assert keys.force("one", sent_before=True) is None
     keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "other"})
-    assert force(keys, "one", sent_before=True) is None
+    assert keys.force("one", sent_before=True) is None
     keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "stuck"})
     for _ in range(999):
         keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
-    assert force(keys, "one") is None
-    assert force(keys, "one", sent_before=True) == 1
+    assert keys.force("one") is None
+    assert keys.force("one", sent_before=True) == 1
     keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
-    assert force(keys, "one", sent_before=True) is None
+    assert keys.force("one", sent_before=True) is None
     assert keys.holder == ("two" if held else None)
 
 
 def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
     """The answer says so."""
     keys.acquire("one")
-    assert force(keys, "one", most=-1) == 2
+    assert keys.force("one", most=-1) == 2
     assert keys.holder is None
-
-
-def take_over(keys: Keys, token: str, former: str, lease: int = LEASE) -> Any:
-    digest = token_id(former.encode())
-    return keys.call(TAKE_OVER, keys.all, token, lease, RECORD, keys.name, digest)
 
 
 def test_taking_over(keys: Keys) -> None:
@@ -180,14 +164,14 @@ def test_taking_over(keys: Keys) -> None:
     keys.acquire("one")
     keys.wait((CHANNEL, "three"))
     with listening(keys.client, CHANNEL) as messages:
-        fence = take_over(keys, "two", "one")
+        fence = keys.take_over("two", "one")
         assert messages() == []
         assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
-        assert take_over(keys, "two", "one", 900) > fence
+        assert keys.take_over("two", "one", 900) > fence
         assert messages() == [(CHANNEL, f"look {keys.name}")]
         assert 0 < keys.client.pttl(keys.lock) <= 900
         assert keys.end() <= keys.now() + 900
         keys.hold("four", 400)
-        assert take_over(keys, "five", "four", 900)
+        assert keys.take_over("five", "four", 900)
         assert messages() == []
     assert keys.waiting() == ["three"]

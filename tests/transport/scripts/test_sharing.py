@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 import redis
 
-from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.transport.packing import (
     ACQUIRE,
     ACQUIRE_SHARED,
-    FORCE_RELEASE,
     INSPECT,
     RELEASE_SHARED,
     RENEW,
     SET_LIMIT,
-    TAKE_OVER,
 )
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
 
@@ -39,14 +36,6 @@ class Permits(Keys):
 
     def set_limit(self, limit: int | str) -> None:
         assert self.call(SET_LIMIT, self.all, self.name, limit, "ann") == 1
-
-    def take_over(self, token: str, former: str, asks: str, lease: int = LEASE) -> Any:
-        digest = token_id(former.encode())
-        return self.call(TAKE_OVER, self.all, token, lease, asks, self.name, digest)
-
-    def force(self, token: str) -> Any:
-        arguments = (self.name, token_id(token.encode()), 100, 0, "event", "forced")
-        return self.call(FORCE_RELEASE, [*self.all, f"{self.name}:audit"], *arguments)
 
     @property
     def holders(self) -> set[str]:
@@ -115,7 +104,7 @@ def test_a_permit_without_end_leaves_nothing(permits: Permits, how: str) -> None
     assert permits.end() == float("inf")
     assert permits.renew("endless", 0) == [-1]
     if how == "take_over":
-        assert permits.take_over("heir", "endless", record(2), 4_000)
+        assert permits.take_over("heir", "endless", 4_000, record(2))
     else:
         assert getattr(permits, how)("endless") == 1
     assert permits.client.pttl(permits.lock) <= 5_001
@@ -208,15 +197,15 @@ def test_a_permit_that_is_asked_for_again(permits: Permits) -> None:
 def test_a_downgrade_that_is_sent_again(permits: Permits) -> None:
     """The hold stays one, beside those who were let in meanwhile."""
     permits.acquire("one")
-    permits.wait(("@poll:5:1", "two"), record=record(None))
-    permits.wait(("@poll:5:1", "three"))
-    first = permits.take_over("one", "one", record(None))
+    permits.wait(("@poll:5000:1", "two"), record=record(None))
+    permits.wait(("@poll:5000:1", "three"))
+    first = permits.take_over("one", "one", record=record(None))
     assert permits.holders == {"one", "two"}
-    assert permits.take_over("one", "one", record(None)) > first
+    assert permits.take_over("one", "one", record=record(None)) > first
     assert permits.holders == {"one", "two"}
     assert permits.waiting() == ["three"]
-    assert permits.take_over("one", "one", RECORD) is None
-    assert permits.take_over("four", "two", RECORD) is None
+    assert permits.take_over("one", "one", record=RECORD) is None
+    assert permits.take_over("four", "two", record=RECORD) is None
 
 
 def test_a_waiter_that_is_in_the_queue_twice(permits: Permits) -> None:
@@ -283,34 +272,24 @@ def test_a_paused_queue_keeps_its_order(permits: Permits) -> None:
     assert permits.client.exists(permits.limits) == 0
 
 
-def test_silent_processes_are_passed_over(permits: Permits) -> None:
-    """Whoever is awake behind them gets in, as many as fit; a writer who is awake stops that."""
-    now = permits.now()
-    permits.client.zadd(permits.heard, {"silent": -now + 3_000, "gone": -now + 5_500})
-    permits.share("one", limit=4)
-    permits.wait(("silent", "writer"))
-    permits.wait(("silent", "a"), ("@poll:5:1", "b"), ("gone", "c"), record=record(4))
-    permits.wait(("silent", "d"), ("@poll:5:1", "e"), record=record(4))
-    permits.wait(("@poll:5:1", "awake"))
-    permits.wait(("@poll:5:1", "f"), record=record(4))
-    permits.set_limit("")
-    assert permits.holders == {"one", "b", "e"}
-    assert permits.waiting() == ["writer", "a", "d", "awake", "f"]
-
-
 def test_permits_that_were_not_claimed_go_on(permits: Permits) -> None:
-    """Their waiters return to the head of the queue in order, and those behind them get in."""
+    """Their waiters return to the head of the queue in order, and those who are awake get in.
+
+    Who was silent for too long is dropped, and keeps nobody out. Who was not heard lately waits on.
+    """
+    now = permits.now()
     permits.share("one", limit=3)
     for number, token in enumerate(("two", "three")):
         permits.unclaimed(token, due=number - 100, channel=f"@poll:5:{number}", limit=3)
-    permits.wait((CHANNEL, "four"), ("@poll:5:9", "five"), record=record(3))
-    permits.client.zadd(permits.heard, {CHANNEL: permits.now(), "@poll:5:9": permits.now()})
+    permits.wait(("gone", "writer"))
+    permits.wait((CHANNEL, "four"), ("@poll:5:8", "quiet"), ("@poll:5:9", "five"), record=record(3))
+    permits.client.zadd(permits.heard, {CHANNEL: now, "@poll:5:9": now, "gone": 5_500 - now})
     answer = permits.share("four", "0", limit=3, channel=CHANNEL)
     assert len(answer.split()) == 3
     assert permits.holders == {"one", "four", "five"}
-    assert permits.waiting() == ["two", "three"]
+    assert permits.waiting() == ["two", "three", "quiet"]
     silent = permits.client.zrange(permits.heard, "-inf", 0, byscore=True)
-    assert set(silent) == {"@poll:5:0", "@poll:5:1"}
+    assert set(silent) == {"@poll:5:0", "@poll:5:1", "@poll:5:8", "gone"}
     assert permits.renew("two", LEASE) == [-2]
 
 
@@ -321,10 +300,6 @@ def test_a_permit_is_given_back_unless_it_was_claimed(permits: Permits) -> None:
     permits.unclaimed("two", due=1000)
     assert permits.give_up("two", "", "1") == 1
     assert permits.holders == {"one"}
-    other = Permits(permits.client, f"{permits.name}-other")
-    other.hand_off("three", due=1000)
-    assert other.release("three", "", "1") == 1
-    assert other.give_up("three", "", "1") == 0
     permits.wait((CHANNEL, "writer"))
     entry = permits.client.lindex(permits.queue, 0)
     assert permits.release("writer", entry) == 0
@@ -379,7 +354,7 @@ def test_a_lock_of_another_program(permits: Permits) -> None:
     """``SET NX PX`` excludes those who share the lock, and is excluded by them."""
     assert permits.client.set(permits.lock, "foreign", nx=True, px=LEASE)
     assert permits.share("one", channel=CHANNEL).split()[3] == "4"
-    assert permits.take_over("two", "other", record(None)) is None
+    assert permits.take_over("two", "other", record=record(None)) is None
     permits.client.delete(permits.lock)
     assert permits.share("one", "0", channel=CHANNEL).split()[0].isdigit()
     assert not permits.client.set(permits.lock, "foreign", nx=True, px=LEASE)
