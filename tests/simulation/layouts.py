@@ -11,6 +11,7 @@ from django_redis_lock.backends.getset import CLAIM_KEPT, GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
+from django_redis_lock.protocol.calls import Call
 from tests.simulation import faults, promises, views
 from tests.simulation.actors import MODES, Actor, Habits
 from tests.simulation.clients import Client
@@ -196,8 +197,13 @@ def _times(world: World) -> Sequence[Promise]:
 
 
 def _memory(world: World) -> Sequence[Promise]:
+    class Noted(LocMemLockBackend):
+        def call(self, call: Call) -> Any:
+            world.note()
+            return super().call(call)
+
     locmem._stores.clear()
-    backend = LocMemLockBackend("default", {})
+    backend = Noted("default", {})
     world.backend = lambda process: backend
     world.view = view = views.MemoryView(backend)
     return (

@@ -482,6 +482,9 @@ class BoundedKeys(Promise):
 
     def stepped(self) -> None:
         back = max((site.stepped_back_ms for site in self.world.sites), default=0)
+        if self.world.has_slots:  # the ends of permits move with a slot to another clock
+            offsets = [site.offset for site in self.world.sites]
+            back = max(back, round(1000 * (max(offsets) - min(offsets))))
         for site in self.world.sites:
             server = site.server
             now = server.now_ms()

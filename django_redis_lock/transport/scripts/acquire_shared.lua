@@ -8,9 +8,8 @@ if there == 1 then -- an error if one has it alone, 0 if others wait or all perm
   holders = redis.pcall('ZCOUNT', KEYS[1], math.floor(moment / 1000), '+inf')
   holders = type(holders) == 'number' and holders > 0 and holders
 end
--- Now and then permits that have ended are removed, as by who has to wait.
 if holders and holders < limit_of(ARGV[4], ARGV[3])
-    and (moment % 16 > 0 or redis.call('ZCARD', KEYS[1]) == holders)
+    and (moment % 16 > 0 or redis.call('ZCARD', KEYS[1]) == holders) -- else some have ended
     and (holders == 0 or not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
   return give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
 end

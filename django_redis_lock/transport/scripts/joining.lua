@@ -97,6 +97,8 @@ if not held or (ttl and ttl <= 0) then
   end
   shared, ttl = holders < math.huge, nil
   read(shared)
+elseif shared then
+  hand_off(ARGV[4], '', taken_back, holders) -- for those that have ended
 end
 
 if holder == ARGV[1] then

@@ -41,11 +41,10 @@ local function give_permit(name, token, lease, record, now, holders, least)
   return fence
 end
 
--- Remove a permit, and return 0 if it was the last. The keys expired with it or with a later one if
--- it was `claimed`; one that was not may have kept them for longer.
+-- Remove a permit; returns 0 if none is left. One not `claimed` may have kept the keys for longer.
 local function remove_permit(name, token, claimed)
   local last = redis.call('ZRANGE', KEYS[1], -2, -1, 'WITHSCORES')
-  if #last <= 2 then
+  if #last <= 2 and (last[1] or token) == token then
     redis.call('DEL', KEYS[1], KEYS[7])
     redis.call('ZREM', KEYS[3], name)
     return 0

@@ -173,6 +173,22 @@ def test_a_permit_whose_record_is_lost(permits: Permits) -> None:
     assert permits.client.zrange(permits.lock, 0, -1) == ["one"]
     assert permits.client.pttl(permits.lock) <= 5_001
     assert permits.share("one", "0", channel=CHANNEL) > 0
+    permits.client.hdel(permits.permits, "one")
+    assert permits.share("three") > 0
+    permits.expire("one")
+    assert permits.acquire("four").startswith("-")
+    assert permits.holders == {"three"}
+
+
+def test_who_claims_a_permit_lets_others_in(permits: Permits) -> None:
+    """Those for whom there is room since a lease has ended: nobody else would see that."""
+    permits.share("one", limit=3)
+    permits.unclaimed("two", due=1_000, limit=3)
+    permits.wait(("@poll:5:1", "three"), record=record(2))
+    permits.expire("one")
+    assert len(permits.share("two", "0", limit=3, channel=CHANNEL).split()) == 3
+    assert permits.holders == {"two", "three"}
+    assert permits.waiting() == []
 
 
 # Sent twice.
