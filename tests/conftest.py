@@ -12,6 +12,7 @@ import pytest
 import redis
 from celery import Celery, current_app
 
+from django_redis_lock import views
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.settings import PORT
@@ -62,10 +63,11 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(autouse=True)
 def _leave_nothing() -> Iterator[None]:
-    """Locks and connections that a test left in this process are not the next one's."""
+    """Locks, connections and views that a test left in this process are not the next one's."""
     yield
     leave_no_lease()
     LocMemLockBackend("locmem", {}).clear()
+    views.SHARING.clear()
 
 
 @pytest.fixture

@@ -218,9 +218,8 @@ def test_a_lease_of_days(settings: Any, timeout: float | None, warned: bool) -> 
 @pytest.mark.parametrize("path", [REDLOCK, GETSET, REDIS, LOCMEM, DUMMY])
 @pytest.mark.parametrize("arguments", [{"shared": True}, {"limit": 3}, {"max_waiters": 0}, {}])
 def test_views_that_share_need_an_alias_that_can(
-    settings: Any, path: str, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    settings: Any, path: str, arguments: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(views, "SHARING", set())
     of_redlock = [f"redis://127.0.0.1:{port}/1" for port in (1, 2, 3)]
     location = of_redlock if path == REDLOCK else "redis://127.0.0.1/1"
     settings.LOCKS = {
