@@ -85,7 +85,7 @@ class KeyMaker:
         """
         bound = self._bound(*args, **kwargs)
         if callable(self._key):
-            made = self.called(self._key, args, kwargs)
+            made = self._called(self._key, args, kwargs)
             if not isinstance(made, str) or _ADDRESS.search(made):
                 raise TypeError(
                     f"The key of task {task_name} must be a str that is the same in every "
@@ -116,7 +116,7 @@ class KeyMaker:
             values.update(self._signature.bind(*given[0], **given[1]).arguments)
         return values
 
-    def called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def _called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Return what a function makes of a call's arguments in their normal form."""
         args, kwargs = normal(args), normal(kwargs)
         if self._as_models is not None:

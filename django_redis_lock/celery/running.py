@@ -336,10 +336,11 @@ class Run(GuardedCall):
 
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
         reserved = self.handle(name, GIVE_UP_LEASE, using=using)
-        # Who shares a lock takes it over in any form. That of a place is always the same.
-        if locks[using].can_share and not name.rpartition(MARK)[2].startswith(QUEUED):
-            reserved.sharing = Sharing(shared=True)
         taken = reserved.take_over(ticket)
+        is_place = name.rpartition(MARK)[2].startswith(QUEUED)  # which nobody shares
+        if not taken and not is_place and locks[using].can_share:
+            reserved.sharing = Sharing(shared=True)
+            taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
         return taken

@@ -4,7 +4,7 @@
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.pcall('GET', KEYS[1])
-if type(held) == 'table' then
+if type(held) == 'table' and redis.call('ZCARD', KEYS[1]) then -- an error if it is not shared
   -- include release_shared
 elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
     or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import redis
 
 from django_redis_lock.transport.packing import CLAIM, RENEW
 from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
@@ -128,6 +131,14 @@ def test_a_release_of_what_was_not_claimed(keys: Keys, claimed: bool) -> None:
         keys.hand_off("one", due=1000)
     assert keys.release("one", "", "1") == int(not claimed)
     assert keys.holder == ("one" if claimed else None)
+
+
+def test_a_release_by_a_user_who_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
+    """It is an error, and no loss."""
+    keys.hold("one", 5000)
+    with pytest.raises(redis.ResponseError):
+        without("get").release("one")
+    assert keys.release("one") == 1
 
 
 # Operators.

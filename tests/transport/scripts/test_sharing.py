@@ -385,9 +385,9 @@ def test_what_is_no_lock(permits: Permits, kind: str) -> None:
         permits.client.rpush(permits.lock, "foreign")
     else:
         permits.client.hset(permits.lock, "foreign", "1")
-    for ask in (lambda: permits.share("one"), lambda: permits.acquire("one")):
+    for ask in (permits.share, permits.acquire, permits.release):
         with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            ask()
+            ask("one")
     assert permits.give_up("one") == 0
     assert permits.renew("one", LEASE) == [-2]
     assert permits.client.type(permits.lock) == kind
