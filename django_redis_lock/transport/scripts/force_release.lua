@@ -6,7 +6,7 @@
 -- Returns 1, or 2 if the entry could not be written; nil if the lock is free or held by another
 -- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
 -- After an error this sending has neither released the lock nor written the entry.
--- include common
+-- include leaving
 local token, held = find_holder(nil, ARGV[2])
 if not token then
   if ARGV[4] == '1' then

@@ -1,8 +1,7 @@
 -- include common
 -- What acquire.lua and acquire_shared.lua do if the lock is held or waited for.
 
--- Put a waiter that has lost its position before the first who joined later. Returns whether
--- there is one, and this user may do that.
+-- Put a waiter that has lost its position before those who joined later; returns whether it could.
 local function come_back(entry)
   local since = since_of(entry) or math.huge
   for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
@@ -77,16 +76,19 @@ redis.pcall('ZADD', KEYS[5], 'XX', now, ARGV[5]) -- a process that calls is not 
 local holders, taken_back, waiting, ttl = 0, false, nil, nil
 local shared = read(false)
 if shared then
+  -- include leaving
   holders, taken_back = purge(ARGV[4], ARGV[5], now) -- an error if another program has written it
   read(true)
 end
 if due and holder == ARGV[1] then
   ttl = claim(KEYS[1], held, now, shared and KEYS[7], KEYS[3], ARGV[4])
 elseif due and due <= now then
+  -- include leaving
   take_back(ARGV[4], held, ARGV[5], now)
   held, taken_back = nil, true
 end
 if not held or (ttl and ttl <= 0) then
+  -- include handing
   -- Free, or the holder's lease ran out, or others share it. Those who wait go first.
   holders, waiting = hand_off(ARGV[4], ARGV[1], taken_back, holders)
   if not waiting and holders < (limit_of(ARGV[4], ARGV[3]) or 1)
@@ -98,6 +100,7 @@ if not held or (ttl and ttl <= 0) then
   shared, ttl = holders < math.huge, nil
   read(shared)
 elseif shared then
+  -- include handing
   hand_off(ARGV[4], '', taken_back, holders) -- for those that have ended
 end
 

@@ -31,6 +31,19 @@ local function expire_permits(lock, permits, least, last)
   return last
 end
 
+-- Return the permit of a token as the value of a lock, and what is left of it in ms (-1 without end);
+-- nothing if there is none, or it has ended at `now`, or its record was lost.
+local function read_permit(lock, permits, token, now)
+  local score, rest = redis.pcall('ZSCORE', lock, token), redis.pcall('HGET', permits, token)
+  local ends = type(score) == 'string' and tonumber(score) or now - 1
+  if ends >= now and rest then
+    rest = type(rest) == 'string' and rest or ''
+    return token .. ' ' .. rest, ends < math.huge and ends - now or -1
+  elseif ends >= now and redis.call('ZREM', lock, token) == 1 and redis.call('EXISTS', lock) == 1 then
+    expire_permits(lock, permits)
+  end
+end
+
 -- Write a permit beside those of `holders`, as give writes a lock; the keys stay until `least` (ms).
 local function give_permit(name, token, lease, record, now, holders, least)
   local fence, written = next_fence(now)

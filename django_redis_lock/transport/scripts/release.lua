@@ -13,7 +13,7 @@ elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
   end
   return 0
 elseif redis.call('EXISTS', KEYS[2]) == 1 then
-  -- include common
+  -- include handing
   if hand_off(ARGV[2], '', false, 0) > 0 then
     return 1
   end

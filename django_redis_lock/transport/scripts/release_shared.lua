@@ -8,7 +8,7 @@ if type(ends) == 'string' and math.floor(clock() / 1000) <= tonumber(ends) and (
   ours = 1
 end
 if redis.call('EXISTS', KEYS[2]) == 1 then
-  -- include common
+  -- include leaving
   leave(ARGV[2], ARGV[3])
 end
 return ours

@@ -3,7 +3,7 @@
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] the digest of the token that must still hold the lock.
 -- Returns the fence, or nil if that holder has it no more, or shares it and the record does not.
--- include common
+-- include leaving
 -- The caller holds it already if the reply to an earlier sending was lost.
 local token, held = find_holder(ARGV[1], ARGV[5])
 local shares, shared = string.find(ARGV[3], '^{"limit":'), type(held) == 'table'
