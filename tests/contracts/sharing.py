@@ -201,6 +201,20 @@ class SharingContract(_Sharing):
         self.release_others(name)
         assert started[3].outcome() is True
 
+    def test_releases_that_come_late_or_twice(self, name: str) -> None:
+        """They give back nobody's permit, where a counter would let in one more each time."""
+        dead = self.semaphore(name, 2, timeout=0.05)
+        (kept,) = self.hold(self.semaphore(name, 2), dead)[:1]
+        heir = self.semaphore(name, 2, timeout=20)
+        assert heir.acquire(blocking_timeout=20)
+        kept.release()
+        for former in (dead, dead, kept, kept):
+            with pytest.raises((LockLost, LockNotOwned)):
+                former.release()
+        assert [holder.token_id for holder in self.holders(name)] == [heir.token_id]
+        self.hold(self.semaphore(name, 2))
+        assert self.refuses(self.semaphore(name, 2))
+
     def test_permits_are_renewed(self, name: str) -> None:
         """Each in the background for as long as its handle lives, beside others that end."""
         renewed = [self.semaphore(name, 3, timeout=0.6, auto_renew=True) for _ in range(2)]
