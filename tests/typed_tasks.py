@@ -48,8 +48,12 @@ def export_products(shop_id: int) -> str:
     return str(shop_id)
 
 
+def number_for(shop_id: int, **_: object) -> int:
+    return 5 if shop_id else 1
+
+
 @shared_task
-@single_instance_task(key="orders:{shop_id}", concurrency=lambda shop_id: 5 if shop_id else 1)
+@single_instance_task(key="orders:{shop_id}", concurrency=number_for)
 def fetch_orders(shop_id: int) -> str:
     """Let a function say how many run at once."""
     return str(shop_id)
