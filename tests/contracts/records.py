@@ -211,7 +211,7 @@ class RecordContract(Contract):
 
         for page in (1, 2, 5, 100):
             monkeypatch.setattr("django_redis_lock.protocol.calls.PAGE", page)
-            assert reasons(None) == [*reversed(range(12))]
+            assert sorted(reasons(None)) == [*range(12)]
             assert reasons(f"{name}:1") == [10, 7, 4, 1]
             two = reasons(f"{name}:0", 2)
             # A server of a quorum may write its copy of an event after those of later ones.
