@@ -348,9 +348,7 @@ class BaseLockBackend(Runner):
             call = ReadHistory(wanted, before.decode(), limit - len(found))
             before, entries = newest((yield from ask(call)))
             for entry_id, pairs in entries:
-                event = self.event_of(entry_id, pairs)
-                found.pop(event, None)  # the earliest copy counts, as a server may write it late
-                found[event] = entry_id, pairs
+                found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
         return [
             read_entry(entry_id, pairs, using=self.alias)
             for entry_id, pairs in list(found.values())[:limit]
