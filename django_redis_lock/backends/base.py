@@ -70,6 +70,8 @@ class BaseLockBackend(Runner):
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
+    can_park: ClassVar[bool] = False
+    """Whether messages of tasks can wait in the queue of a lock."""
     _indexes = 1
     """How many servers or shards list the locks."""
 

@@ -14,8 +14,8 @@ from celery.signals import worker_ready
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.celery.guard import GUARD, guard_for
-from django_redis_lock.celery.options import SETTING, Options, project_defaults
+from django_redis_lock.celery.guard import guard_for
+from django_redis_lock.celery.options import GUARD, SETTING, Options, project_defaults
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks

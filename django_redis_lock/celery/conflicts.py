@@ -16,6 +16,8 @@ logger = logging.getLogger("django_redis_lock.celery")
 
 skipped: Counter[str] = Counter()
 """How many duplicates this process has skipped, by task name."""
+parked: Counter[str] = Counter()
+"""How many tasks this process has parked, by task name."""
 
 task_skipped = Signal()
 """A duplicate was skipped or refused. Every signal of this module is sent with ``sender`` (the
@@ -24,6 +26,9 @@ task), ``task_id``, ``key`` and ``holder`` (who holds the lock, or ``None``); th
 
 task_waiting = Signal()
 """A task waits for its lock, or goes back to the queue to be run later."""
+
+task_parked = Signal()
+"""A task was parked: its message waits on the lock server until the task can run."""
 
 task_taken_over = Signal()
 """A task took its lock over from an earlier delivery of itself that died, the ``holder``."""

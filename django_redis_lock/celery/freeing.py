@@ -22,8 +22,9 @@ from typing import Any
 from celery.signals import task_rejected, task_revoked, task_unknown, worker_ready, worker_shutdown
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.key_locks import Slip, is_dead, slip_in
+from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.parking import look_soon
 from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
@@ -88,6 +89,7 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
     holder = backend.free(name, token_id, reason=reason)
     if holder is not None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
+        look_soon()  # for a parked task may have it now
 
 
 def _release_dead(backend: BaseLockBackend) -> None:
@@ -217,13 +219,12 @@ def _on_shutdown(**kwargs: Any) -> None:
 
 
 def _free_reservation(slip: Slip) -> None:
-    if not slip.ticket:
-        return
-    if slip.using in locks.settings:
-        free(slip.using, slip.lock, slip.ticket)
-    else:
-        text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
-        logger.info(text, slip.task_id, slip.lock, slip.using)
+    for lock, ticket, using in slip.tickets:
+        if using in locks.settings:
+            free(using, lock, ticket)
+        else:
+            text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
+            logger.info(text, slip.task_id, lock, using)
 
 
 def _on_revoked(request: Any, **kwargs: Any) -> None:

@@ -20,6 +20,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
 from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key
 from django_redis_lock.celery.options import (
+    GUARD,
     Options,
     check_number,
     make_options,
@@ -49,8 +50,6 @@ logger = logging.getLogger("django_redis_lock.celery")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = ParamSpec("Given")
 
-GUARD = "single_instance_guard"
-"""The attribute of a decorated function and of a guarded task that holds its guard."""
 AnyTask: TypeAlias = "Task[Any, Any]"
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
@@ -300,10 +299,14 @@ class SingleInstanceTask(Generic[Given]):
         arguments; ``unique_on`` lists arguments, or is ``"all"``.
 
         ``on_conflict``: the policy for a duplicate: ``skip``, ``raise``
-        (``TaskAlreadyRunning``), ``wait`` (up to ``blocking_timeout`` seconds), ``retry`` (run it
+        (``TaskAlreadyRunning``), ``park`` (its message waits on the lock server, and no worker
+        does), ``wait`` (in a worker, up to ``blocking_timeout`` seconds), ``retry`` (run it
         again after ``countdown`` seconds, up to ``max_retries`` times), ``supersede`` (with scope
         ``queue``: the newest arguments win) or a callable that takes a ``Conflict``; or a dict
         with one for when it is sent (``queue``) and one for when it is about to run (``run``).
+
+        ``queue_limit``: how many may wait for the lock when a task is to be parked; beyond that the
+        policy ``beyond`` applies, ``raise``, ``skip`` or ``retry``.
 
         ``at_least_for``: seconds from the start of a run for which the lock is held at least.
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its

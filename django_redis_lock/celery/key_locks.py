@@ -29,7 +29,7 @@ from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
@@ -90,6 +90,8 @@ class TaskLock(Lock):
     task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
+    passed_to_message = False
+    """Whether its release handed it off to a parked message, which is to be published."""
 
     _read_due = 0.0  # when (monotonic) the holder is due to be read
 
@@ -97,6 +99,10 @@ class TaskLock(Lock):
         request = super()._request(backend)
         request.before_sleep = self.check_wait
         return request
+
+    def _let_go(self, lease: Lease) -> None:
+        super()._let_go(lease)
+        self.passed_to_message = lease.passed_to_message
 
     def check_wait(self) -> float:
         """Raise where a worker would wait for a message, or is to stop; see ``before_sleep``."""
@@ -129,6 +135,14 @@ class Slip:
     sent: float = 0.0
     wait_until: int = 0
     redelivered: bool = False
+    parked: int = 0
+    queued: list[str] | None = None
+
+    @property
+    def tickets(self) -> list[list[str]]:
+        """The locks that are reserved for the message: the name, ticket and alias of each."""
+        own = [[self.lock, self.ticket, self.using]] if self.ticket else []
+        return [*own, *([self.queued] if self.queued else [])]
 
     def header(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}

@@ -26,11 +26,14 @@ from django_redis_lock.support.arguments import (
 Scope = Literal["run", "queue", "queue_and_run"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 QueuePolicy = Literal["skip", "raise", "supersede"]
-RunPolicy = Literal["skip", "raise", "wait", "retry"]
+RunPolicy = Literal["skip", "raise", "wait", "retry", "park"]
+Beyond = Literal["raise", "skip", "retry"]
 ON_CONFLICT = {"queue": get_args(QueuePolicy), "run": get_args(RunPolicy)}
 """The policies for a duplicate when it is sent, and when it is about to run."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
+GUARD = "single_instance_guard"
+"""The attribute of a decorated function and of a guarded task that holds its guard."""
 
 Handler = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -70,9 +73,15 @@ class Options:
     on_unavailable: OnUnavailable = "raise"
     using: str = "default"
     concurrency: int | Callable[..., int] = 1
+    queue_limit: int | None = None
+    beyond: Beyond = "raise"
 
     def __post_init__(self) -> None:
-        for name, choices in (("scope", SCOPES), ("on_unavailable", get_args(OnUnavailable))):
+        for name, choices in (
+            ("scope", SCOPES),
+            ("on_unavailable", get_args(OnUnavailable)),
+            ("beyond", get_args(Beyond)),
+        ):
             if (value := getattr(self, name)) not in choices:
                 raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
         if not isinstance(self.using, str):
@@ -91,6 +100,8 @@ class Options:
         self.at_least_for = _seconds("at_least_for", self.at_least_for)
         self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
         self.supersede_for = _seconds("supersede_for", self.supersede_for)
+        if self.queue_limit is not None:
+            check_number("queue_limit", self.queue_limit, 1)
         if not callable(self.concurrency):
             check_number("concurrency", self.concurrency, 1, MOST_AT_ONCE)
 
@@ -130,13 +141,16 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
             f"on_conflict={policies!r} has a policy for sending, which requires {in_queue}; leave "
             f"it out."
         )
-    retry, supersede = options.run_policy == "retry", options.on_queue_conflict == "supersede"
+    supersede, parks = options.on_queue_conflict == "supersede", options.run_policy == "park"
+    retry = options.run_policy == "retry" or (parks and options.beyond == "retry")
     for name, has_effect, needed in (
-        ("queue_timeout", options.scope != "run", in_queue),
+        ("queue_timeout", options.scope != "run" or parks, f"{in_queue}, or on_conflict='park'"),
         ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
         ("blocking_timeout", options.run_policy == "wait", "on_conflict='wait'"),
         ("max_retries", retry, "on_conflict='retry'"),
         ("supersede_for", supersede, "on_conflict='supersede'"),
+        ("queue_limit", parks, "on_conflict='park'"),
+        ("beyond", parks and options.queue_limit is not None, "a queue_limit"),
     ):
         if not has_effect and given.get(name) is not None:
             raise ValueError(f"{name}={given[name]!r} requires {needed}; leave it out.")

@@ -13,6 +13,7 @@ from billiard.pool import EX_RECYCLE
 from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
+from kombu.serialization import registry  # type: ignore[attr-defined]
 
 try:
     from celery.utils.quorum_queues import detect_quorum_queues
@@ -37,6 +38,41 @@ def in_worker() -> bool:
         for task in _running_tasks.stack
         for request in task.request_stack.stack
     )
+
+
+_HEADERS = (
+    *("lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries"),
+    *("timelimit", "root_id", "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result"),
+    *("replaced_task_nesting", "stamped_headers", "stamps", "compression"),
+)
+_OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
+_OF_BODY = ("callbacks", "errbacks", "chain", "chord")
+
+
+def headers_of(request: Any) -> dict[str, Any]:
+    """Return the headers of the message that a worker made a request of."""
+    known, custom = vars(request), request.headers or {}
+    return {
+        **{name: known[name] for name in _HEADERS if name in known},
+        **{name: custom[name] for name in custom if not name.startswith(_OF_DELIVERY)},
+    }
+
+
+def encode_body(request: Any, content_type: str | None) -> tuple[str | bytes, str, str]:
+    """Return the body of that message, not compressed, its content type and encoding."""
+    embedded = {name: getattr(request, name) for name in _OF_BODY}
+    serializer = registry.type_to_name.get(content_type) or running_task().app.conf.task_serializer
+    content_type, encoding, body = registry.dumps(
+        (request.args, request.kwargs, embedded), serializer=serializer
+    )
+    return body, content_type, encoding
+
+
+def revoked_ids() -> frozenset[str]:
+    """Return the ids of the tasks that this worker knows to be revoked."""
+    from celery.worker.state import revoked  # clients don't need it
+
+    return frozenset(revoked)
 
 
 class _Annotations:

@@ -49,6 +49,8 @@ from django_redis_lock.celery.key_locks import (
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.parking import park as park_message
+from django_redis_lock.celery.parking import publisher_of
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -118,6 +120,8 @@ class Run(GuardedCall):
     """Seconds for which the lock is reserved for that message, if it takes the lock over."""
     wait_until: float | None = None
     """When its wait for another instance ends (monotonic), once it has begun."""
+    place: Slip | None = None
+    """The slip of a message that was parked, and has a reservation of its own in the queue."""
     first: Holder | None = None
     """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
     first_until = 0.0
@@ -132,8 +136,13 @@ class Run(GuardedCall):
             self.retries = int(request.retries or 0)
             marked = (request.delivery_info or {}).get("redelivered")
             self.redelivered = self.slip.redelivered or bool(marked)
-        self.may_have_succeeded = self.redelivered
+        if self.slip.queued:
+            self.place, (lock, ticket, using) = self.slip, self.slip.queued
+            self.slip = replace(self.slip, lock=lock, ticket=ticket, using=using, queued=None)
+        self.may_have_succeeded = self.redelivered or self.slip.parked > 0
         """Whether another delivery may have run the task already."""
+        self.policy = options.run_policy
+        """What it does if another instance runs."""
         self.can_go_back = request is not None and not request.is_eager
         """Whether a worker carries it out, so that it can be sent again."""
         self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
@@ -157,7 +166,7 @@ class Run(GuardedCall):
         args, kwargs = self.arguments
         if self.nested:
             # An eager call may stand for the message that waits until this run has ended.
-            waits = self.options.scope == "queue" and self.options.run_policy in ("retry", "wait")
+            waits = self.options.scope == "queue" and self.policy in ("retry", "wait", "park")
             if self.request is None or (self.request.is_eager and waits):
                 return finished(self.task.run, call(*args, **kwargs))
         before = _runs.set((*runs(), self))
@@ -215,6 +224,8 @@ class Run(GuardedCall):
                 lock.detach(rest, {"state": RESTING})
             else:
                 lock.release()
+                if lock.passed_to_message:
+                    publisher_of(self.task.app).publish(self.backend, lock.name)
         except LockError as error:
             text = "Task %s[%s] ran, but its lock was not released: %s"
             logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says it all
@@ -236,7 +247,7 @@ class Run(GuardedCall):
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
         about = self.task, self.task_id, self.key, holder, *self.arguments
-        return Conflict("run", *about, policy=policy or self.options.run_policy)
+        return Conflict("run", *about, policy=policy or self.policy)
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
@@ -295,7 +306,10 @@ class Run(GuardedCall):
 
         Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
-        slip = self.slip
+        return self.is_for_run(self.slip)
+
+    def is_for_run(self, slip: Slip) -> bool:
+        """Whether a slip names the lock of the run."""
         ours = bool(slip.ticket) and slip.using == self.options.using
         return ours and slip.lock == self.name
 
@@ -324,15 +338,15 @@ class Run(GuardedCall):
         Returns whether it was. Does nothing if the message was sent back. Raises
         ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
-        slip = self.slip
-        if not slip.ticket or slip.using not in locks.settings:
-            return False
-        try:
-            return self._end_reservation(slip.lock, slip.ticket, slip.using)
-        except LockUnavailable:
-            if slip.using == self.options.using:
-                raise
-            return False
+        given_up = False
+        for name, ticket, using in (self.place or self.slip).tickets:
+            if using in locks.settings:
+                try:
+                    given_up |= self._end_reservation(name, ticket, using)
+                except LockUnavailable:
+                    if using == self.options.using:
+                        raise
+        return given_up
 
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
         reserved = self.handle(name, GIVE_UP_LEASE, using=using)
@@ -496,8 +510,8 @@ def call_it(run: Run, holder: Holder | None) -> Entry:
     return None, run.options.on_run_conflict(run.conflict(holder))  # type: ignore[operator]
 
 
-def skip(run: Run, holder: Holder | None) -> Entry:
-    return None, run.conflict(holder).skip()
+def skip(run: Run, holder: Holder | None, why: str = "") -> Entry:
+    return None, run.conflict(holder).skip(why)
 
 
 def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
@@ -511,6 +525,21 @@ def retry(run: Run, holder: Holder | None) -> Entry:
     if most is not None and attempts > most:
         refuse(run, holder, f"lock {{run.key!r}} was held at each of {attempts} attempts.")
     return _send_again(run, holder, slip, run.options.countdown)
+
+
+def park(run: Run, holder: Holder | None) -> Entry | None:
+    """Leave the message to the queue of the lock, and the worker to other tasks."""
+    if park_message(run, holder):
+        raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
+    full = f"lock {run.key!r} is held, and queue_limit={run.options.queue_limit} allows no more."
+    match run.policy:
+        case "raise":
+            return refuse(run, holder, full.replace("{", "{{").replace("}", "}}"))
+        case "skip":
+            return skip(run, holder, full)
+        case "retry":
+            return retry(run, holder)
+    return None
 
 
 def wait(run: Run, holder: Holder | None) -> Entry | None:
@@ -638,6 +667,8 @@ TABLE = (
     Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that it is called in.",)),
     Row(CALL, OTHER, "retry", refuse, ("it can't be sent again, because no worker runs it.",)),
     Row(ANY, OTHER, "retry", retry),
+    Row(CALL, OTHER, "park", refuse, ("it can't be parked, because no worker runs it.",)),
+    Row(ANY, OTHER, "park", park),
     Row(CALL, MESSAGES, "wait", refuse, (WOULD_BLOCK,)),
     Row(ANY, MESSAGES, "wait", wait_in_queue),
     Row(ANY, OTHER, "wait", wait),
@@ -660,7 +691,7 @@ def enter(run: Run) -> Entry:
             first = False
             if not lock:
                 continue  # it came free just now
-            policies = (ANY, run.options.run_policy)
+            policies = (ANY, run.policy)
             fits = (row for row in TABLE if row.call in call and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
             act = partial(row.then, run, found, *row.why)
@@ -716,10 +747,11 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
 
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
-    lock = run.lock_of_run() if run.adoptable else None
-    if lock is None or not lock.take_over(run.slip.ticket):
+    slip = run.place or run.slip
+    lock = run.lock_of_run() if run.is_for_run(slip) else None
+    if lock is None or not lock.take_over(slip.ticket):
         return None
-    run.may_have_succeeded = False
+    run.place, run.may_have_succeeded = None, False
     return lock
 
 

@@ -140,6 +140,7 @@ def release(lease: Lease) -> Steps[bool]:
             with contextlib.suppress(LockError):
                 yield Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
+    lease.passed_to_message = held == 2
     return bool(held) or _done_before(call, first, lease)
 
 

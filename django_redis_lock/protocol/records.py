@@ -118,6 +118,8 @@ class Waiter(Origin):
     """Whether others may hold the lock at the same time."""
     limit: int | None = None
     """How many in all, as the caller says, if it waits for a permit of a semaphore."""
+    parked: bool = False
+    """Whether it is a task whose message waits, and no process."""
 
     def __str__(self) -> str:
         return Origin.__str__(self) or "unknown"
@@ -198,7 +200,7 @@ def read_sharing(
 
 def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
     """Read an entry of a lock's queue; see ``Request.entry`` and ``common.lua``."""
-    _, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
+    channel, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
     lease_ms = _whole(lease_text)
     record = {} if lease_ms is None else load_record(record_text)
     since = record.get("since")
@@ -212,6 +214,7 @@ def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
         lease=None if lease_ms is None else lease_ms / 1000,
         auto_renew=record.get("auto_renew") is True,
         metadata=_metadata(record),
+        parked=channel.startswith(b"@park:"),
         **_sharing(record),
         **read_origin(record),
     )

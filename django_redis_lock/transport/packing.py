@@ -103,6 +103,10 @@ WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
 SET_LIMIT = Script("set_limit")
+PARK_OUTBOX = Script("park_outbox")
+PARK_END = Script("park_end")
+PARK_LOOK = Script("park_look")
+UNPARK = Script("unpark")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
 LIMITS = Command("HGETALL")
@@ -145,6 +149,8 @@ class Packed:
     until: float = math.inf
     repeatable: bool = False
     """Whether it may be sent again as it is, if it may have arrived."""
+    writes: bool = False
+    """Whether the replicas have to acknowledge it if it takes no lock either."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -158,7 +164,7 @@ class Packed:
         """
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
-        if self.replicas is not None and _is_granted(reply):
+        if self.replicas is not None and (self.writes or _is_granted(reply)):
             reply = self.replicas.judge(reply, (yield self.replicas.command))
         return reply
 
@@ -184,6 +190,7 @@ class Packing:
         self.heard_key = f"{prefix}-heard{tag}"
         self.limits_key = f"{prefix}-limits{tag}"
         self._permits = f"{prefix}-permits{tag}:"
+        self._parked = f"{prefix}-parked{tag}:"
         self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
         self._replicas = replicas
 
@@ -192,7 +199,8 @@ class Packing:
         script, keys, args = _ENCODERS[type(call)](self, call)
         replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
-        return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
+        writes, send = type(call) is calls.Park, sending or call.sending
+        return Packed(script, keys, args, send, replicas, call.until, repeatable, writes)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
@@ -215,6 +223,35 @@ class Packing:
                 args.append("" if self._replicas is None else "1")
         keys = self._granting_keys(request.name)
         return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
+
+    def _encode_park(self, call: calls.Park) -> _Encoded:
+        request = call.request
+        most = "" if request.max_waiters is None else str(request.max_waiters)
+        channel = f"@park:{self._parked}{call.channel}"
+        args = [request.token, str(request.lease_ms), request.record, request.name, channel]
+        args += ["", most, "" if self._replicas is None else "1", call.message]
+        args += [call.instead_of] if call.instead_of else []
+        keys = self._granting_keys(request.name)
+        return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
+
+    def _outbox_keys(self, outbox: str) -> list[str]:
+        messages = self._parked + outbox
+        return [messages, f"{messages}:outbox", f"{messages}:locks"]
+
+    def _encode_read_outbox(self, call: calls.ReadOutbox) -> _Encoded:
+        args = [str(call.messages), str(call.locks), str(call.lease_ms)]
+        return PARK_OUTBOX, self._outbox_keys(call.outbox), args
+
+    def _encode_end_parking(self, call: calls.EndParking) -> _Encoded:
+        return PARK_END, self._outbox_keys(call.outbox)[:2], [*call.tokens]
+
+    def _encode_look_after(self, call: calls.LookAfter) -> _Encoded:
+        keys = [*self._granting_keys(call.name), self._outbox_keys(call.outbox)[2]]
+        return PARK_LOOK, keys, [call.name, str(call.within_ms)]
+
+    def _encode_unpark(self, call: calls.Unpark) -> _Encoded:
+        keys = [self.queue_prefix + call.name, *self._outbox_keys(call.outbox)[:2]]
+        return UNPARK, keys, [call.prefix]
 
     def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
         request = call.request
@@ -274,12 +311,17 @@ class Packing:
 def _must_be_replicated(call: Call) -> bool:
     if type(call) is calls.Renew:
         return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock endless
-    return type(call) in (calls.Acquire, calls.TakeOver)
+    return type(call) in (calls.Acquire, calls.Park, calls.TakeOver)
 
 
 _Encoded = tuple[Script | Command, list[str], list[str]]
 _ENCODERS: dict[type[Call], Callable[[Any, Any], _Encoded]] = {
     calls.Acquire: Packing._encode_acquire,
+    calls.Park: Packing._encode_park,
+    calls.ReadOutbox: Packing._encode_read_outbox,
+    calls.EndParking: Packing._encode_end_parking,
+    calls.LookAfter: Packing._encode_look_after,
+    calls.Unpark: Packing._encode_unpark,
     calls.TakeOver: Packing._encode_take_over,
     calls.Release: Packing._encode_release,
     calls.Claim: Packing._encode_claim,

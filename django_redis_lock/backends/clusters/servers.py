@@ -225,12 +225,20 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
             ]
         case calls.ReadHistory() | calls.ReadLimits():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
+        case calls.ReadOutbox():
+            return dict.fromkeys(range(SHARDS), call), _join_outboxes
         case ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}
             return unread, lambda pages: [
                 dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)
             ]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
+
+
+def _join_outboxes(answers: list[Any]) -> list[Any]:
+    messages, names, pauses = zip(*answers, strict=True)
+    pause = min((pause for pause in pauses if pause >= 0), default=-1)
+    return [[*chain(*messages)], [*chain(*names)], pause]
 
 
 def _by_shard(names: Iterable[str]) -> dict[int, list[int]]:

@@ -7,6 +7,7 @@
 --         ms. The record includes since when it waits. The channel is how it learns of its grant:
 --           "@poll:ms:id"  it polls, and has so many ms to claim the lock
 --           "@list:key"    its process pops messages from that list, and sets "key:alive" meanwhile
+--           "@park:key"    it is the message of a task, kept in key until it gets the lock
 --           any other      its process is subscribed to this channel
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
 -- KEYS[4] the last fence.
@@ -15,6 +16,12 @@
 --
 -- The messages are "grant token fence lease now name" to the process that is granted the lock, and
 -- "look name" to the processes that wait for a lock that may come free sooner than they know.
+--
+-- Parked messages are kept in these, one set for each broker:
+-- key         the messages by the token of their waiter
+-- key:outbox  the tokens of those to be published, scored by the ms at which that is due
+-- key:locks   the names of locks that they wait for, scored by the ms at which a worker looks again
+-- A parked message is never gone. It needs not claim its lock, of which the lease begins at once.
 --
 -- The record of a lock that was handed off and not claimed yet begins with a mark,
 -- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
@@ -42,11 +49,16 @@ local function poll_time(channel)
   return tonumber(string.match(channel, '^@poll:(%d+)'))
 end
 
+-- Return the key that keeps the message of a parked waiter; nil for a channel of another kind.
+local function parked_in(channel)
+  return string.match(channel, '^@park:(.*)$')
+end
+
 -- Send a message to a waiting process. Returns how many received it; false if that is not known,
--- because the process polls or because this user may not reach its channel or list.
+-- because the process polls or none waits, or because this user may not reach its channel or list.
 local function notify(channel, message)
   local kind, rest = string.match(channel, '^@(%l+):(.*)$')
-  if kind == 'poll' then
+  if kind == 'poll' or kind == 'park' then
     return false
   elseif kind == 'list' then
     local alive = redis.pcall('EXISTS', rest .. ':alive')
@@ -119,7 +131,7 @@ local function gone_for(limit, seen, now)
   local known = type(number) == 'number' and number > 0
   return function(entry)
     local channel = string.match(entry, '^%S+')
-    if not known or not channel then
+    if not known or not channel or parked_in(channel) then
       return false
     end
     if scores[channel] == nil then

@@ -26,8 +26,10 @@ local function next_awake(name, own, seen, now, taken_back, holders)
     if fits(entry) then
       return entry
     end
-    redis.call('LPUSH', KEYS[2], entry) -- the limit is 0
-    redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(entry) or 0))
+    -- The limit is 0.
+    if redis.call('LPUSH', KEYS[2], entry) == 1 and not parked_in(entry) then
+      redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(entry) or 0))
+    end
     return nil
   end
   local position = 0
@@ -39,7 +41,7 @@ local function next_awake(name, own, seen, now, taken_back, holders)
     for _, entry in ipairs(entries) do
       local channel, token = string.match(entry, '^(%S+) (%S+) ')
       local at = 0
-      if channel and token ~= own then
+      if channel and token ~= own and not parked_in(channel) then
         at = seen and seen[channel] or 0
         local last = math.max(at, since_of(entry) or 0)
         if taken_back and at >= 0 and now - last > math.max(SEEN, poll_time(channel) or 0) then
@@ -82,9 +84,11 @@ end
 -- together with its `holders`, and send them their grants, which they must claim. A waiter whose
 -- process receives no grant is dead and dropped. `own` is the token of the caller, who needs no
 -- message; `taken_back` tells that the lock was granted to another, who did not claim it.
+-- A parked message that is granted the lock comes into the outbox, and counts in `to_publish`.
 -- Returns how many have the lock then, infinity for one alone, and whether others wait for them. If
 -- no one has it, the caller may overwrite or delete it. A queue that was emptied is not touched: in a
 -- cluster that is moving the slot a missing key is taken to be on the other node, and an error.
+local to_publish = 0
 local function hand_off(name, own, taken_back, holders)
   local left = redis.call('LLEN', KEYS[2])
   if left == 0 then
@@ -100,13 +104,20 @@ local function hand_off(name, own, taken_back, holders)
     end
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
-    local shared = record and limit_of(name, record)
-    -- Not another program's data (a lease is 1 ms to 100 years), nor a second entry of a holder.
+    local shared, parked = record and limit_of(name, record), channel and parked_in(channel)
+    -- Not another program's data (a lease is 1 ms to 100 years), nor a second entry of a holder, nor
+    -- a message that is parked no more.
     if token and lease > 0 and lease < 4e12
-        and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token)) then
-      local due, received = token == own and lease or math.min(lease, CLAIM), 1
-      if token == own then
+        and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token))
+        and not (parked and redis.pcall('HEXISTS', parked, token) ~= 1) then
+      local at_once = parked or token == own
+      local due, received = at_once and lease or math.min(lease, CLAIM), 1
+      if at_once then
         grant(name, token, lease, record, now, holders)
+        if parked then
+          redis.call('ZADD', parked .. ':outbox', 0, token)
+          to_publish = to_publish + 1
+        end
       else
         local fence = grant(name, token, lease, record, now, holders, channel, due)
         received = notify(

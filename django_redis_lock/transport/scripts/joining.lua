@@ -16,7 +16,7 @@ end
 local function count_waiters(now, drop)
   local gone, left = gone_for(GONE, KEYS[5], now), redis.call('LLEN', KEYS[2])
   local first = redis.call('LRANGE', KEYS[2], 0, 0)[1] or ''
-  if gone(first) or (drop and string.match(first, '^%S*') == ARGV[5]) then
+  if gone(first) or parked_in(first) or (drop and string.match(first, '^%S*') == ARGV[5]) then
     for _, other in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
       if gone(other) then
         left = left - (drop and redis.call('LREM', KEYS[2], 1, other) or 1)
@@ -26,8 +26,46 @@ local function count_waiters(now, drop)
   return left
 end
 
+-- Park a message in `key`; returns the same as join. If the start of a token is given as ARGV[10], it
+-- takes the place of the message that has this token, which then is to be published.
+local function park(now, key)
+  local since, place, older = now, nil, nil
+  local function entry()
+    local record = string.format('%s,"since":%.0f}', string.sub(ARGV[3], 1, -2), since)
+    return table.concat({ARGV[5], ARGV[1], ARGV[2], record}, ' ')
+  end
+  if redis.call('HEXISTS', key, ARGV[1]) == 1 then
+    return 2
+  end
+  local prefix = ARGV[5] .. ' ' .. (ARGV[10] or '')
+  for i, other in ipairs(ARGV[10] and redis.call('LRANGE', KEYS[2], 0, -1) or {}) do
+    if string.sub(other, 1, #prefix) == prefix then
+      place, since, older = i, since_of(other) or now, string.match(other, '^%S+ (%S+)')
+      break
+    end
+  end
+  local most = tonumber(ARGV[7])
+  if place then
+    redis.call('LSET', KEYS[2], place - 1, entry())
+    redis.call('ZADD', key .. ':outbox', 0, older)
+  elseif most and redis.call('LLEN', KEYS[2]) >= most and count_waiters(now) >= most then
+    return 0
+  else
+    redis.call('RPUSH', KEYS[2], entry())
+  end
+  redis.call('HSET', key, ARGV[1], ARGV[9])
+  redis.call('ZADD', key .. ':locks', now, ARGV[4])
+  redis.call('PERSIST', KEYS[2])
+  return 1
+end
+
 -- Join the queue, or stay in it; returns 2 if the caller was in it, 1 if it is now, 0 if it is full.
 local function join(now)
+  local key = parked_in(ARGV[5])
+  if key then
+    return park(now, key)
+  end
+  local endless = redis.call('PTTL', KEYS[2]) == -1
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
   local asked, most = tonumber(ARGV[6]), tonumber(ARGV[7] or '')
   local waits = redis.call('LPOS', KEYS[2], entry)
@@ -54,7 +92,9 @@ local function join(now)
     redis.call('SET', list .. ':alive', '', 'PX', 5000)
   end
   -- Waiters poll several times within this time. A queue that no one polls for expires.
-  redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(ARGV[5]) or 0))
+  if not endless then
+    redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(ARGV[5]) or 0))
+  end
   return waits and 2 or 1
 end
 
@@ -104,7 +144,9 @@ elseif shared then
   hand_off(ARGV[4], '', taken_back, holders) -- for those that have ended
 end
 
-if holder == ARGV[1] then
+local key = parked_in(ARGV[5])
+-- A message that was parked by an earlier sending, and has the lock since, is published.
+if holder == ARGV[1] and not (key and redis.call('HEXISTS', key, holder) == 1) then
   if ttl and not shared then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
   elseif ARGV[8] == '1' then

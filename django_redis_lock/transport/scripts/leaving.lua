@@ -17,8 +17,11 @@ local function take_back(name, held, asking, now)
   note(channel, -now)
   -- The waiter keeps its position, unless it is dead, or gone from a process that still runs.
   if channel ~= asking and notify(channel, 'look ' .. name) ~= 0 then
+    local endless = redis.call('PTTL', KEYS[2]) == -1
     redis.call('LPUSH', KEYS[2], table.concat({channel, token, lease_ms, '{' .. record}, ' '))
-    redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, polled or 0)) -- the caller may not wait
+    if not endless then
+      redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, polled or 0)) -- the caller may not wait
+    end
   end
 end
 

@@ -2,7 +2,7 @@
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the caller's entry among the waiters, to be removed,
 -- ARGV[4] given to release the lock only if it was not claimed yet.
--- Returns 1: released, 0: not held by this token.
+-- Returns 1: released, 2: the same, and a parked message is to be published, 0: not held by this token.
 local held = redis.pcall('GET', KEYS[1])
 if type(held) == 'table' and redis.call('ZCARD', KEYS[1]) then -- an error if it is not shared
   -- include release_shared
@@ -15,7 +15,7 @@ elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
 elseif redis.call('EXISTS', KEYS[2]) == 1 then
   -- include handing
   if hand_off(ARGV[2], '', false, 0) > 0 then
-    return 1
+    return to_publish > 0 and 2 or 1
   end
 end
 redis.call('DEL', KEYS[1])

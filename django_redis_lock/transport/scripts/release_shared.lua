@@ -10,5 +10,6 @@ end
 if redis.call('EXISTS', KEYS[2]) == 1 then
   -- include leaving
   leave(ARGV[2], ARGV[3])
+  ours = ours > 0 and to_publish > 0 and 2 or ours
 end
 return ours

@@ -1,0 +1,323 @@
+"""Tasks that wait without a worker: their messages are parked in the queue of a lock.
+
+A parked message waits among the threads and processes that wait for the lock. When it is granted
+the lock, it comes into the outbox: who released the lock publishes it, with the ticket for its
+place, and then removes it. Each worker looks every few seconds for what stayed in the outbox, and
+for locks whose holder has died. So a message may be published twice, but is not lost.
+
+An outbox belongs to a broker, so that only workers with that broker publish its messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from celery.signals import task_received, worker_ready, worker_shutdown
+from kombu.utils.json import dumps, loads
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.celery.conflicts import parked, task_parked
+from django_redis_lock.celery.key_locks import QUEUED, Slip
+from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.handler import locks
+from django_redis_lock.protocol.calls import (
+    EndParking,
+    LookAfter,
+    Park,
+    ReadOutbox,
+    Unpark,
+    ask,
+)
+from django_redis_lock.protocol.lease import shared_record, token_id
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import forget_after_fork
+
+if TYPE_CHECKING:
+    from django_redis_lock.celery.running import Run
+
+logger = logging.getLogger("django_redis_lock.celery")
+
+PARKED = "PARKED"
+"""The state of a parked task, whose result is a dict with ``key`` and ``place``."""
+LOOK_EVERY = 2.0
+"""Seconds between looks at the outbox, at most."""
+IDLE_LOOK_EVERY = 30.0
+"""The same for a worker that parks no tasks; others may have parked some before a deploy."""
+LOOK_AT = 100
+"""How many locks one look is about."""
+_PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
+
+
+# A message is parked.
+
+
+def park(run: Run, holder: Holder | None) -> bool:
+    """Park the message of a run. Returns False if too many wait, or the run has the lock now.
+
+    In the latter case it is reserved, as for a message. Raises ``LockUnavailable``, and
+    ``InvalidLockBackend`` for an alias that can't park messages.
+    """
+    backend, options = run.backend, run.options
+    if not backend.can_park:
+        raise InvalidLockBackend(
+            f"Task {run.task.name} can't be parked: LOCKS[{options.using!r}] is a "
+            f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
+            f"or a cluster."
+        )
+    waiters = holder.waiters if holder else 0
+    _store_state(run, {"key": run.key, "place": (waiters or 0) + 1})
+    lock = run.handle(run.name, options.queue_timeout, state=QUEUED)
+    request = lock._request(backend)
+    request.token = _token_of(run)
+    if run.sharing.shared:
+        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
+    request.max_waiters = options.queue_limit
+    slip = run.slip_to_send()
+    place = run.name, token_id(request.token.encode()), options.using
+    slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
+    if run.slip.ticket and options.scope == "queue":
+        slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
+    outbox = outbox_of(run.task.app)
+    superseded = _superseded(run)
+    call = Park(request, outbox, message=_message_of(run, slip), instead_of=superseded)
+    try:
+        answer = backend.run(ask(call))
+    except LockUnavailable:
+        with contextlib.suppress(LockError):  # the task fails now, and must not run later
+            backend.run(ask(EndParking(outbox, run.name, [request.token])))
+        raise
+    if call.lease(answer) is not None:
+        run.slip = slip
+        return False
+    if answer[3] % 3 == 0:
+        run.policy = options.beyond
+        return False
+    parked[run.task.name] += 1
+    run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
+    return True
+
+
+def _token_of(run: Run) -> str:
+    """Return the same token for each delivery of a message, which is parked once.
+
+    It begins with a digest of the task's id, by which it is found; see ``unpark``.
+    """
+    slip = run.slip
+    attempt = f"{slip.sent!r} {run.retries} {slip.attempts} {slip.parked}"
+    return _digest(run.task_id or "") + _digest(f"{run.task_id} {attempt}")
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _superseded(run: Run) -> str:
+    """Return how the token begins of a parked message whose reservation newer arguments have."""
+    if run.options.on_queue_conflict == "supersede":
+        newest = {one.task_id for one in run.holders(run.reservations)}
+        for one in run.backend.waiting(run.name):
+            if one.parked and one.task_name == run.task.name and one.task_id not in newest:
+                return _digest(one.task_id or "")
+    return ""
+
+
+def _store_state(run: Run, meta: dict[str, Any]) -> None:
+    """Store it before the message is parked: afterwards, the task may have run already."""
+    if not (run.task.ignore_result or run.request.ignore_result):
+        with contextlib.suppress(Exception):  # of any result backend
+            run.task.update_state(run.task_id, PARKED, meta)
+
+
+def _message_of(run: Run, slip: Slip) -> str:
+    """Return a message as it came, but with this slip, as JSON."""
+    request = run.request
+    headers = {**headers_of(request), **slip.header()}
+    properties = request.properties or {}
+    body, content_type, encoding = encode_body(request, properties.get("content_type"))
+    delivery = request.delivery_info or {}
+    options = {
+        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "exchange": delivery.get("exchange") or "",
+        "routing_key": delivery.get("routing_key"),
+        "headers": headers,
+        "compression": headers.pop("compression", None),
+        "content_type": content_type,
+        "content_encoding": encoding,
+    }
+    return dumps({"lock": run.name, "id": run.task_id, "body": body, "options": options})
+
+
+def _on_received(request: Any, **kwargs: Any) -> None:
+    """Let the message tell the task by which serializer it came."""
+    guard = getattr(request.task, GUARD, None)
+    if guard is not None and guard.options.run_policy == "park":
+        known = request.request_dict
+        known["properties"] = {**known["properties"], "content_type": request.content_type}
+
+
+task_received.connect(_on_received, weak=False)
+
+
+# It is published.
+
+
+class Publisher:
+    """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.outbox = outbox_of(app)
+        self.after_fork()
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        self.mutex = threading.Lock()
+        self._producer: Any = None
+
+    def publish(self, backend: BaseLockBackend, name: str = "", most_locks: int = 0) -> float:
+        """Publish what is due in the outbox, of all locks or of those that share one's shard.
+
+        Looks after up to ``most_locks``; returns the seconds until the next one, infinite if no
+        message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
+        """
+        with self.mutex:
+            call = ReadOutbox(self.outbox, name, most_locks)
+            messages, names, pause_ms = backend.run(ask(call))
+            for token, message in zip(messages[::2], messages[1::2], strict=True):
+                self._publish(backend, token.decode(), message)
+        for found in names:
+            backend.run(ask(LookAfter(self.outbox, found.decode())))
+        if messages or names:
+            return 0.0
+        return pause_ms / 1000 if pause_ms >= 0 else float("inf")
+
+    def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
+        """Send the parked messages of a lock back to the broker, or that of one task.
+
+        Returns how many they are. They have no place any more: a task that parks is parked again
+        if it finds no room. Raises ``LockUnavailable``.
+        """
+        prefix = "" if task_id is None else _digest(task_id)
+        found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
+        while found and self.publish(backend, name) == 0.0:
+            pass
+        return found
+
+    def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
+        """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
+        call = ReadOutbox(self.outbox, "", -1, messages=0)
+        for name in backend.run(ask(call))[1]:
+            for task_id in task_ids:
+                self.unpark(backend, name.decode(), task_id)
+
+    def _publish(self, backend: BaseLockBackend, token: str, text: bytes) -> None:
+        message: Any = {}
+        try:
+            message = loads(text)
+            options = {**message["options"], "retry": True, "retry_policy": self._policy}
+            self._open().publish(message["body"], **options)
+        except Exception:  # of any broker
+            failed = "Parked task %s can't be published now; that is tried again"
+            logger.exception(failed, message.get("id"))
+            self._producer = None
+        else:
+            backend.run(ask(EndParking(self.outbox, message["lock"], [token])))
+
+    @property
+    def _policy(self) -> dict[str, Any]:
+        return dict(self.app.conf.task_publish_retry_policy)
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            connection = self.app.connection_for_write()
+            options = connection.transport_options
+            connection.transport_options = {**options, "confirm_publish": True}
+            self._producer = self.app.amqp.Producer(connection, auto_declare=False)
+        return self._producer
+
+
+publisher_of: Callable[[Any], Publisher] = cache(Publisher)
+"""Returns the publisher of an app."""
+
+
+@cache
+def outbox_of(app: Any) -> str:
+    """Return the id of the outbox for the broker of an app, which is the same for all its users."""
+    url = app.connection_for_write().as_uri()  # without the password
+    prefix = (app.conf.broker_transport_options or {}).get("global_keyprefix", "")
+    return _digest(f"{url} {prefix}")
+
+
+class Look(threading.Thread):
+    """The looks of a worker at the outbox, at the locks, and at the tasks that were revoked."""
+
+    def __init__(self, app: Any, aliases: Iterable[str], every: float) -> None:
+        super().__init__(name="django-redis-lock-parked", daemon=True)
+        self._app, self._aliases, self._every = app, list(aliases), every
+        self._woken, self._ended = threading.Event(), False
+        self._revoked: frozenset[str] = frozenset()
+
+    def run(self) -> None:
+        publisher, failure = publisher_of(self._app), ""
+        while not self._ended:
+            pause = self._every
+            try:
+                revoked = revoked_ids()
+                for backend in map(locks.__getitem__, self._aliases):
+                    if revoked - self._revoked:
+                        publisher.unpark_revoked(backend, revoked - self._revoked)
+                    pause = min(pause, publisher.publish(backend, most_locks=LOOK_AT))
+                self._revoked, failure = revoked, ""
+            except Exception as error:
+                if repr(error) != failure:
+                    logger.warning("Parked tasks can't be looked after yet: %s", error)
+                failure = repr(error)
+            self._woken.wait(max(pause, 0.02))
+            self._woken.clear()
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._woken.set()
+        self.join(LOOK_EVERY)
+
+
+_looks: list[Look] = []
+
+
+def look_soon() -> None:
+    """Let the worker of this process look now."""
+    for look in _looks:
+        look.wake()
+
+
+def _on_ready(sender: Any, **kwargs: Any) -> None:
+    guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
+    options = [guard.options for guard in guards if guard is not None]
+    parks = any(one.run_policy == "park" for one in options)
+    with contextlib.suppress(InvalidLockBackend):  # reported by the checks
+        aliases = {one.using for one in options if locks[one.using].can_park}
+        if aliases:
+            look = Look(sender.app, aliases, LOOK_EVERY if parks else IDLE_LOOK_EVERY)
+            look.start()
+            _looks.append(look)
+
+
+def _on_shutdown(**kwargs: Any) -> None:
+    while _looks:
+        _looks.pop().end()
+
+
+worker_ready.connect(_on_ready, weak=False)
+worker_shutdown.connect(_on_shutdown, weak=False)

@@ -1,0 +1,29 @@
+-- Do for the parked messages of a lock what other waiters do when they poll: grant it if it is free.
+-- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for.
+-- ARGV[1] name, ARGV[2] after how many ms to look again at the latest. Returns 1.
+-- include leaving
+local now = math.floor(clock() / 1000)
+local held = redis.pcall('GET', KEYS[1])
+local due = type(held) == 'string' and tonumber(string.match(held, '^%S+ %d+ {"unclaimed":"(%d+) '))
+if due and due <= now then
+  take_back(ARGV[1], held, '', now)
+  if hand_off(ARGV[1], '', true, 0) == 0 then
+    redis.call('DEL', KEYS[1])
+    redis.call('ZREM', KEYS[3], ARGV[1])
+  end
+else
+  leave(ARGV[1], '')
+end
+if redis.call('EXISTS', KEYS[2]) == 0 then
+  redis.call('ZREM', KEYS[8], ARGV[1])
+  return 1
+end
+local first = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES') -- the permit that ends first
+local left = first[2] and first[2] - now or redis.call('PTTL', KEYS[1])
+if due and due > now then
+  left = due - now
+end
+local most = tonumber(ARGV[2])
+left = left < 0 and most or math.min(left + 2, most)
+redis.call('ZADD', KEYS[8], now + left, ARGV[1])
+return 1
