@@ -23,20 +23,14 @@ from celery.signals import task_received, worker_ready, worker_shutdown
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.celery.conflicts import parked, task_parked
 from django_redis_lock.celery.key_locks import QUEUED, Slip
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.calls import (
-    EndParking,
-    LookAfter,
-    Park,
-    ReadOutbox,
-    Unpark,
-    ask,
-)
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.lease import shared_record, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork

@@ -162,6 +162,9 @@ if shared then -- no fence that was given until now is greater
 end
 if ARGV[5] ~= '' then
   kind = kind + join(now)
+  if key and kind % 3 > 0 then
+    return string.format('0 -1 %.0f %.0f', now, kind)
+  end
 end
 -- What looks like a fence may be another program's number, of any length.
 fence = string.sub(fence or '0', 1, 20)
