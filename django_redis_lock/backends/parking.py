@@ -67,7 +67,7 @@ class ReadOutbox(_OutboxCall):
     """
 
     locks: int
-    messages: int = 20
+    messages: int
     lease_ms: int = 10_000
 
     def encode(self, packing: Packing) -> Encoded:
@@ -89,7 +89,7 @@ class EndParking(_OutboxCall):
 class LookAfter(_OutboxCall):
     """Poll a lock for its parked messages, and note when to do so again."""
 
-    within_ms: int = 30_000
+    within_ms: int = 2_000
 
     def encode(self, packing: Packing) -> Encoded:
         keys = [*packing.granting_keys(self.name), self.keys(packing)[2]]

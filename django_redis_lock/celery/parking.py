@@ -19,13 +19,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_received, worker_ready, worker_shutdown
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.celery.conflicts import parked, task_parked
-from django_redis_lock.celery.key_locks import QUEUED, Slip
+from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
@@ -46,6 +47,8 @@ LOOK_EVERY = 2.0
 """Seconds between looks at the outbox, at most."""
 IDLE_LOOK_EVERY = 30.0
 """The same for a worker that parks no tasks; others may have parked some before a deploy."""
+AT_ONCE = 20
+"""How many messages are published in one go."""
 LOOK_AT = 100
 """How many locks one look is about."""
 _PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
@@ -78,8 +81,10 @@ def park(run: Run, holder: Holder | None) -> bool:
     slip = run.slip_to_send()
     place = run.name, token_id(request.token.encode()), options.using
     slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
-    if run.slip.ticket and options.scope == "queue":
+    if run.slip.lock in run.reservations:
         slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
+    else:
+        run.give_up_reservation()  # of another key, before a deploy
     outbox = outbox_of(run.task.app)
     superseded = _superseded(run)
     call = Park(request, outbox, message=_message_of(run, slip), instead_of=superseded)
@@ -164,6 +169,17 @@ task_received.connect(_on_received, weak=False)
 # It is published.
 
 
+def pass_on(run: Run, lock: TaskLock) -> None:
+    """Publish the message that got the lock of a run; if the lock rests, note until when."""
+    rests = run.options.at_least_for and run.options.run_policy == "park"
+    if lock.passed_to_message or rests:
+        publisher = publisher_of(run.task.app)
+        with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
+            if rests:
+                publisher.look_after(run.backend, lock.name)
+            publisher.publish(run.backend, lock.name)
+
+
 class Publisher:
     """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
 
@@ -184,15 +200,19 @@ class Publisher:
         message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
         """
         with self.mutex:
-            call = ReadOutbox(self.outbox, name, most_locks)
+            call = ReadOutbox(self.outbox, name, most_locks, AT_ONCE)
             messages, names, pause_ms = backend.run(ask(call))
             for token, message in zip(messages[::2], messages[1::2], strict=True):
                 self._publish(backend, token.decode(), message)
         for found in names:
-            backend.run(ask(LookAfter(self.outbox, found.decode())))
+            self.look_after(backend, found.decode())
         if messages or names:
             return 0.0
         return pause_ms / 1000 if pause_ms >= 0 else float("inf")
+
+    def look_after(self, backend: BaseLockBackend, name: str) -> None:
+        """Grant a lock to its parked messages if it is free, and note when it may be next."""
+        backend.run(ask(LookAfter(self.outbox, name)))
 
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
         """Send the parked messages of a lock back to the broker, or that of one task.
@@ -202,13 +222,13 @@ class Publisher:
         """
         prefix = "" if task_id is None else _digest(task_id)
         found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
-        while found and self.publish(backend, name) == 0.0:
-            pass
+        for _ in range(0, found, AT_ONCE):
+            self.publish(backend, name)
         return found
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
         """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
-        call = ReadOutbox(self.outbox, "", -1, messages=0)
+        call = ReadOutbox(self.outbox, "", -1, 0)
         for name in backend.run(ask(call))[1]:
             for task_id in task_ids:
                 self.unpark(backend, name.decode(), task_id)

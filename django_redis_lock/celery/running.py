@@ -50,7 +50,7 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.parking import park as park_message
-from django_redis_lock.celery.parking import publisher_of
+from django_redis_lock.celery.parking import pass_on
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -224,14 +224,13 @@ class Run(GuardedCall):
                 lock.detach(rest, {"state": RESTING})
             else:
                 lock.release()
-                if lock.passed_to_message:
-                    publisher_of(self.task.app).publish(self.backend, lock.name)
         except LockError as error:
             text = "Task %s[%s] ran, but its lock was not released: %s"
             logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says it all
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
+        pass_on(self, lock)
 
     # What is known of the call, and of the holder that it meets.
 
@@ -530,6 +529,7 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 def park(run: Run, holder: Holder | None) -> Entry | None:
     """Leave the message to the queue of the lock, and the worker to other tasks."""
     if park_message(run, holder):
+        run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     full = f"lock {run.key!r} is held, and queue_limit={run.options.queue_limit} allows no more."
     match run.policy:

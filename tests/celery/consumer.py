@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import Celery
+from celery.signals import task_received
 from celery.worker.request import Request
 from django.dispatch import Signal
 
 from django_redis_lock.celery import (
     single_instance_task,
     task_lock_lost,
+    task_parked,
     task_skipped,
     task_taken_over,
     task_waiting,
@@ -25,6 +27,7 @@ from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
 SIGNALS = {
     "skipped": task_skipped,
     "waiting": task_waiting,
+    "parked": task_parked,
     "taken over": task_taken_over,
     "lost": task_lock_lost,
 }
@@ -101,6 +104,7 @@ class Consumer:
             on_ack=lambda *_: self.ended.append("ack"),
             on_reject=lambda *_: self.ended.append("reject"),
         )
+        task_received.send(sender=None, request=request)
         result = request.execute()
         error = result.exception if isinstance(result, ExceptionInfo) else result
         return error.exc if isinstance(error, ExceptionWithTraceback) else error
