@@ -152,6 +152,11 @@ class Parking:
             item.dead or item.disturbed_until for item in processes
         )
 
+    @property
+    def late(self) -> bool:
+        """Whether calls may come late."""
+        return self.world.late or any(process.late for process in self.world.processes)
+
     def stepped_back(self) -> float:
         """Return by how many seconds the clock of a server was set back."""
         return max(site.stepped_back_ms for site in self.world.sites) / 1000
@@ -166,8 +171,7 @@ class Parking:
                 calm = max(calm, process.disturbed_until, process.died_at * process.dead)
             return now > calm + IN_THE_END + 2 * self.stepped_back()
         self._quiet_since = self._quiet_since or now
-        late = self.world.late or any(process.late for process in self.world.processes)
-        return not late or now > self._quiet_since + LATEST
+        return not self.late or now > self._quiet_since + LATEST
 
     def _look(self, process: Process) -> None:
         self.world.act(process, "look", lambda worker: worker.look())
@@ -284,8 +288,16 @@ class Worker(Actor):
                 backend.run(ask(EndParking(OUTBOX, message.name, [token], waits=True)))
             raise
         if call.lease(answer) is not None:
+            self._check_alone(parked)
             return self._run(onward) or self._park(onward)
         return bool(answer[3] % 3)
+
+    def _check_alone(self, parked: Parked) -> None:
+        """Check that who parks a message gets its lock only if nobody else gets it as well."""
+        parking = self.world.parking
+        published = parked.token.encode() in parking.stored(parked.name, ":outbox")
+        if published and not parking.late:
+            raise self._breaks("NoMessageLost", f"{parked} is granted the lock, and published")
 
 
 class NoMessageLost(Promise):
