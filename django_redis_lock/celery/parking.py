@@ -222,6 +222,8 @@ class Publisher:
         """
         prefix = "" if task_id is None else _digest(task_id)
         found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
+        if found:
+            self.look_after(backend, name)  # others who share it may be next now
         for _ in range(0, found, AT_ONCE):
             self.publish(backend, name)
         return found
