@@ -18,19 +18,16 @@ end
 -- for the holders, false if there is none.
 local function next_awake(name, own, seen, now, taken_back, holders)
   local function fits(entry)
-    local record = string.match(entry, '^%S+ %S+ %d+ (.*)$')
+    local channel, record = string.match(entry, '^(%S+) %S+ %d+ (.*)$')
+    local key = channel and parked_in(channel)
+    -- A message that can't come into the outbox, because a cluster is moving the slot, waits.
+    if key and type(redis.pcall('EXISTS', key .. ':outbox', key)) ~= 'number' then
+      return false
+    end
     return not record or holders < (limit_of(name, record) or 1)
   end
   if not seen and holders == 0 then
-    local entry = redis.call('LPOP', KEYS[2])
-    if fits(entry) then
-      return entry
-    end
-    -- The limit is 0.
-    if redis.call('LPUSH', KEYS[2], entry) == 1 and not parked_in(entry) then
-      redis.call('PEXPIRE', KEYS[2], math.max(QUEUED, poll_time(entry) or 0))
-    end
-    return nil
+    return fits(redis.call('LRANGE', KEYS[2], 0, 0)[1]) and redis.call('LPOP', KEYS[2]) or nil
   end
   local position = 0
   while true do

@@ -50,16 +50,20 @@ local function park(now, key)
       break
     end
   end
+  if not place and is_full(now) then
+    return 0
+  end
+  -- In a cluster that is moving the slot, what fails is a missing key, so the queue comes last.
+  redis.call('ZADD', key .. ':locks', now, ARGV[4])
+  if place then
+    redis.call('ZADD', key .. ':outbox', 0, older)
+  end
+  redis.call('HSET', key, ARGV[1], ARGV[9])
   if place then
     redis.call('LSET', KEYS[2], place - 1, entry())
-    redis.call('ZADD', key .. ':outbox', 0, older)
-  elseif is_full(now) then
-    return 0
   else
     redis.call('RPUSH', KEYS[2], entry())
   end
-  redis.call('HSET', key, ARGV[1], ARGV[9])
-  redis.call('ZADD', key .. ':locks', now, ARGV[4])
   redis.call('PERSIST', KEYS[2])
   return 1
 end
