@@ -23,6 +23,8 @@ class Attempt:
 
     looked_after = 0.0
     """Seconds within which the lock is granted to one who waits, if it does not do so itself."""
+    comes_back = True
+    """Whether it takes its former place if it has lost it."""
 
     def __init__(
         self, process: Process, lock: Any, *, until: float = math.inf, ahead: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from greenlet import getcurrent
@@ -63,16 +64,16 @@ class Message:
 class Parked(Attempt):
     """The attempt of a parked message, which waits without a process."""
 
+    comes_back = False
+
     def __init__(self, parking: Parking, lock: Lock) -> None:
         super().__init__(Process(0), lock)
         self.thread = None  # type: ignore[assignment]
         self._parking = parking
 
     def waits(self) -> bool:
-        parking = self._parking
-        if self.token.encode() not in parking.stored(self.name, ""):
-            return False
-        if self.token.encode() in parking.stored(self.name, ":outbox"):
+        parking, token = self._parking, self.token.encode()
+        if token not in parking.stored(self.name, "") or parking.publishes(self):
             return False
         return not parking.world.forgotten or self.token in parking.view.queue(self.name)
 
@@ -122,15 +123,11 @@ class Parking:
 
         world.network.send(arrive, delay=delay)
 
-    def acknowledge(self, delivery: object) -> None:
-        """Note that a message need not be delivered again."""
-        del self.unacknowledged[delivery]
-
     def died(self, process: Process) -> None:
         """Deliver what a process that was killed had not acknowledged, and start another worker."""
         for delivery, (message, to) in list(self.unacknowledged.items()):
             if to is process:
-                self.acknowledge(delivery)
+                del self.unacknowledged[delivery]
                 self.deliver(message)
         self._look(next(item for item in self.world.processes if not item.dead))
 
@@ -138,6 +135,10 @@ class Parking:
         """Return the messages that are parked where a lock is, or what else belongs to them."""
         _, tag = self.view.place(name)
         return self.view._stored(f"-parked{tag}:{OUTBOX}{rest}") or ()
+
+    def publishes(self, parked: Parked) -> bool:
+        """Whether a message has the lock, and is to be published."""
+        return parked.token.encode() in self.stored(parked.name, ":outbox")
 
     def leftovers(self) -> list[str]:
         """Return the tokens and locks that are stored for parked messages."""
@@ -147,10 +148,8 @@ class Parking:
     @property
     def disturbed(self) -> bool:
         """Whether there were faults."""
-        processes = self.world.processes
-        return bool(self.world.disturbed_until) or any(
-            item.dead or item.disturbed_until for item in processes
-        )
+        disturbed = any(item.dead or item.disturbed_until for item in self.world.processes)
+        return disturbed or self.world.disturbed_until > 0
 
     @property
     def late(self) -> bool:
@@ -177,14 +176,21 @@ class Parking:
         self.world.act(process, "look", lambda worker: worker.look())
 
 
-class Broker:
-    """Stands for an app of Celery, and for its producer."""
+class _Publisher(Publisher):
+    """The package's publisher in a virtual process, and its producer."""
+
+    _policy: Any = None
 
     def __init__(self, parking: Parking) -> None:
+        self.outbox = OUTBOX
+        self.mutex = virtual_threading.Lock()
         self._parking = parking
 
-    def publish(self, body: Any, **options: Any) -> None:
-        """Publish a message; that may fail before or after it is done."""
+    def _open(self) -> Any:
+        return SimpleNamespace(publish=self._send)
+
+    def _send(self, body: Any, **options: Any) -> None:
+        """Let the broker have a message; that may fail before or after it is done."""
         number, name, lease, mode, *rest = body
         failure = self._parking.world.pick(3, 0.1)
         getcurrent().sleep(MOMENT)
@@ -194,20 +200,6 @@ class Broker:
         getcurrent().sleep(MOMENT)
         if failure == 2:
             raise OSError("The broker does not confirm")
-
-
-class _Publisher(Publisher):
-    """The package's publisher, in a virtual process."""
-
-    def __init__(self, parking: Parking) -> None:
-        self.outbox = OUTBOX
-        self.mutex = virtual_threading.Lock()
-        self._broker = Broker(parking)
-
-    _policy: Any = None
-
-    def _open(self) -> Broker:
-        return self._broker
 
 
 class Worker(Actor):
@@ -224,7 +216,7 @@ class Worker(Actor):
             raise
         finally:
             if not self.process.dead:
-                parking.acknowledge(delivery)
+                del parking.unacknowledged[delivery]
 
     def look(self) -> None:
         """Look after the outbox and the locks of parked messages, as a worker does."""
@@ -267,9 +259,9 @@ class Worker(Actor):
 
     def _park(self, message: Message) -> bool:
         """Park a message, or run it; returns whether it was done."""
-        backend, token = self.process.backend, message.token
+        parking, backend, token = self.world.parking, self.process.backend, message.token
         lock = self._lock(message.name, timeout=message.lease, sharing=message.mode)
-        parked = Parked(self.world.parking, lock)
+        parked = Parked(parking, lock)
         self.asking[message.name] = parked
         request = lock._request(backend)
         lock._share(request, backend)
@@ -288,16 +280,11 @@ class Worker(Actor):
                 backend.run(ask(EndParking(OUTBOX, message.name, [token], waits=True)))
             raise
         if call.lease(answer) is not None:
-            self._check_alone(parked)
+            if parking.publishes(parked) and not parking.late:
+                text = f"{parked} is granted the lock, and published"
+                raise self._breaks("NoMessageLost", text)
             return self._run(onward) or self._park(onward)
         return bool(answer[3] % 3)
-
-    def _check_alone(self, parked: Parked) -> None:
-        """Check that who parks a message gets its lock only if nobody else gets it as well."""
-        parking = self.world.parking
-        published = parked.token.encode() in parking.stored(parked.name, ":outbox")
-        if published and not parking.late:
-            raise self._breaks("NoMessageLost", f"{parked} is granted the lock, and published")
 
 
 class NoMessageLost(Promise):

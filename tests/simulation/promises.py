@@ -70,6 +70,12 @@ class OneHolder(Promise):
         self._view = view  # of locks that can be shared
         self._limits: dict[str, tuple[int, float | None]] = {}
         """The fence of each grant by token, and the limit at that time."""
+        self._places: dict[Attempt, tuple[int, float | None]] = {}
+        """The same of the parked messages whose locks were taken over."""
+
+    def has(self, attempt: Attempt) -> None:
+        if attempt.place:
+            self._places[attempt] = self._limits[attempt.place]
 
     def stepped(self) -> None:
         if self._view is not None:
@@ -104,14 +110,14 @@ class OneHolder(Promise):
     def _fence_of(self, attempt: Attempt) -> int:
         """Return the fence with which it was granted, to its message perhaps."""
         fence: int = attempt.lease.fence
-        return self._limits.get(attempt.place, (fence, None))[0]
+        return self._places.get(attempt, (fence, None))[0]
 
     def _limit_of(self, attempt: Attempt) -> float:
         """Return how many might hold a lock with this one when it got it."""
         if attempt.limit is None:
             return 1
         if attempt.place:
-            return self._limits[attempt.place][1] or 0
+            return self._places[attempt][1] or 0
         if attempt.ahead or not attempt.lock.sharing.shared:
             return math.inf  # it took the place of another, or its own
         return self._limits.get(attempt.token, (0, attempt.limit))[1] or 0
@@ -291,7 +297,7 @@ class FirstComeFirstServed(Promise):
     def _is_late(self, token: str, queue: list[str]) -> bool:
         """Whether one that has come back stands behind another that joined long after it."""
         own = self.ledger.by_token.get(token)
-        if own is None or not own.waits() or token in self._served:
+        if own is None or not own.waits() or not own.comes_back or token in self._served:
             return False  # a call that was late, or one that begins again
         if self.world.forgotten and own.joins():
             return False
