@@ -34,7 +34,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.lease import shared_record, token_id
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import forget_after_fork, retain_inherited
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.running import Run
@@ -186,12 +186,14 @@ class Publisher:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.outbox = outbox_of(app)
-        self.after_fork()
+        self.mutex = threading.Lock()
+        self._producer: Any = None
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        self.mutex = threading.Lock()
-        self._producer: Any = None
+        """Leave the connection to the parent process."""
+        retain_inherited(self._producer)
+        self.mutex, self._producer = threading.Lock(), None
 
     def publish(self, backend: BaseLockBackend, name: str = "", most_locks: int = 0) -> float:
         """Publish what is due in the outbox, of all locks or of those that share one's shard.
@@ -322,6 +324,8 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
     parks = any(one.run_policy == "park" for one in options)
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks
         aliases = {one.using for one in options if locks[one.using].can_park}
+        for using in aliases:
+            locks[using].open()  # before its thread needs what that imports
         if aliases:
             look = Look(sender.app, aliases, LOOK_EVERY if parks else IDLE_LOOK_EVERY)
             look.start()
