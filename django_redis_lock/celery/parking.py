@@ -32,7 +32,7 @@ from django_redis_lock.celery.private import encode_body, headers_of, revoked_id
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask
-from django_redis_lock.protocol.lease import shared_record, token_id
+from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 
@@ -70,24 +70,11 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
             f"or a cluster."
         )
-    waiters = holder.waiters if holder else 0
-    _store_state(run, {"key": run.key, "place": (waiters or 0) + 1})
-    lock = run.handle(run.name, options.queue_timeout, state=QUEUED)
-    request = lock._request(backend)
-    request.token = _token_of(run)
-    if run.sharing.shared:
-        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
-    request.max_waiters = options.queue_limit
-    slip = run.slip_to_send()
-    place = run.name, token_id(request.token.encode()), options.using
-    slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
-    if run.slip.lock in run.reservations:
-        slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
-    else:
-        run.give_up_reservation()  # of another key, before a deploy
-    outbox = outbox_of(run.task.app)
-    superseded = _superseded(run)
-    call = Park(request, outbox, message=_message_of(run, slip), instead_of=superseded)
+    _store_state(run, holder)
+    request = _request_of(run)
+    slip = _slip_for(run, request)
+    outbox, message = outbox_of(run.task.app), _message_of(run, slip)
+    call = Park(request, outbox, message=message, instead_of=_superseded(run))
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
@@ -95,7 +82,7 @@ def park(run: Run, holder: Holder | None) -> bool:
             backend.run(ask(EndParking(outbox, run.name, [request.token])))
         raise
     if call.lease(answer) is not None:
-        run.slip = slip
+        run.place = slip
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
@@ -103,6 +90,46 @@ def park(run: Run, holder: Holder | None) -> bool:
     parked[run.task.name] += 1
     run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
     return True
+
+
+def _store_state(run: Run, holder: Holder | None) -> None:
+    """Store it before the message is parked: afterwards, the task may have run already."""
+    waiters = holder.waiters if holder else None
+    if not (run.task.ignore_result or run.request.ignore_result):
+        with contextlib.suppress(Exception):  # of any result backend
+            meta = {"key": run.key, "place": (waiters or 0) + 1}
+            run.task.update_state(run.task_id, PARKED, meta)
+
+
+def _request_of(run: Run) -> Request:
+    """Return the request for the lock, as a reservation for the message."""
+    reserved = run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    request = reserved._request(run.backend)
+    request.token = _token_of(run)
+    request.max_waiters = run.options.queue_limit
+    if run.sharing.shared:
+        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
+    return request
+
+
+def _slip_for(run: Run, request: Request) -> Slip:
+    """Return the slip with which the message comes back: for its place in the queue.
+
+    It may have a reservation of scope ``queue`` as well, which lasts until it runs.
+    """
+    queued, old = None, run.slip
+    if old.lock in run.reservations:
+        queued = [old.lock, old.ticket, old.using]
+    else:
+        run.give_up_reservation()  # of another key, before a deploy
+    return replace(
+        run.slip_to_send(),
+        lock=run.name,
+        ticket=token_id(request.token.encode()),
+        using=run.options.using,
+        queued=queued,
+        parked=old.parked + 1,
+    )
 
 
 def _token_of(run: Run) -> str:
@@ -127,13 +154,6 @@ def _superseded(run: Run) -> str:
             if one.parked and one.task_name == run.task.name and one.task_id not in newest:
                 return _digest(one.task_id or "")
     return ""
-
-
-def _store_state(run: Run, meta: dict[str, Any]) -> None:
-    """Store it before the message is parked: afterwards, the task may have run already."""
-    if not (run.task.ignore_result or run.request.ignore_result):
-        with contextlib.suppress(Exception):  # of any result backend
-            run.task.update_state(run.task_id, PARKED, meta)
 
 
 def _message_of(run: Run, slip: Slip) -> str:
