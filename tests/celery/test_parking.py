@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, parked
+from django_redis_lock.celery import parking as parking_module
 from django_redis_lock.celery.parking import PARKED, Publisher, outbox_of, publisher_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from example_project.embedded import EmbeddedServer
@@ -410,3 +411,19 @@ def test_alias_that_cannot_park_is_refused(consumer: Consumer) -> None:
         outcome = consumer.deliver(consumer.send(task))
     assert isinstance(outcome, InvalidLockBackend)
     assert "LOCKS['locmem'] is a LocMemLockBackend" in str(outcome)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_lock_that_comes_free_meanwhile_is_taken(
+    consumer: Consumer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    task = parking(consumer, scope=scope, on_conflict={"run": "park"})
+    message = consumer.send(task)
+    if scope == "queue_and_run":  # its reservation has ended
+        locks["default"].force_release(consumer.app.main)
+    held = lock(consumer.app.main)
+    held.acquire()
+    monkeypatch.setattr(parking_module, "_store_state", lambda *_: held.release())
+    assert consumer.deliver(message) == "ran"
+    assert outbox(client, consumer) == EMPTY
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
