@@ -254,7 +254,7 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
         "waiter": str(waiter),
         **_copied(waiter, "token_id", "since"),
         "waited": seconds(waiter.waited),
-        **_copied(waiter, "lease", "auto_renew", "shared", "limit", *ORIGIN),
+        **_copied(waiter, "lease", "auto_renew", "shared", "limit", "parked", *ORIGIN),
         "metadata": dict(waiter.metadata),
     }
 
