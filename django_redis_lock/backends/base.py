@@ -313,6 +313,8 @@ class BaseLockBackend(Runner):
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
+            if isinstance(waiters, list):
+                known["waiters"], known["parked"] = waiters
             if isinstance(value, list):
                 holders += read_sharing(read, value, **known)
             elif value is not None:

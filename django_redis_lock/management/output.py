@@ -242,7 +242,9 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "held_for": seconds(holder.held_for),
         "expires_at": holder.expires_at,
         "lease_left": seconds(holder.ttl),
-        **_copied(holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters"),
+        **_copied(
+            holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters", "parked"
+        ),
         "attention": attention_of(holder),
         **_copied(holder, *ORIGIN),
         "metadata": dict(holder.metadata),

@@ -4,7 +4,8 @@
 -- ARGV[1] how many bytes of the key of a lock come before its name.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
--- process was seen lately (nil if this user may not know). The value of one that is shared is
+-- process was seen lately (nil if this user may not know), or where parked messages wait among them,
+-- {that number, how many these are}. The value of one that is shared is
 -- {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
 -- include common
 
@@ -32,9 +33,12 @@ for i = 3, #KEYS, 3 do
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0
   else
+    local parked = 0
     for _, waiter in ipairs(redis.pcall('LRANGE', KEYS[i + 1], 0, -1)) do
       waiters = waiters - (gone(waiter) and 1 or 0)
+      parked = parked + (parked_in(waiter) and 1 or 0)
     end
+    waiters = parked > 0 and {waiters, parked} or waiters
   end
   answer[#answer + 1] = waiters
 end
