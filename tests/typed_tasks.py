@@ -15,9 +15,11 @@ from django_redis_lock.celery import (
     Conflict,
     TaskAlreadyRunning,
     TaskSkipped,
+    parked,
     single_instance_task,
     skipped,
     task_lock_lost,
+    task_parked,
     task_skipped,
     task_taken_over,
     task_waiting,
@@ -64,6 +66,13 @@ def fetch_orders(shop_id: int) -> str:
 def resize(self: Task[Any, Any], picture: str) -> str:
     """Keep the type of a bound task."""
     return f"{picture} {self.request.id}"
+
+
+@shared_task
+@single_instance_task(on_conflict="park", concurrency=4, queue_limit=1000, beyond="skip")
+def render(page: str) -> str:
+    """Wait without a worker."""
+    return page
 
 
 def said(conflict: Conflict) -> str:
@@ -122,12 +131,12 @@ def results(result: TaskSkipped, refused: TaskAlreadyRunning) -> None:
     if result["holder"] is not None:
         assert_type(result["holder"]["ttl"], float | None)
     assert_type(refused.ttl, float | None)
-    assert_type(skipped["shop.import"], int)
+    assert_type(skipped["shop.import"] + parked["shop.import"], int)
 
 
 def heard(sender: Task[Any, Any], task_id: str, key: str, holder: Holder, **more: object) -> None:
     """Receive a signal about a task."""
 
 
-for signal in (task_skipped, task_waiting, task_taken_over, task_lock_lost):
+for signal in (task_skipped, task_waiting, task_parked, task_taken_over, task_lock_lost):
     signal.connect(heard)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_received, worker_ready, worker_shutdown
+from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -207,6 +208,8 @@ class Publisher:
         self.app = app
         self.outbox = outbox_of(app)
         self.mutex = threading.Lock()
+        self.unreachable = ""
+        """Why the broker could not be reached at the last attempt, empty if it could."""
         self._producer: Any = None
         forget_after_fork(self)
 
@@ -221,11 +224,7 @@ class Publisher:
         Looks after up to ``most_locks``; returns the seconds until the next one, infinite if no
         message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
         """
-        with self.mutex:
-            call = ReadOutbox(self.outbox, name, most_locks, AT_ONCE)
-            messages, names, pause_ms = backend.run(ask(call))
-            for token, message in zip(messages[::2], messages[1::2], strict=True):
-                self._publish(backend, token.decode(), message)
+        messages, names, pause_ms = self._publish_due(backend, name, most_locks)
         for found in names:
             self.look_after(backend, found.decode())
         if messages or names:
@@ -240,12 +239,13 @@ class Publisher:
         """Send the parked messages of a lock back to the broker, or that of one task.
 
         Returns how many they are. They have no place any more: a task that parks is parked again
-        if it finds no room. Raises ``LockUnavailable``.
+        if it finds no room. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
+        publish them later.
         """
         prefix = "" if task_id is None else _digest(task_id)
         found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
-        for _ in range(0, found, AT_ONCE):
-            self.publish(backend, name)
+        while found and self._publish_due(backend, name)[0] and not self.unreachable:
+            pass
         return found
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
@@ -255,17 +255,31 @@ class Publisher:
             for task_id in task_ids:
                 self.unpark(backend, name.decode(), task_id)
 
+    def _publish_due(self, backend: BaseLockBackend, name: str, most_locks: int = 0) -> list[Any]:
+        with self.mutex:
+            answer: list[Any] = backend.run(ask(ReadOutbox(self.outbox, name, most_locks, AT_ONCE)))
+            for token, message in zip(answer[0][::2], answer[0][1::2], strict=True):
+                self._publish(backend, token.decode(), message)
+                if self.unreachable:
+                    break
+        return answer
+
     def _publish(self, backend: BaseLockBackend, token: str, text: bytes) -> None:
         message: Any = {}
         try:
             message = loads(text)
             options = {**message["options"], "retry": True, "retry_policy": self._policy}
             self._open().publish(message["body"], **options)
+        except OperationalError as error:
+            self._producer, self.unreachable = None, str(error) or "no answer"
+            failed = "Parked task %s can't be published now; that is tried again: %s"
+            logger.warning(failed, message.get("id"), error)
         except Exception:  # of any broker
+            self._producer, self.unreachable = None, ""
             failed = "Parked task %s can't be published now; that is tried again"
             logger.exception(failed, message.get("id"))
-            self._producer = None
         else:
+            self.unreachable = ""
             backend.run(ask(EndParking(self.outbox, message["lock"], [token])))
 
     @property

@@ -105,11 +105,16 @@ local function hand_off(name, own, taken_back, holders)
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
     local shared, parked = record and limit_of(name, record), channel and parked_in(channel)
+    local kept = parked and redis.pcall('HEXISTS', parked, token)
+    if type(kept) == 'table' and not string.find(kept.err, 'WRONGTYPE', 1, true) then
+      redis.call('LPUSH', KEYS[2], entry) -- this user may not publish it: a worker that looks does
+      return holders, true
+    end
     -- Not another program's data (a lease is 1 ms to 100 years), nor a second entry of a holder, nor
     -- a message that is parked no more.
     if token and lease > 0 and lease < 4e12
         and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token))
-        and not (parked and redis.pcall('HEXISTS', parked, token) ~= 1) then
+        and not (parked and kept ~= 1) then
       local at_once = parked or token == own
       local due, received = at_once and lease or math.min(lease, CLAIM), 1
       if at_once then
