@@ -32,6 +32,7 @@ from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.parking import ReadOutbox
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
@@ -40,7 +41,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.calls import ReadOutbox, ask
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
