@@ -80,9 +80,12 @@ class EndParking(_OutboxCall):
     """Forget the messages with these tokens."""
 
     tokens: Sequence[str]
+    waits: bool = field(default=False, kw_only=True)
+    """Whether they may be in the queue of the lock still."""
 
     def encode(self, packing: Packing) -> Encoded:
-        return END, self.keys(packing)[:2], [*self.tokens]
+        queue = [packing.queue_prefix + self.name] if self.waits else []
+        return END, [*self.keys(packing)[:2], *queue], [*self.tokens]
 
 
 @dataclass(slots=True, eq=False, repr=False)

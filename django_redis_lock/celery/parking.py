@@ -80,7 +80,7 @@ def park(run: Run, holder: Holder | None) -> bool:
         answer = backend.run(ask(call))
     except LockUnavailable:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
-            backend.run(ask(EndParking(outbox, run.name, [request.token])))
+            backend.run(ask(EndParking(outbox, run.name, [request.token], waits=True)))
         raise
     if call.lease(answer) is not None:
         run.place = slip

@@ -71,6 +71,8 @@ def kill(world: World) -> bool:
         if attempt.process is process:
             world.ledger.leaves(attempt)
     _call_operator(world)
+    if world.parking is not None:
+        world.parking.died(process)
     return True
 
 

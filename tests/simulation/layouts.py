@@ -43,12 +43,20 @@ class Layout:
     names: tuple[str, ...] = ("x",)
     processes: int = 2
     """How many there are at least."""
+    parks: bool = False
+    """Whether messages are parked."""
 
     def furnish(self, world: World) -> None:
         """Put processes, servers and promises into a world."""
         world.names = self.names
         world.actor = lambda world, process: Actor(world, process, self.habits)
         world.promise(*self.prepare(world))
+        if self.parks:
+            from tests.simulation.parking import NoMessageLost, Worker  # Celery takes a second
+
+            world.actor = lambda world, process: Worker(world, process, self.habits)
+            assert isinstance(world.view, views.ServerView)
+            world.promise(NoMessageLost(world, world.view, self.habits))
         world.faults = self.faults
 
 
@@ -281,3 +289,6 @@ def _shared(layout: Layout, name: str) -> Layout:
 LAYOUTS["shared"] = _shared(LAYOUTS["queue"], "shared")
 for _plain in ("blpop", "poll", "mixed", "cluster", "locmem"):
     LAYOUTS[f"shared-{_plain}"] = _shared(LAYOUTS[_plain], f"shared-{_plain}")
+for _plain in ("queue", "blpop", "poll", "cluster", "shared", "shared-cluster"):
+    _name = f"parked-{_plain}"
+    LAYOUTS[_name] = replace(LAYOUTS[_plain], name=_name, parks=True)

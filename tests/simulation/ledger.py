@@ -21,6 +21,9 @@ ROUNDING = 0.00001
 class Attempt:
     """One acquisition of one lock by an actor."""
 
+    looked_after = 0.0
+    """Seconds within which the lock is granted to one who waits, if it does not do so itself."""
+
     def __init__(
         self, process: Process, lock: Any, *, until: float = math.inf, ahead: bool = False
     ) -> None:
@@ -44,6 +47,8 @@ class Attempt:
         """Since when it does not want the lock any more."""
         self.ahead = ahead
         """Whether it takes the lock over, ahead of the queue."""
+        self.place = ""
+        """The token of the parked message for which it takes the lock over."""
         self.lease: Any = None
         """What it was given."""
         self.group: Sequence[Attempt] = ()

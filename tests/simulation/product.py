@@ -18,6 +18,7 @@ from typing import Any
 from greenlet import getcurrent
 
 import django_redis_lock
+from django_redis_lock.backends import parking
 from django_redis_lock.backends.clusters import listener as cluster_listener
 from django_redis_lock.backends.clusters import servers as cluster
 from django_redis_lock.backends.clusters import topology
@@ -174,7 +175,7 @@ def shown(words: Sequence[bytes]) -> str:
 
 _SOURCES = [
     (name.lower(), script)
-    for module in (packing, quorum)
+    for module in (packing, parking, quorum)
     for name, script in vars(module).items()
     if isinstance(script, packing.Script)
 ]

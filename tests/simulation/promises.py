@@ -83,7 +83,7 @@ class OneHolder(Promise):
                 holders.setdefault(attempt.name, []).append(attempt)
         for name, several in holders.items():
             if len(several) > 1:
-                self._check(name, sorted(several, key=lambda attempt: attempt.lease.fence))
+                self._check(name, sorted(several, key=self._fence_of))
 
     def _check(self, name: str, holders: list[Attempt]) -> None:
         """Check those who count on a lock, by rising fences."""
@@ -101,10 +101,17 @@ class OneHolder(Promise):
             for each in (attempt, *others):
                 each.excuse = each.excuse or excuse
 
+    def _fence_of(self, attempt: Attempt) -> int:
+        """Return the fence with which it was granted, to its message perhaps."""
+        fence: int = attempt.lease.fence
+        return self._limits.get(attempt.place, (fence, None))[0]
+
     def _limit_of(self, attempt: Attempt) -> float:
         """Return how many might hold a lock with this one when it got it."""
         if attempt.limit is None:
             return 1
+        if attempt.place:
+            return self._limits[attempt.place][1] or 0
         if attempt.ahead or not attempt.lock.sharing.shared:
             return math.inf  # it took the place of another, or its own
         return self._limits.get(attempt.token, (0, attempt.limit))[1] or 0
@@ -344,7 +351,7 @@ class NoWaitInVain(Promise):
             if waiter is None or allowed is None:
                 self._since.pop(name, None)
                 continue
-            allowed += blocked
+            allowed += blocked + waiter.looked_after
             state += " behind others" if blocked else ""
             before, since, former = self._since.get(name, ("", now, set()))
             tokens = {hold.token for hold in self._view.holds(name)} & self.ledger.by_token.keys()
@@ -471,6 +478,7 @@ class BoundedKeys(Promise):
         (b"lock-fence", None),
         (b"lock-audit", None),
         (b"lock-limits", None),
+        (b"lock-parked", None),
         (b"lock-server", None),
     )
     """For how many milliseconds a key may live, by what it begins with; ``None`` for ever."""
@@ -507,6 +515,8 @@ class BoundedKeys(Promise):
         """Whether it is a lock that is to be held for ever, by one of several perhaps."""
         if isinstance(value, Hash) and self.world.forgotten:
             return True  # perhaps that of this one
+        if isinstance(value, list) and self.world.parking is not None:
+            return True  # which is checked there
         tokens = [value.split(b" ", 1)[0]] if isinstance(value, bytes) else list(value)
         attempts = [self.ledger.by_token.get(str(token, "ascii")) for token in tokens]
         return any(attempt is not None and attempt.lock.timeout is None for attempt in attempts)

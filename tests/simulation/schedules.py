@@ -71,6 +71,8 @@ def _populate(world: World, layout: Layout) -> None:
         threads = 1 + world.pick(2, 0.6) + (layout.processes == 1)
         for _ in range(threads):
             world.start(process, world.actor(world, process).run, "actor")
+    if world.parking is not None:
+        world.parking.begin()
     world.prepare_faults(FAULTS)
 
 

@@ -244,6 +244,9 @@ class Server:
     def _hget(self, key: bytes, name: bytes) -> Reply:
         return (self.look_up(key, Hash) or {}).get(name)
 
+    def _hexists(self, key: bytes, name: bytes) -> Reply:
+        return int(name in (self.look_up(key, Hash) or ()))
+
     def _hgetall(self, key: bytes) -> Reply:
         return [word for pair in (self.look_up(key, Hash) or {}).items() for word in pair]
 

@@ -86,6 +86,8 @@ class World:
         """How many of the servers may fail; 0 if all may."""
         self.view: View | None = None
         """What the servers have stored."""
+        self.parking: Any = None
+        """The messages that are parked, if the backend can park them."""
         self.rejoins_after = 0.0
         """Seconds for which a server does not take part after a failure."""
         self.names: tuple[str, ...] = ("x",)
