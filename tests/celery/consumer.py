@@ -14,6 +14,7 @@ from django.dispatch import Signal
 from django_redis_lock.celery import (
     single_instance_task,
     task_lock_lost,
+    task_parked,
     task_skipped,
     task_taken_over,
     task_waiting,
@@ -25,6 +26,7 @@ from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
 SIGNALS = {
     "skipped": task_skipped,
     "waiting": task_waiting,
+    "parked": task_parked,
     "taken over": task_taken_over,
     "lost": task_lock_lost,
 }
