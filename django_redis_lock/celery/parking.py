@@ -84,7 +84,7 @@ def park(run: Run, holder: Holder | None) -> bool:
     slip = run.slip_to_send()
     place = run.name, token_id(request.token.encode()), options.using
     slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
-    if run.slip.ticket and options.scope == "queue":
+    if run.slip.ticket and run.slip.lock in run.reservations:
         slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
     outbox = outbox_of(run.task.app)
     superseded = _superseded(run)
@@ -101,6 +101,9 @@ def park(run: Run, holder: Holder | None) -> bool:
     if answer[3] % 3 == 0:
         run.policy = options.beyond
         return False
+    if slip.queued:  # it goes on with that message
+        run.slip = replace(run.slip, ticket="")
+        run.place = run.place and replace(run.place, queued=None)
     parked[run.task.name] += 1
     run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
     return True
@@ -195,10 +198,14 @@ class Publisher:
             for token, message in zip(messages[::2], messages[1::2], strict=True):
                 self._publish(backend, token.decode(), message)
         for found in names:
-            backend.run(ask(LookAfter(self.outbox, found.decode())))
+            self.look_after(backend, found.decode())
         if messages or names:
             return 0.0
         return pause_ms / 1000 if pause_ms >= 0 else float("inf")
+
+    def look_after(self, backend: BaseLockBackend, name: str) -> None:
+        """Grant a lock to parked messages if it is free, or note when it will be."""
+        backend.run(ask(LookAfter(self.outbox, name)))
 
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
         """Send the parked messages of a lock back to the broker, or that of one task.

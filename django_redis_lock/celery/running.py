@@ -222,6 +222,8 @@ class Run(GuardedCall):
                 lock.detach(self.reserve_for, {"state": QUEUED})
             elif rest >= 0.001 and not self.followed:
                 lock.detach(rest, {"state": RESTING})
+                if self.options.run_policy == "park" and self.backend.can_park:
+                    publisher_of(self.task.app).look_after(self.backend, lock.name)
             else:
                 lock.release()
                 if lock.passed_to_message:
