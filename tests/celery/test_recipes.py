@@ -123,6 +123,19 @@ def test_throttled_task_drops_what_comes_too_soon(worker: Worker) -> None:
     assert sum(result != "ran" and result["skipped"] for result in worker.results) == 7
 
 
+def test_throttled_task_does_not_lose_the_last_call(worker: Worker) -> None:
+    """One message waits for the rest to end, and stands for the calls until then."""
+    task = worker.task(scope="queue", at_least_for=WINDOW, countdown=0.1)
+    sent = []
+    for number in range(4):
+        sent.append(task.delay(number).id)
+        worker.serve(WINDOW / 8)
+    worker.serve(until=lambda: len(worker.ran) == 2)
+    assert worker.ran == [0, 1]
+    assert sent[1:] == [sent[1]] * 3
+    assert WINDOW - 0.05 < worker.intervals()[0] < 2 * WINDOW
+
+
 @pytest.mark.usefixtures("look")
 @pytest.mark.parametrize("number", [1, 2])
 def test_spread_task_runs_as_often_as_it_may(worker: Worker, number: int) -> None:
