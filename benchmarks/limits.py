@@ -65,10 +65,10 @@ def make_app(broker: str) -> Celery:
     def other(sent: float) -> None:
         notes.rpush("others", monotonic() - sent)
 
-    app.task(name="other")(other)
+    app.task(name="other", shared=False)(other)
     for name, options in GUARDS.items():
         guard = single_instance_task(**{"key": name, "concurrency": LIMIT, **options})
-        app.task(name=name)(guard(work))
+        app.task(name=name, shared=False)(guard(work))
     began: dict[str, float] = {}
 
     @task_prerun.connect(weak=False)
@@ -181,7 +181,7 @@ class Crew:
             "tasks/s": number / (max(end for _, end, _ in spans) - began),
             "messages": (self._received(name) - received) / number,
             "child s": float(self.notes.get("occupied") or 0) - sum(b - a for a, b, _ in spans),
-            "longest delay ms": 1e3 * max(delays),
+            "longest delay ms": 1e3 * max(delays, default=0),
             "swapped %": 100 * sum(pairs) / len(pairs),
             "processor ms": 1e3 * used / number,
         }
