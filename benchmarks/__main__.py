@@ -58,6 +58,7 @@ TARGETS = (
     ("permits, crowd", PERMIT, "least / most", "at least", 0.9),
     ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
+    ("limits", "Redis, park", "messages", "at most", 2.01),
     ("walk", OURS, "files", "at most", 15),
     ("walk", OURS, "functions", "at most", 65),
     ("walk", OURS, "lines", "at most", 350),

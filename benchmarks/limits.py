@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
@@ -99,22 +100,21 @@ def brokers(bench: Bench) -> Iterator[dict[str, str]]:
 def over_a_limit(bench: Bench) -> Figures:
     """A thousand tasks of 10 ms, three at once, on two workers of four, beside unguarded tasks."""
     os.environ[PORT] = str(bench.admin.connection_pool.connection_kwargs["port"])
+    brief = replace(bench)
+    brief.rounds, number = (1, 60) if bench.quick else (3, 1000)
     figures: Figures = {}
     with brokers(bench) as found:
         for title, url in found.items():
             with crew_of(url) as crew:
                 crew.measure("room", 20)
-                some = replace_rounds(bench, 1 if bench.quick else 3)
-                number = 60 if bench.quick else 1000
-                rows = some.compare(list(GUARDS), lambda name, _: crew.measure(name, number))
-                figures |= {f"{title}, {name}": row for name, row in medians(rows).items()}
+                measure = partial(_measure, crew, number)
+                rows = medians(brief.compare(list(GUARDS), measure))
+            figures |= {f"{title}, {name}": row for name, row in rows.items()}
     return figures
 
 
-def replace_rounds(bench: Bench, rounds: int) -> Bench:
-    some = replace(bench)
-    some.rounds = rounds
-    return some
+def _measure(crew: Crew, number: int, name: str, turn: int) -> dict[str, float]:
+    return crew.measure(name, number)
 
 
 @contextmanager
