@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -25,7 +26,8 @@ from example_project.keeper import Keeper
 POLL_SECONDS = 0.005
 # Below the ephemeral ports: a client that reconnects while the server restarts could otherwise be
 # given the server's own port. Adding 10,000, for the cluster bus, still gives a valid port.
-_PORTS = range(15_000, 32_000)
+PORTS = range(15_000, 32_000)
+_given_out: deque[int] = deque(maxlen=100)  # the last ports; they may not be in use yet
 _LONGEST_SOCKET_PATH = 100  # 103 bytes on macOS, 107 on Linux
 _LOG_TAIL_LINES = 20
 
@@ -248,10 +250,12 @@ def server_binary() -> Path:
 
 
 def free_port() -> int:
-    """A port that nothing listens on at the moment."""
-    # Not from `random`: tests seed it, and then all processes would try the same ports.
+    """A port that nothing listens on at the moment, and that was not given out lately."""
     while True:
-        port = _PORTS[secrets.randbelow(len(_PORTS))]
+        # Not from `random`: tests seed it, and then all processes would try the same ports.
+        port = secrets.choice(PORTS)
+        if port in _given_out:
+            continue
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -259,6 +263,7 @@ def free_port() -> int:
                 if error.errno != errno.EADDRINUSE:
                     raise
             else:
+                _given_out.append(port)
                 return port
 
 

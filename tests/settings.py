@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 
-from example_project.embedded import free_port
+from example_project import embedded
 
-_PORT = f"LOCK_TEST_PORT{os.environ.get('PYTEST_XDIST_WORKER', '')}"
-PORT = int(os.environ.setdefault(_PORT, str(free_port())))
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+if _WORKER:  # such as "gw0"; none takes a port that another one has chosen and not bound yet
+    _WORKERS = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    embedded.PORTS = embedded.PORTS[int(_WORKER.removeprefix("gw")) % _WORKERS :: _WORKERS]
+_PORT = f"LOCK_TEST_PORT{_WORKER}"
+PORT = int(os.environ.setdefault(_PORT, str(embedded.free_port())))
 """Where the session's server listens; chosen here, so that child processes agree on it."""
 
 

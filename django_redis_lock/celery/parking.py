@@ -19,27 +19,22 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_received, worker_ready, worker_shutdown
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.celery.conflicts import parked, task_parked
-from django_redis_lock.celery.key_locks import QUEUED, Slip
+from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.calls import (
-    EndParking,
-    LookAfter,
-    Park,
-    ReadOutbox,
-    Unpark,
-    ask,
-)
-from django_redis_lock.protocol.lease import shared_record, token_id
+from django_redis_lock.protocol.calls import ask
+from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import forget_after_fork, retain_inherited
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.running import Run
@@ -52,6 +47,8 @@ LOOK_EVERY = 2.0
 """Seconds between looks at the outbox, at most."""
 IDLE_LOOK_EVERY = 30.0
 """The same for a worker that parks no tasks; others may have parked some before a deploy."""
+AT_ONCE = 20
+"""How many messages are published in one go."""
 LOOK_AT = 100
 """How many locks one look is about."""
 _PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
@@ -73,22 +70,11 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
             f"or a cluster."
         )
-    waiters = holder.waiters if holder else 0
-    _store_state(run, {"key": run.key, "place": (waiters or 0) + 1})
-    lock = run.handle(run.name, options.queue_timeout, state=QUEUED)
-    request = lock._request(backend)
-    request.token = _token_of(run)
-    if run.sharing.shared:
-        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
-    request.max_waiters = options.queue_limit
-    slip = run.slip_to_send()
-    place = run.name, token_id(request.token.encode()), options.using
-    slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
-    if run.slip.ticket and run.slip.lock in run.reservations:
-        slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
-    outbox = outbox_of(run.task.app)
-    superseded = _superseded(run)
-    call = Park(request, outbox, message=_message_of(run, slip), instead_of=superseded)
+    _store_state(run, holder)
+    request = _request_of(run)
+    slip = _slip_for(run, request)
+    outbox, message = outbox_of(run.task.app), _message_of(run, slip)
+    call = Park(request, outbox, message=message, instead_of=_superseded(run))
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
@@ -96,17 +82,54 @@ def park(run: Run, holder: Holder | None) -> bool:
             backend.run(ask(EndParking(outbox, run.name, [request.token])))
         raise
     if call.lease(answer) is not None:
-        run.slip = slip
+        run.place = slip
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
         return False
-    if slip.queued:  # it goes on with that message
-        run.slip = replace(run.slip, ticket="")
-        run.place = run.place and replace(run.place, queued=None)
     parked[run.task.name] += 1
     run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
     return True
+
+
+def _store_state(run: Run, holder: Holder | None) -> None:
+    """Store it before the message is parked: afterwards, the task may have run already."""
+    waiters = holder.waiters if holder else None
+    if not (run.task.ignore_result or run.request.ignore_result):
+        with contextlib.suppress(Exception):  # of any result backend
+            meta = {"key": run.key, "place": (waiters or 0) + 1}
+            run.task.update_state(run.task_id, PARKED, meta)
+
+
+def _request_of(run: Run) -> Request:
+    """Return the request for the lock, as a reservation for the message."""
+    reserved = run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    request = reserved._request(run.backend)
+    request.token = _token_of(run)
+    request.max_waiters = run.options.queue_limit
+    if run.sharing.shared:
+        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
+    return request
+
+
+def _slip_for(run: Run, request: Request) -> Slip:
+    """Return the slip with which the message comes back: for its place in the queue.
+
+    It may have a reservation of scope ``queue`` as well, which lasts until it runs.
+    """
+    queued, old = None, run.slip
+    if old.lock in run.reservations:
+        queued = [old.lock, old.ticket, old.using]
+    else:
+        run.give_up_reservation()  # of another key, before a deploy
+    return replace(
+        run.slip_to_send(),
+        lock=run.name,
+        ticket=token_id(request.token.encode()),
+        using=run.options.using,
+        queued=queued,
+        parked=old.parked + 1,
+    )
 
 
 def _token_of(run: Run) -> str:
@@ -131,13 +154,6 @@ def _superseded(run: Run) -> str:
             if one.parked and one.task_name == run.task.name and one.task_id not in newest:
                 return _digest(one.task_id or "")
     return ""
-
-
-def _store_state(run: Run, meta: dict[str, Any]) -> None:
-    """Store it before the message is parked: afterwards, the task may have run already."""
-    if not (run.task.ignore_result or run.request.ignore_result):
-        with contextlib.suppress(Exception):  # of any result backend
-            run.task.update_state(run.task_id, PARKED, meta)
 
 
 def _message_of(run: Run, slip: Slip) -> str:
@@ -173,18 +189,31 @@ task_received.connect(_on_received, weak=False)
 # It is published.
 
 
+def pass_on(run: Run, lock: TaskLock) -> None:
+    """Publish the message that got the lock of a run; if the lock rests, note until when."""
+    rests = run.options.at_least_for and run.options.run_policy == "park"
+    if lock.passed_to_message or rests:
+        publisher = publisher_of(run.task.app)
+        with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
+            if rests:
+                publisher.look_after(run.backend, lock.name)
+            publisher.publish(run.backend, lock.name)
+
+
 class Publisher:
     """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
         self.outbox = outbox_of(app)
-        self.after_fork()
+        self.mutex = threading.Lock()
+        self._producer: Any = None
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        self.mutex = threading.Lock()
-        self._producer: Any = None
+        """Leave the connection to the parent process."""
+        retain_inherited(self._producer)
+        self.mutex, self._producer = threading.Lock(), None
 
     def publish(self, backend: BaseLockBackend, name: str = "", most_locks: int = 0) -> float:
         """Publish what is due in the outbox, of all locks or of those that share one's shard.
@@ -193,7 +222,7 @@ class Publisher:
         message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
         """
         with self.mutex:
-            call = ReadOutbox(self.outbox, name, most_locks)
+            call = ReadOutbox(self.outbox, name, most_locks, AT_ONCE)
             messages, names, pause_ms = backend.run(ask(call))
             for token, message in zip(messages[::2], messages[1::2], strict=True):
                 self._publish(backend, token.decode(), message)
@@ -204,7 +233,7 @@ class Publisher:
         return pause_ms / 1000 if pause_ms >= 0 else float("inf")
 
     def look_after(self, backend: BaseLockBackend, name: str) -> None:
-        """Grant a lock to parked messages if it is free, or note when it will be."""
+        """Grant a lock to its parked messages if it is free, and note when it may be next."""
         backend.run(ask(LookAfter(self.outbox, name)))
 
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
@@ -215,13 +244,13 @@ class Publisher:
         """
         prefix = "" if task_id is None else _digest(task_id)
         found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
-        while found and self.publish(backend, name) == 0.0:
-            pass
+        for _ in range(0, found, AT_ONCE):
+            self.publish(backend, name)
         return found
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
         """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
-        call = ReadOutbox(self.outbox, "", -1, messages=0)
+        call = ReadOutbox(self.outbox, "", -1, 0)
         for name in backend.run(ask(call))[1]:
             for task_id in task_ids:
                 self.unpark(backend, name.decode(), task_id)
@@ -315,6 +344,8 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
     parks = any(one.run_policy == "park" for one in options)
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks
         aliases = {one.using for one in options if locks[one.using].can_park}
+        for using in aliases:
+            locks[using].open()  # before its thread needs what that imports
         if aliases:
             look = Look(sender.app, aliases, LOOK_EVERY if parks else IDLE_LOOK_EVERY)
             look.start()

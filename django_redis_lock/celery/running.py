@@ -50,7 +50,7 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.parking import park as park_message
-from django_redis_lock.celery.parking import publisher_of
+from django_redis_lock.celery.parking import pass_on
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -222,18 +222,15 @@ class Run(GuardedCall):
                 lock.detach(self.reserve_for, {"state": QUEUED})
             elif rest >= 0.001 and not self.followed:
                 lock.detach(rest, {"state": RESTING})
-                if self.options.run_policy == "park" and self.backend.can_park:
-                    publisher_of(self.task.app).look_after(self.backend, lock.name)
             else:
                 lock.release()
-                if lock.passed_to_message:
-                    publisher_of(self.task.app).publish(self.backend, lock.name)
         except LockError as error:
             text = "Task %s[%s] ran, but its lock was not released: %s"
             logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says it all
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
+        pass_on(self, lock)
 
     # What is known of the call, and of the holder that it meets.
 
@@ -332,7 +329,7 @@ class Run(GuardedCall):
             if self.task.acks_late:
                 raise Reject(error, requeue=True) from error
             raise
-        self.slip = NO_SLIP  # it goes on with that message
+        self.slip, self.place = NO_SLIP, None  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -359,6 +356,7 @@ class Run(GuardedCall):
             taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
+            pass_on(self, reserved)
         return taken
 
     def _try_to_give_up_reservation(self) -> None:
@@ -532,6 +530,7 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 def park(run: Run, holder: Holder | None) -> Entry | None:
     """Leave the message to the queue of the lock, and the worker to other tasks."""
     if park_message(run, holder):
+        run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     full = f"lock {run.key!r} is held, and queue_limit={run.options.queue_limit} allows no more."
     match run.policy:
@@ -750,10 +749,13 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
     slip = run.place or run.slip
-    lock = run.lock_of_run() if run.is_for_run(slip) else None
-    if lock is None or not lock.take_over(slip.ticket):
+    if not run.is_for_run(slip):
         return None
-    run.place, run.may_have_succeeded = None, False
+    lock = run.lock_of_run()
+    taken, run.place = lock.take_over(slip.ticket), None
+    if not taken:
+        return None
+    run.may_have_succeeded = False
     return lock
 
 

@@ -147,18 +147,6 @@ class Acquire(_TakeOne):
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Park(Acquire):
-    """Take the lock, or keep a message in its queue, which is published with the lock granted.
-
-    ``channel`` is the outbox that it comes into then; see ``joining.lua``.
-    """
-
-    message: str = field(kw_only=True)
-    instead_of: str = field(default="", kw_only=True)
-    """The start of the token of a parked message, whose place it takes."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
 class TakeOver(_TakeOne):
     """Take the lock from the holder with a token id, ahead of the queue; see ``take_over.lua``."""
 
@@ -239,51 +227,6 @@ class SetLimit(Call):
 @dataclass(slots=True, eq=False, repr=False)
 class ReadLimits(Call):
     """Read the limits that were set. Answers a list of names, each followed by its limit."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class ReadOutbox(Call):
-    """Take on parked messages that are to be published, and locks that have to be looked at.
-
-    ``park_outbox.lua`` describes the answer. ``name`` is a lock of the shard to ask, or empty for
-    all of them; ``locks`` how many to take on, -1 for all, due or not.
-    """
-
-    outbox: str
-    name: str
-    locks: int
-    messages: int = 20
-    lease_ms: int = 10_000
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class EndParking(Call):
-    """Forget messages that were parked in the queue of a lock, given their tokens."""
-
-    outbox: str
-    name: str
-    tokens: Sequence[str]
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class LookAfter(Call):
-    """Poll a lock for its parked messages, and note when to do so again."""
-
-    outbox: str
-    name: str
-    within_ms: int = 30_000
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Unpark(Call):
-    """Let parked messages leave the queue of a lock, to be published without it.
-
-    ``prefix`` is what their tokens begin with. Answers how many they are.
-    """
-
-    outbox: str
-    name: str
-    prefix: str
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -103,10 +103,6 @@ WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
 SET_LIMIT = Script("set_limit")
-PARK_OUTBOX = Script("park_outbox")
-PARK_END = Script("park_end")
-PARK_LOOK = Script("park_look")
-UNPARK = Script("unpark")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
 LIMITS = Command("HGETALL")
@@ -149,8 +145,6 @@ class Packed:
     until: float = math.inf
     repeatable: bool = False
     """Whether it may be sent again as it is, if it may have arrived."""
-    writes: bool = False
-    """Whether the replicas have to acknowledge it if it takes no lock either."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -164,7 +158,7 @@ class Packed:
         """
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
-        if self.replicas is not None and (self.writes or _is_granted(reply)):
+        if self.replicas is not None and _is_granted(reply):
             reply = self.replicas.judge(reply, (yield self.replicas.command))
         return reply
 
@@ -189,18 +183,17 @@ class Packing:
         self.audit_key = f"{prefix}-audit{tag}"
         self.heard_key = f"{prefix}-heard{tag}"
         self.limits_key = f"{prefix}-limits{tag}"
+        self.parked_prefix = f"{prefix}-parked{tag}:"
         self._permits = f"{prefix}-permits{tag}:"
-        self._parked = f"{prefix}-parked{tag}:"
         self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
         """Return a call, ready to be sent. ``sending`` replaces the call's own method."""
-        script, keys, args = _ENCODERS[type(call)](self, call)
+        script, keys, args = ENCODERS[type(call)](self, call)
         replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
-        writes, send = type(call) is calls.Park, sending or call.sending
-        return Packed(script, keys, args, send, replicas, call.until, repeatable, writes)
+        return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
@@ -209,11 +202,11 @@ class Packing:
     def _own_keys(self, name: str) -> list[str]:
         return [self.lock_prefix + name, self.queue_prefix + name, self._permits + name]
 
-    def _granting_keys(self, name: str) -> list[str]:
+    def granting_keys(self, name: str) -> list[str]:
         """Return the keys of one lock for a script that can hand it off."""
         return [self.lock_prefix + name, self.queue_prefix + name, *self._all, self._permits + name]
 
-    def _encode_acquire(self, call: calls.Acquire) -> _Encoded:
+    def _encode_acquire(self, call: calls.Acquire) -> Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
         if call.channel or self._replicas is not None:
@@ -221,107 +214,74 @@ class Packing:
             if request.max_waiters is not None or self._replicas is not None:
                 args.append("" if request.max_waiters is None else str(request.max_waiters))
                 args.append("" if self._replicas is None else "1")
-        keys = self._granting_keys(request.name)
+        keys = self.granting_keys(request.name)
         return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
 
-    def _encode_park(self, call: calls.Park) -> _Encoded:
-        request = call.request
-        most = "" if request.max_waiters is None else str(request.max_waiters)
-        channel = f"@park:{self._parked}{call.channel}"
-        args = [request.token, str(request.lease_ms), request.record, request.name, channel]
-        args += ["", most, "" if self._replicas is None else "1", call.message]
-        args += [call.instead_of] if call.instead_of else []
-        keys = self._granting_keys(request.name)
-        return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
-
-    def _outbox_keys(self, outbox: str) -> list[str]:
-        messages = self._parked + outbox
-        return [messages, f"{messages}:outbox", f"{messages}:locks"]
-
-    def _encode_read_outbox(self, call: calls.ReadOutbox) -> _Encoded:
-        args = [str(call.messages), str(call.locks), str(call.lease_ms)]
-        return PARK_OUTBOX, self._outbox_keys(call.outbox), args
-
-    def _encode_end_parking(self, call: calls.EndParking) -> _Encoded:
-        return PARK_END, self._outbox_keys(call.outbox)[:2], [*call.tokens]
-
-    def _encode_look_after(self, call: calls.LookAfter) -> _Encoded:
-        keys = [*self._granting_keys(call.name), self._outbox_keys(call.outbox)[2]]
-        return PARK_LOOK, keys, [call.name, str(call.within_ms)]
-
-    def _encode_unpark(self, call: calls.Unpark) -> _Encoded:
-        keys = [self.queue_prefix + call.name, *self._outbox_keys(call.outbox)[:2]]
-        return UNPARK, keys, [call.prefix]
-
-    def _encode_take_over(self, call: calls.TakeOver) -> _Encoded:
+    def _encode_take_over(self, call: calls.TakeOver) -> Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.token_id]
-        return TAKE_OVER, self._granting_keys(request.name), args
+        return TAKE_OVER, self.granting_keys(request.name), args
 
-    def _encode_release(self, call: calls.Release) -> _Encoded:
+    def _encode_release(self, call: calls.Release) -> Encoded:
         args = [call.token, call.name, call.entry]
         if call.unclaimed:
             args.append("1")
-        return RELEASE_SHARED if call.shared else RELEASE, self._granting_keys(call.name), args
+        return RELEASE_SHARED if call.shared else RELEASE, self.granting_keys(call.name), args
 
-    def _encode_claim(self, call: calls.Claim) -> _Encoded:
+    def _encode_claim(self, call: calls.Claim) -> Encoded:
         if call.shared:  # to look at a permit claims it
             return self._encode_renew(calls.Renew([(call.name, call.token, 0)]))
         return CLAIM, [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
 
-    def _encode_set_limit(self, call: calls.SetLimit) -> _Encoded:
+    def _encode_set_limit(self, call: calls.SetLimit) -> Encoded:
         limit = "" if call.limit is None else str(call.limit)
-        return SET_LIMIT, self._granting_keys(call.name), [call.name, limit, call.by]
+        return SET_LIMIT, self.granting_keys(call.name), [call.name, limit, call.by]
 
-    def _encode_read_limits(self, call: calls.ReadLimits) -> _Encoded:
+    def _encode_read_limits(self, call: calls.ReadLimits) -> Encoded:
         return LIMITS, [self.limits_key], []
 
-    def _encode_force_release(self, call: calls.ForceRelease) -> _Encoded:
+    def _encode_force_release(self, call: calls.ForceRelease) -> Encoded:
         again = "0" if call.first_sent_at is None else "1"
         args = [call.name, call.token_id, str(call.cap), again, *chain(*call.entry.items())]
-        return FORCE_RELEASE, [*self._granting_keys(call.name), self.audit_key], args
+        return FORCE_RELEASE, [*self.granting_keys(call.name), self.audit_key], args
 
-    def _encode_read_history(self, call: calls.ReadHistory) -> _Encoded:
+    def _encode_read_history(self, call: calls.ReadHistory) -> Encoded:
         return HISTORY, [self.audit_key], [call.name, call.before, str(call.count)]
 
-    def _encode_read_queue(self, call: calls.ReadQueue) -> _Encoded:
+    def _encode_read_queue(self, call: calls.ReadQueue) -> Encoded:
         most = -1 if call.limit is None else call.limit
         return WAITING, [self.queue_prefix + call.name, self.heard_key], [str(most)]
 
-    def _encode_renew(self, call: calls.Renew) -> _Encoded:
+    def _encode_renew(self, call: calls.Renew) -> Encoded:
         keys, args = [self.index_key], []
         for name, token, lease_ms in call.leases:
             keys += self._own_keys(name)
             args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
         return RENEW, keys, args
 
-    def _encode_inspect(self, call: calls.Inspect) -> _Encoded:
+    def _encode_inspect(self, call: calls.Inspect) -> Encoded:
         own = [key for name in call.names for key in self._own_keys(name)]
         before_name = str(len(self.lock_prefix.encode()))
         return INSPECT, [self.heard_key, self.limits_key, *own], [before_name]
 
-    def _encode_peek(self, call: calls.Peek) -> _Encoded:
+    def _encode_peek(self, call: calls.Peek) -> Encoded:
         key = self.lock_prefix + call.name
         return (PERMITS, [key], ["0", "-1", "WITHSCORES"]) if call.shared else (GET, [key], [])
 
-    def _encode_read_index(self, call: calls.ReadIndex) -> _Encoded:
+    def _encode_read_index(self, call: calls.ReadIndex) -> Encoded:
         return INDEX, [self.index_key], [call.start, call.after.hex(), str(call.count)]
 
 
 def _must_be_replicated(call: Call) -> bool:
     if type(call) is calls.Renew:
         return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock endless
-    return type(call) in (calls.Acquire, calls.Park, calls.TakeOver)
+    return isinstance(call, calls.Acquire | calls.TakeOver)
 
 
-_Encoded = tuple[Script | Command, list[str], list[str]]
-_ENCODERS: dict[type[Call], Callable[[Any, Any], _Encoded]] = {
+Encoded = tuple[Script | Command, list[str], list[str]]
+"""What a call is packed of: the script, its keys and arguments."""
+ENCODERS: dict[type[Call], Callable[[Any, Any], Encoded]] = {
     calls.Acquire: Packing._encode_acquire,
-    calls.Park: Packing._encode_park,
-    calls.ReadOutbox: Packing._encode_read_outbox,
-    calls.EndParking: Packing._encode_end_parking,
-    calls.LookAfter: Packing._encode_look_after,
-    calls.Unpark: Packing._encode_unpark,
     calls.TakeOver: Packing._encode_take_over,
     calls.Release: Packing._encode_release,
     calls.Claim: Packing._encode_claim,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
 from celery import Celery
+from celery.signals import task_received
 from celery.worker.request import Request
 from django.dispatch import Signal
 
@@ -103,6 +104,7 @@ class Consumer:
             on_ack=lambda *_: self.ended.append("ack"),
             on_reject=lambda *_: self.ended.append("reject"),
         )
+        task_received.send(sender=None, request=request)
         result = request.execute()
         error = result.exception if isinstance(result, ExceptionInfo) else result
         return error.exc if isinstance(error, ExceptionWithTraceback) else error

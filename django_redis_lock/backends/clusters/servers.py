@@ -22,6 +22,7 @@ from django_redis_lock.backends.clusters.topology import (
     shard_of,
 )
 from django_redis_lock.backends.index import ReadPages
+from django_redis_lock.backends.parking import ReadOutbox
 from django_redis_lock.backends.servers import check_replicas, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -225,7 +226,7 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
             ]
         case calls.ReadHistory() | calls.ReadLimits():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
-        case calls.ReadOutbox():
+        case ReadOutbox():
             return dict.fromkeys(range(SHARDS), call), _join_outboxes
         case ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}

@@ -13,6 +13,7 @@
 --                                 one; kind 0: not waiting, 1: joined just now, 2: waiting since
 --                                 before; plus 3 if the holder is another program (fence 0), which
 --                                 does not notify the waiters when it frees the lock
+--         "0 -1 now kind"        the message is parked; kind as above
 -- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 -- include base

@@ -125,7 +125,8 @@ local function note(channel, at)
 end
 
 -- Return a function that tells whether a waiter is gone: nothing was seen of its process for `limit`
--- ms, or longer for a slow poller. Nobody is gone if `seen` (KEYS[5]) can't be read, or is not used.
+-- ms, or longer for a slow poller. Nobody is gone if `seen` (KEYS[5]) can't be read, or is not used;
+-- whether it is is returned as well.
 local function gone_for(limit, seen, now)
   local number, scores = redis.pcall('ZCARD', seen), {}
   local known = type(number) == 'number' and number > 0
@@ -140,5 +141,5 @@ local function gone_for(limit, seen, now)
     local at = tonumber(scores[channel] or since_of(entry))
     local most = math.max(limit, (poll_time(channel) or 0) / 2)
     return at ~= nil and math.abs(now - math.abs(at)) > most
-  end
+  end, known
 end

@@ -113,9 +113,10 @@ local function hand_off(name, own, taken_back, holders)
       local at_once = parked or token == own
       local due, received = at_once and lease or math.min(lease, CLAIM), 1
       if at_once then
-        grant(name, token, lease, record, now, holders)
+        local fence = grant(name, token, lease, record, now, holders)
         if parked then
-          redis.call('ZADD', parked .. ':outbox', 0, token)
+          local in_order = string.format('%.3f', math.min(fence / 1000, now_ms))
+          redis.call('ZADD', parked .. ':outbox', in_order, token)
           to_publish = to_publish + 1
         end
       else

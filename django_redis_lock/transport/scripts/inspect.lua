@@ -14,7 +14,7 @@ local function is_foreign(answer)
 end
 
 local now = math.floor(clock() / 1000)
-local answer, gone = {now}, gone_for(3000, KEYS[1], now)
+local answer, gone, known = {now}, gone_for(3000, KEYS[1], now)
 for i = 3, #KEYS, 3 do
   local held = redis.pcall('GET', KEYS[i])
   if type(held) == 'table' then
@@ -31,7 +31,7 @@ for i = 3, #KEYS, 3 do
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0
-  else
+  elseif known then -- it takes long for a thousand parked messages
     for _, waiter in ipairs(redis.pcall('LRANGE', KEYS[i + 1], 0, -1)) do
       waiters = waiters - (gone(waiter) and 1 or 0)
     end

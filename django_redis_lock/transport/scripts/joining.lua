@@ -26,6 +26,12 @@ local function count_waiters(now, drop)
   return left
 end
 
+-- Return whether as many wait as the caller accepts.
+local function is_full(now)
+  local most = tonumber(ARGV[7] or '')
+  return most and redis.call('LLEN', KEYS[2]) >= most and count_waiters(now) >= most
+end
+
 -- Park a message in `key`; returns the same as join. If the start of a token is given as ARGV[10], it
 -- takes the place of the message that has this token, which then is to be published.
 local function park(now, key)
@@ -44,11 +50,10 @@ local function park(now, key)
       break
     end
   end
-  local most = tonumber(ARGV[7])
   if place then
     redis.call('LSET', KEYS[2], place - 1, entry())
     redis.call('ZADD', key .. ':outbox', 0, older)
-  elseif most and redis.call('LLEN', KEYS[2]) >= most and count_waiters(now) >= most then
+  elseif is_full(now) then
     return 0
   else
     redis.call('RPUSH', KEYS[2], entry())
@@ -67,7 +72,7 @@ local function join(now)
   end
   local endless = redis.call('PTTL', KEYS[2]) == -1
   local entry = table.concat({ARGV[5], ARGV[1], ARGV[2], ARGV[3]}, ' ')
-  local asked, most = tonumber(ARGV[6]), tonumber(ARGV[7] or '')
+  local asked = tonumber(ARGV[6])
   local waits = redis.call('LPOS', KEYS[2], entry)
   if waits then
     note(ARGV[5], now)
@@ -80,7 +85,7 @@ local function join(now)
       count_waiters(now, true)
     end
   else
-    if most and not asked and redis.call('LLEN', KEYS[2]) >= most and count_waiters(now) >= most then
+    if not asked and is_full(now) then
       return 0
     elseif not (asked and come_back(entry)) then
       redis.call('RPUSH', KEYS[2], entry)
@@ -162,6 +167,9 @@ if shared then -- no fence that was given until now is greater
 end
 if ARGV[5] ~= '' then
   kind = kind + join(now)
+  if key and kind % 3 > 0 then
+    return string.format('0 -1 %.0f %.0f', now, kind)
+  end
 end
 -- What looks like a fence may be another program's number, of any length.
 fence = string.sub(fence or '0', 1, 20)

@@ -1,6 +1,7 @@
 -- Do for the parked messages of a lock what other waiters do when they poll: grant it if it is free.
 -- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for.
--- ARGV[1] name, ARGV[2] after how many ms to look again at the latest. Returns 1.
+-- ARGV[1] name, ARGV[2] after how many ms to look again at the latest, unless so many locks are waited
+-- for that all of them together would be looked at more than 200 times a second. Returns 1.
 -- include leaving
 local now = math.floor(clock() / 1000)
 local held = redis.pcall('GET', KEYS[1])
@@ -23,7 +24,7 @@ local left = first[2] and first[2] - now or redis.call('PTTL', KEYS[1])
 if due and due > now then
   left = due - now
 end
-local most = tonumber(ARGV[2])
+local most = math.max(ARGV[2], redis.call('ZCARD', KEYS[8]) * 5)
 left = left < 0 and most or math.min(left + 2, most)
 redis.call('ZADD', KEYS[8], now + left, ARGV[1])
 return 1

@@ -5,7 +5,7 @@ local found, prefix = 0, '@park:' .. KEYS[2] .. ' ' .. ARGV[1]
 for _, entry in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do
   if string.sub(entry, 1, #prefix) == prefix then
     redis.call('LREM', KEYS[1], 1, entry)
-    redis.call('ZADD', KEYS[3], 0, string.match(entry, '^%S+ (%S+)'))
+    redis.call('ZADD', KEYS[3], found, string.match(entry, '^%S+ (%S+)'))
     found = found + 1
   end
 end

@@ -1,0 +1,114 @@
+"""The calls about parked messages: those of tasks that wait in the queue of a lock.
+
+Only Celery's tasks need them, so no other caller imports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from django_redis_lock.protocol.calls import Acquire, Call
+from django_redis_lock.transport.packing import (
+    ACQUIRE,
+    ACQUIRE_SHARED,
+    ENCODERS,
+    Encoded,
+    Packing,
+    Script,
+)
+
+OUTBOX = Script("park_outbox")
+END = Script("park_end")
+LOOK = Script("park_look")
+UNPARK = Script("unpark")
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Park(Acquire):
+    """Take the lock, or keep a message in its queue, to be published once it is granted the lock.
+
+    ``channel`` is the id of the outbox that it comes into then; see ``joining.lua``.
+    """
+
+    message: str = field(kw_only=True)
+    instead_of: str = field(default="", kw_only=True)
+    """The start of the token of a parked message, whose place it takes."""
+
+    def encode(self, packing: Packing) -> Encoded:
+        request = self.request
+        most = "" if request.max_waiters is None else str(request.max_waiters)
+        args = [request.token, str(request.lease_ms), request.record, request.name]
+        args += [f"@park:{packing.parked_prefix}{self.channel}", "", most, "", self.message]
+        args += [self.instead_of] if self.instead_of else []
+        script = ACQUIRE_SHARED if request.shared else ACQUIRE
+        return script, packing.granting_keys(request.name), args
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _OutboxCall(Call):
+    outbox: str
+    """The id of an outbox."""
+    name: str
+    """A lock."""
+
+    def keys(self, packing: Packing) -> list[str]:
+        """Return the keys of the messages, of those to be published, and of the locks."""
+        messages = packing.parked_prefix + self.outbox
+        return [messages, f"{messages}:outbox", f"{messages}:locks"]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ReadOutbox(_OutboxCall):
+    """Take on messages to be published, and ``locks`` to look at (-1: all, due or not).
+
+    It asks the shard of a lock, or all if the name is empty. ``park_outbox.lua`` describes the
+    answer.
+    """
+
+    locks: int
+    messages: int
+    lease_ms: int = 10_000
+
+    def encode(self, packing: Packing) -> Encoded:
+        args = [str(self.messages), str(self.locks), str(self.lease_ms)]
+        return OUTBOX, self.keys(packing), args
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class EndParking(_OutboxCall):
+    """Forget the messages with these tokens."""
+
+    tokens: Sequence[str]
+
+    def encode(self, packing: Packing) -> Encoded:
+        return END, self.keys(packing)[:2], [*self.tokens]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class LookAfter(_OutboxCall):
+    """Poll a lock for its parked messages, and note when to do so again."""
+
+    within_ms: int = 2_000
+
+    def encode(self, packing: Packing) -> Encoded:
+        keys = [*packing.granting_keys(self.name), self.keys(packing)[2]]
+        return LOOK, keys, [self.name, str(self.within_ms)]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Unpark(_OutboxCall):
+    """Let messages whose tokens begin with ``prefix`` leave the queue, to be published without it.
+
+    Answers how many they are.
+    """
+
+    prefix: str
+
+    def encode(self, packing: Packing) -> Encoded:
+        keys = [packing.queue_prefix + self.name, *self.keys(packing)[:2]]
+        return UNPARK, keys, [self.prefix]
+
+
+for each in (Park, ReadOutbox, EndParking, LookAfter, Unpark):
+    ENCODERS[each] = lambda packing, call: call.encode(packing)

@@ -1,0 +1,429 @@
+"""Tasks that wait in the queue of their lock, and hold no worker meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import redis
+from celery.exceptions import Ignore, Retry
+from kombu.exceptions import OperationalError
+
+from django_redis_lock import Waiter, lock, locks, semaphore
+from django_redis_lock.celery import TaskAlreadyRunning, parked
+from django_redis_lock.celery import parking as parking_module
+from django_redis_lock.celery.parking import PARKED, Publisher, outbox_of, publisher_of
+from django_redis_lock.exceptions import InvalidLockBackend
+from example_project.embedded import EmbeddedServer
+from tests.apps.celery.app import SCOPES
+from tests.celery.consumer import Consumer, body, id_of, key_locks, slip_of
+from tests.tools import Background, eventually, waiters
+
+
+@pytest.fixture(autouse=True)
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A plain client of the lock server."""
+    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
+        yield client
+
+
+def parking(consumer: Consumer, function: Any = body, **options: Any) -> Any:
+    return consumer.task(function, **{"using": "default", "on_conflict": "park", **options})
+
+
+def waiting(consumer: Consumer) -> list[Waiter]:
+    return locks["default"].waiting(consumer.app.main)
+
+
+def parks(consumer: Consumer, message: Any, **delivery: bool) -> bool:
+    """Deliver a message; return whether it was parked."""
+    before = consumer.kinds().count("parked")
+    outcome = consumer.deliver(message, **delivery)
+    return isinstance(outcome, Ignore) and consumer.kinds().count("parked") > before
+
+
+def look(consumer: Consumer) -> float:
+    """Do as a worker does every two seconds; return when the next look is due."""
+    due = 0.0
+    while not due:
+        due = publisher_of(consumer.app).publish(locks["default"], most_locks=100)
+    return due
+
+
+def parked_key(consumer: Consumer) -> str:
+    return f"{locks['default'].key_prefix}-parked:{outbox_of(consumer.app)}"
+
+
+def outbox(client: redis.Redis, consumer: Consumer) -> dict[str, list[str]]:
+    key = parked_key(consumer)
+    return {
+        "messages": client.hkeys(key),
+        "outbox": client.zrange(f"{key}:outbox", 0, -1),
+    }
+
+
+EMPTY: dict[str, list[str]] = {"messages": [], "outbox": []}
+
+
+@contextmanager
+def holding(consumer: Consumer) -> Iterator[Any]:
+    """Hold the lock of a consumer's tasks by a run; the handle releases it as the run does."""
+    handle = key_locks(next(iter(tasks_of(consumer)))).handle(consumer.app.main, 30)
+    assert handle.acquire(blocking=False)
+    yield handle
+    if handle.remaining:
+        handle.release()
+
+
+def tasks_of(consumer: Consumer) -> list[Any]:
+    return [one for one in consumer.app.tasks.values() if one.name.startswith(consumer.app.main)]
+
+
+def test_task_over_the_limit_waits_at_no_worker_and_comes_back(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    task = parking(consumer)
+    before = parked[task.name]
+    with lock(consumer.app.main):
+        message = consumer.send(task)
+        assert parks(consumer, message)
+        assert consumer.ended == ["ack"]
+        assert consumer.message() is None
+        result = task.AsyncResult(id_of(message))
+        assert (result.state, result.info) == (PARKED, {"key": consumer.app.main, "place": 1})
+        (waiter,) = waiting(consumer)
+        assert (waiter.parked, waiter.task_id) == (True, id_of(message))
+        assert waiter.since is not None
+        assert look(consumer) > 0
+    assert outbox(client, consumer)["outbox"]
+    look(consumer)
+    assert outbox(client, consumer) == EMPTY
+    assert (locks["default"].holder(consumer.app.main) or waiter).task_id == id_of(message)
+    assert consumer.deliver() == "ran"
+    assert result.state == "SUCCESS"
+    assert parked[task.name] == before + 1
+    assert locks["default"].holder(consumer.app.main) is None
+    assert not client.keys("*-queue:*")
+
+
+def test_release_of_a_run_publishes_the_next_at_once(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    task = parking(consumer)
+    with holding(consumer):
+        messages = [consumer.send(task, number) for number in range(3)]
+        assert [parks(consumer, each) for each in messages] == [True] * 3
+    look(consumer)
+    for message in messages:
+        came = consumer.message()
+        assert id_of(came) == id_of(message)
+        assert consumer.message() is None
+        assert consumer.deliver(came) == "ran"
+    assert outbox(client, consumer) == EMPTY
+
+
+def test_place_is_kept_though_hundreds_come_meanwhile(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    task = parking(consumer, concurrency=2)
+    with semaphore(consumer.app.main, 2), semaphore(consumer.app.main, 2):
+        first, second = consumer.send(task, 1), consumer.send(task, 2)
+        assert parks(consumer, first)
+        assert parks(consumer, second)
+    look(consumer)
+    came = [consumer.message(), consumer.message()]
+    assert [id_of(each) for each in came] == [id_of(first), id_of(second)]
+    others = [consumer.send(task, number) for number in range(20)]
+    assert all(parks(consumer, each) for each in others)
+    assert [consumer.deliver(each) for each in came] == ["ran"] * 2
+    assert [consumer.deliver() for _ in others] == ["ran"] * 20
+    assert outbox(client, consumer) == EMPTY
+
+
+def test_all_who_wait_stand_in_one_line(consumer: Consumer, client: redis.Redis) -> None:
+    """A thread before the task gets the lock before it, and one behind it afterwards."""
+    task, name = parking(consumer), consumer.app.main
+    with lock(name):
+        early = Background(lambda: lock(name).acquire(blocking_timeout=20))
+        eventually(lambda: waiters(name) == 1)
+        assert parks(consumer, consumer.send(task))
+        late = Background(lambda: lock(name).acquire(blocking_timeout=20))
+        eventually(lambda: waiters(name) == 3)
+    assert early.outcome()
+    assert [one.parked for one in waiting(consumer)] == [True, False]
+    holder = locks["default"].force_release(name)
+    assert holder is not None
+    assert holder.pid is not None
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert late.outcome()
+
+
+def test_message_is_parked_once(consumer: Consumer, client: redis.Redis) -> None:
+    """However often it is delivered, also when it has been handed off, and published."""
+    task = parking(consumer)
+    with lock(consumer.app.main):
+        message = consumer.send(task)
+        assert parks(consumer, message)
+        assert parks(consumer, message, redelivered=True)
+        assert len(waiting(consumer)) == 1
+    for _ in range(2):
+        assert isinstance(consumer.deliver(message, redelivered=True), Ignore)
+        look(consumer)
+    assert consumer.deliver() == "ran"
+    assert consumer.message() is None
+    assert isinstance(consumer.deliver(message, redelivered=True), Ignore)  # it has succeeded
+
+
+def test_message_published_twice_is_one_task(consumer: Consumer, client: redis.Redis) -> None:
+    ran = []
+
+    def note() -> None:
+        ran.append(1)
+
+    task = parking(consumer, note)
+    with lock(consumer.app.main):
+        assert parks(consumer, consumer.send(task))
+    (token,) = outbox(client, consumer)["messages"]
+    text = client.hget(parked_key(consumer), token)
+    look(consumer)
+    publisher_of(consumer.app)._publish(locks["default"], token, (text or "").encode())
+    came = [consumer.message(), consumer.message()]
+    consumer.deliver(came[0])
+    assert isinstance(consumer.deliver(came[1]), Ignore)
+    assert ran == [1]
+
+
+def test_what_a_broker_refuses_stays_in_the_outbox(
+    consumer: Consumer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    def refuse(publisher: Publisher) -> None:
+        raise OperationalError("no broker")
+
+    task = parking(consumer)
+    with monkeypatch.context() as patch:
+        with lock(consumer.app.main):
+            message = consumer.send(task)
+            assert parks(consumer, message)
+        patch.setattr(Publisher, "_open", refuse)
+        look(consumer)
+        assert f"Parked task {id_of(message)} can't be published now" in log.text
+    look(consumer)
+    assert consumer.message() is None  # who failed has ten seconds
+    client.zadd(
+        f"{parked_key(consumer)}:outbox",
+        dict.fromkeys(outbox(client, consumer)["outbox"], 0),
+    )
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert outbox(client, consumer) == EMPTY
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_look_grants_what_a_dead_holder_leaves(
+    consumer: Consumer, client: redis.Redis, limit: int | None
+) -> None:
+    """Also a lock that was handed off to a process that is dead; the next look is when it ends."""
+    task, name = parking(consumer, concurrency=limit or 1), consumer.app.main
+    holder = semaphore(name, 1, timeout=0.3) if limit else lock(name, timeout=0.3)
+    holder.acquire()
+    assert parks(consumer, consumer.send(task))
+    assert 0 < look(consumer) <= 0.31
+    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
+    assert consumer.deliver() == "ran"
+
+
+def test_look_takes_back_what_nobody_claims(consumer: Consumer, client: redis.Redis) -> None:
+    task, name = parking(consumer), consumer.app.main
+    token, index = "0123456789abcdef" * 2, str(time.time_ns() // 1000)
+    due = int(time.time() * 1000) + 300
+    value = f'{token} {index} {{"unclaimed":"{due} 30000 gone-1","host":"x","since":{due}}}'
+    client.set(f"{locks['default'].lock_keys}{name}", value, px=30_000)
+    assert parks(consumer, consumer.send(task))
+    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
+    assert consumer.deliver() == "ran"
+
+
+@pytest.mark.parametrize("beyond", ["raise", "skip", "retry"])
+def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
+    task = parking(consumer, queue_limit=1, beyond=beyond)
+    with lock(consumer.app.main):
+        assert parks(consumer, consumer.send(task))
+        outcome = consumer.deliver(consumer.send(task))
+        if beyond == "raise":
+            assert isinstance(outcome, TaskAlreadyRunning)
+            assert "queue_limit=1 allows no more" in str(outcome)
+        elif beyond == "skip":
+            assert "queue_limit=1 allows no more" in outcome["reason"]
+            assert consumer.notified[-1][1]["policy"] == "skip"
+        else:
+            assert isinstance(outcome, Retry)
+            assert slip_of(consumer.message()).attempts == 1
+        assert len(waiting(consumer)) == 1
+
+
+def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) -> None:
+    task, publisher = parking(consumer), publisher_of(consumer.app)
+    with lock(consumer.app.main):
+        messages = [consumer.send(task, number) for number in range(3)]
+        assert all(parks(consumer, each) for each in messages)
+        unpark = publisher.unpark
+        assert unpark(locks["default"], consumer.app.main, id_of(messages[1])) == 1
+        assert [one.task_id for one in waiting(consumer)] == [id_of(messages[n]) for n in (0, 2)]
+        again = consumer.message()
+        assert parks(consumer, again)
+        assert [one.task_id for one in waiting(consumer)][-1] == id_of(messages[1])
+        assert unpark(locks["default"], consumer.app.main) == 3
+        assert unpark(locks["default"], consumer.app.main) == 0
+        assert not waiting(consumer)
+    assert outbox(client, consumer) == EMPTY
+    assert [consumer.deliver() for _ in messages] == ["ran"] * 3
+
+
+def test_revoked_task_is_sent_to_who_drops_it(consumer: Consumer, client: redis.Redis) -> None:
+    task = parking(consumer)
+    with lock(consumer.app.main):
+        first, second = consumer.send(task, 1), consumer.send(task, 2)
+        assert parks(consumer, first)
+        assert parks(consumer, second)
+        publisher_of(consumer.app).unpark_revoked(locks["default"], {id_of(first), "unknown"})
+        assert id_of(consumer.message()) == id_of(first)
+        assert [one.task_id for one in waiting(consumer)] == [id_of(second)]
+
+
+def test_newest_arguments_take_the_place_of_the_oldest(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    seen: list[str] = []
+    on_conflict = {"queue": "supersede", "run": "park"}
+
+    def see(what: str) -> None:
+        seen.append(what)
+
+    task = parking(consumer, see, scope="queue", on_conflict=on_conflict)
+    other = parking(consumer, body)
+    with lock(consumer.app.main):
+        old = consumer.send(task, "old")
+        assert parks(consumer, old)
+        assert parks(consumer, consumer.send(other))
+        new = consumer.send(task, "new")
+        assert parks(consumer, new)
+        assert waiting(consumer)[0].task_id == id_of(new)
+        look(consumer)
+        came = consumer.message()
+        assert id_of(came) == id_of(old)
+        assert consumer.deliver(came)["reason"] == "superseded by newer arguments"
+        assert len(waiting(consumer)) == 2
+    look(consumer)
+    assert consumer.deliver() is None
+    assert seen == ["new"]
+    assert consumer.deliver() == "ran"
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_reservation_of_each_scope_lasts_until_the_run(
+    consumer: Consumer, client: redis.Redis, scope: str
+) -> None:
+    task = parking(consumer, scope=scope, on_conflict={"run": "park"}, concurrency=1)
+    message = consumer.send(task)
+    if scope == "queue_and_run":  # its reservation has ended
+        locks["default"].force_release(consumer.app.main)
+    with lock(consumer.app.main):
+        assert parks(consumer, message)
+        reserved = list(locks["default"].holders(f"{consumer.app.main}~~*"))
+        assert len(reserved) == (scope == "queue")
+    look(consumer)
+    came = consumer.message()
+    assert (slip_of(came).queued is not None) == (scope == "queue")
+    assert consumer.deliver(came) == "ran"
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
+
+
+def test_message_whose_key_has_changed_gives_up_its_place(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    keys = [consumer.app.main]
+    task = parking(consumer, key=lambda *args: keys[0])
+    with lock(consumer.app.main):
+        assert parks(consumer, consumer.send(task))
+    look(consumer)
+    keys[0] += "-new"
+    with lock(keys[0]):
+        assert parks(consumer, consumer.message())
+        assert locks["default"].holder(consumer.app.main) is None
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
+
+
+def test_lock_that_rests_and_limits_that_rise_let_parked_tasks_run(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    task = parking(consumer, concurrency=2, at_least_for=0.3)
+    locks["default"].set_limit(consumer.app.main, 0)
+    messages = [consumer.send(task, number) for number in range(3)]
+    assert all(parks(consumer, each) for each in messages)
+    look(consumer)
+    assert consumer.message() is None
+    locks["default"].set_limit(consumer.app.main, None)
+    look(consumer)
+    assert [consumer.deliver(), consumer.deliver()] == ["ran"] * 2
+    assert consumer.message() is None  # the permits rest
+    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
+    assert consumer.deliver() == "ran"
+
+
+def test_queue_stays_as_long_as_a_message_is_parked(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    """Also if waiters come and go, who would let it expire."""
+    task, name = parking(consumer), consumer.app.main
+    with lock(name):
+        assert parks(consumer, consumer.send(task))
+        assert not lock(name).acquire(blocking_timeout=0.05)
+        assert client.ttl(f"{locks['default'].key_prefix}-queue:{name}") == -1
+        assert len(waiting(consumer)) == 1
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    with lock(name):
+        waiter = Background(lambda: lock(name).acquire(blocking_timeout=20))
+        eventually(lambda: waiters(name) == 1)
+        assert client.ttl(f"{locks['default'].key_prefix}-queue:{name}") > 0
+    assert waiter.outcome()
+
+
+def test_calls_that_no_worker_makes_are_refused(consumer: Consumer) -> None:
+    task = parking(consumer)
+    with lock(consumer.app.main):
+        for call in (task, task.apply):
+            with pytest.raises(TaskAlreadyRunning, match="can't be parked, because no worker"):
+                outcome = call()
+                raise outcome.result
+
+
+def test_alias_that_cannot_park_is_refused(consumer: Consumer) -> None:
+    task = parking(consumer, using="locmem")
+    with lock(consumer.app.main, using="locmem"):
+        outcome = consumer.deliver(consumer.send(task))
+    assert isinstance(outcome, InvalidLockBackend)
+    assert "LOCKS['locmem'] is a LocMemLockBackend" in str(outcome)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_lock_that_comes_free_meanwhile_is_taken(
+    consumer: Consumer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    task = parking(consumer, scope=scope, on_conflict={"run": "park"})
+    message = consumer.send(task)
+    if scope == "queue_and_run":  # its reservation has ended
+        locks["default"].force_release(consumer.app.main)
+    held = lock(consumer.app.main)
+    held.acquire()
+    monkeypatch.setattr(parking_module, "_store_state", lambda *_: held.release())
+    assert consumer.deliver(message) == "ran"
+    assert outbox(client, consumer) == EMPTY
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
