@@ -29,7 +29,9 @@ BROKER_URL = "BENCHMARK_BROKER"
 """The environment variable with the address of the broker."""
 NOTES = 4
 """The database of the server in which the tasks leave their notes."""
-LIMIT, WORK = 3, 0.01
+LIMIT = 3
+WORK = {"": (0.01, 1000, 60), ", long": (0.5, 48, 12)}
+"""For how many seconds tasks work, and how many there are; the last one is for ``--quick``."""
 WORKERS, CHILDREN = 2, 4
 APART = 0.05
 """Seconds between two of the tasks that have no guard."""
@@ -58,9 +60,9 @@ def make_app(broker: str) -> Celery:
     app = Celery("limits", broker=broker, backend=f"{server}/{RESULTS}", set_as_current=False)
     app.conf.broker_connection_retry_on_startup = True
 
-    def work(number: int) -> None:
+    def work(number: int, seconds: float) -> None:
         began = monotonic()
-        sleep(WORK)
+        sleep(seconds)
         notes.rpush("runs", f"{number} {began} {monotonic()}")
 
     def other(sent: float) -> None:
@@ -98,23 +100,24 @@ def brokers(bench: Bench) -> Iterator[dict[str, str]]:
 
 
 def over_a_limit(bench: Bench) -> Figures:
-    """A thousand tasks of 10 ms, three at once, on two workers of four, beside unguarded tasks."""
+    """1,000 tasks of 10 ms and 48 of 0.5 s, 3 at once, on two workers of 4, beside others."""
     os.environ[PORT] = str(bench.admin.connection_pool.connection_kwargs["port"])
     brief = replace(bench)
-    brief.rounds, number = (1, 60) if bench.quick else (3, 1000)
+    brief.rounds = 1 if bench.quick else 3
     figures: Figures = {}
     with brokers(bench) as found:
         for title, url in found.items():
             with crew_of(url) as crew:
-                crew.measure("room", 20)
-                measure = partial(_measure, crew, number)
-                rows = medians(brief.compare(list(GUARDS), measure))
-            figures |= {f"{title}, {name}": row for name, row in rows.items()}
+                crew.measure("room", 20, 0.01)
+                for kind, (seconds, *numbers) in WORK.items():
+                    measure = partial(_measure, crew, numbers[bench.quick], seconds)
+                    rows = medians(brief.compare(list(GUARDS), measure))
+                    figures |= {f"{title}, {name}{kind}": row for name, row in rows.items()}
     return figures
 
 
-def _measure(crew: Crew, number: int, name: str, turn: int) -> dict[str, float]:
-    return crew.measure(name, number)
+def _measure(crew: Crew, number: int, seconds: float, name: str, turn: int) -> dict[str, float]:
+    return crew.measure(name, number, seconds)
 
 
 @contextmanager
@@ -145,7 +148,7 @@ class Crew:
     workers: list[Service]
     notes: Redis
 
-    def measure(self, name: str, number: int) -> dict[str, float]:
+    def measure(self, name: str, number: int, seconds: float) -> dict[str, float]:
         """Fill a queue and let the workers empty it.
 
         Messages, and the processor time of workers and Redis, are those of one task. ``child s`` is
@@ -156,7 +159,7 @@ class Crew:
         self.notes.flushdb()
         received, used = self._received(name), self._processor_seconds()
         for each in range(number):
-            self.app.tasks[name].apply_async((each,), queue=queue)
+            self.app.tasks[name].apply_async((each, seconds), queue=queue)
         enough = threading.Event()
         others = threading.Thread(target=self._send_others, args=(enough,))
         began = monotonic()
