@@ -61,6 +61,12 @@ def fetch_orders(shop_id: int) -> str:
     return str(shop_id)
 
 
+@app.task
+@single_instance_task(on_conflict="park", concurrency=3, queue_limit=1000, beyond="retry")
+def ask_supplier(product_id: int) -> None:
+    """Bound the queue of a task that is parked."""
+
+
 @app.task(bind=True)
 @single_instance_task(on_conflict="retry", countdown=5, max_retries=3, at_least_for=1.5)
 def resize(self: Task[Any, Any], picture: str) -> str:
@@ -119,6 +125,7 @@ def miscalled() -> None:
 def misspelt() -> None:
     """Be told of what makes no sense: each line is an error, and none is one of itself."""
     single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_conflict="park", queue_limit=1000, beyond="wait")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]

@@ -192,7 +192,8 @@ task_received.connect(_on_received, weak=False)
 
 def pass_on(run: Run, lock: TaskLock) -> None:
     """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    rests = run.options.at_least_for and run.options.run_policy == "park"
+    parks = run.options.run_policy == "park" and run.backend.can_park
+    rests = run.options.at_least_for and parks
     if lock.passed_to_message or rests:
         publisher = publisher_of(run.task.app)
         with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
