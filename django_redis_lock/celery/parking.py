@@ -80,7 +80,7 @@ def park(run: Run, holder: Holder | None) -> bool:
         answer = backend.run(ask(call))
     except LockUnavailable:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
-            backend.run(ask(EndParking(outbox, run.name, [request.token], waits=True)))
+            backend.run(ask(EndParking(outbox, run.name, request.token, waits=True)))
         raise
     if call.lease(answer) is not None:
         run.place = slip
@@ -281,7 +281,7 @@ class Publisher:
             logger.exception(failed, message.get("id"))
         else:
             self.unreachable = ""
-            backend.run(ask(EndParking(self.outbox, message["lock"], [token])))
+            backend.run(ask(EndParking(self.outbox, message["lock"], token)))
 
     @property
     def _policy(self) -> dict[str, Any]:

@@ -201,7 +201,7 @@ def _parks(backend: BaseLockBackend, app: Any) -> bool:
         guards = filter(None, (getattr(task, GUARD, None) for task in app.tasks.values()))
         if ("park", backend.alias) in [(g.options.run_policy, g.options.using) for g in guards]:
             return True
-        return bool(backend.run(ask(ReadOutbox(outbox_of(app), "", 0, messages=0)))[2] >= 0)
+        return bool(backend.run(ask(ReadOutbox(outbox_of(app), "", 0, 0)))[2] >= 0)
     return False
 
 

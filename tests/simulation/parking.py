@@ -70,9 +70,9 @@ class Parked(Attempt):
 
     def waits(self) -> bool:
         parking = self._parking
-        if self.token.encode() not in parking.stored(self.name, ""):
+        if self.token.encode() not in parking.stored(self.name, f"::{self.name}"):
             return False
-        if self.token.encode() in parking.stored(self.name, ":outbox"):
+        if f"{self.token} {self.name}".encode() in parking.stored(self.name, ":outbox"):
             return False
         return not parking.world.forgotten or self.token in parking.view.queue(self.name)
 
@@ -141,7 +141,8 @@ class Parking:
 
     def leftovers(self) -> list[str]:
         """Return the tokens and locks that are stored for parked messages."""
-        parts = [(name, rest) for name in self.world.names for rest in ("", ":outbox", ":locks")]
+        names = self.world.names
+        parts = [(name, rest) for name in names for rest in (f"::{name}", ":outbox", ":locks")]
         return [word.decode() for part in parts for word in self.stored(*part)]
 
     @property
@@ -295,7 +296,8 @@ class Worker(Actor):
     def _check_alone(self, parked: Parked) -> None:
         """Check that who parks a message gets its lock only if nobody else gets it as well."""
         parking = self.world.parking
-        published = parked.token.encode() in parking.stored(parked.name, ":outbox")
+        entry = f"{parked.token} {parked.name}".encode()
+        published = entry in parking.stored(parked.name, ":outbox")
         if published and not parking.late:
             raise self._breaks("NoMessageLost", f"{parked} is granted the lock, and published")
 

@@ -105,7 +105,7 @@ local function hand_off(name, own, taken_back, holders)
     local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
     lease = tonumber(lease)
     local shared, parked = record and limit_of(name, record), channel and parked_in(channel)
-    local kept = parked and redis.pcall('HEXISTS', parked, token)
+    local kept = parked and redis.pcall('HEXISTS', parked .. '::' .. name, token)
     if type(kept) == 'table' and not string.find(kept.err, 'WRONGTYPE', 1, true) then
       redis.call('LPUSH', KEYS[2], entry) -- this user may not publish it: a worker that looks does
       return holders, true
@@ -121,7 +121,7 @@ local function hand_off(name, own, taken_back, holders)
         local fence = grant(name, token, lease, record, now, holders)
         if parked then
           local in_order = string.format('%.3f', math.min(fence / 1000, now_ms))
-          redis.call('ZADD', parked .. ':outbox', in_order, token)
+          redis.call('ZADD', parked .. ':outbox', in_order, token .. ' ' .. name)
           to_publish = to_publish + 1
         end
       else
