@@ -16,7 +16,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import scenarios, semaphores
+from benchmarks import limits, scenarios, semaphores
 from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
@@ -37,6 +37,7 @@ SCENARIOS = {
     "permits, hand-off": semaphores.permit_hand_off,
     "permits, crowd": semaphores.permit_crowd,
     "tasks": guarded,
+    "limits": limits.over_a_limit,
 }
 TARGETS = (
     ("free", OURS, f"client µs / {REDIS_PY}", "at most", 0.60),
@@ -57,6 +58,7 @@ TARGETS = (
     ("permits, crowd", PERMIT, "least / most", "at least", 0.9),
     ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
+    ("limits", "Redis, park", "messages", "at most", 2.01),
     ("walk", OURS, "files", "at most", 15),
     ("walk", OURS, "functions", "at most", 65),
     ("walk", OURS, "lines", "at most", 350),

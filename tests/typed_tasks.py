@@ -15,9 +15,11 @@ from django_redis_lock.celery import (
     Conflict,
     TaskAlreadyRunning,
     TaskSkipped,
+    parked,
     single_instance_task,
     skipped,
     task_lock_lost,
+    task_parked,
     task_skipped,
     task_taken_over,
     task_waiting,
@@ -59,11 +61,24 @@ def fetch_orders(shop_id: int) -> str:
     return str(shop_id)
 
 
+@app.task
+@single_instance_task(on_conflict="park", concurrency=3, queue_limit=1000, beyond="retry")
+def ask_supplier(product_id: int) -> None:
+    """Bound the queue of a task that is parked."""
+
+
 @app.task(bind=True)
 @single_instance_task(on_conflict="retry", countdown=5, max_retries=3, at_least_for=1.5)
 def resize(self: Task[Any, Any], picture: str) -> str:
     """Keep the type of a bound task."""
     return f"{picture} {self.request.id}"
+
+
+@shared_task
+@single_instance_task(on_conflict="park", concurrency=4, queue_limit=1000, beyond="skip")
+def render(page: str) -> str:
+    """Wait without a worker."""
+    return page
 
 
 def said(conflict: Conflict) -> str:
@@ -110,6 +125,7 @@ def miscalled() -> None:
 def misspelt() -> None:
     """Be told of what makes no sense: each line is an error, and none is one of itself."""
     single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_conflict="park", queue_limit=1000, beyond="wait")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
@@ -122,12 +138,12 @@ def results(result: TaskSkipped, refused: TaskAlreadyRunning) -> None:
     if result["holder"] is not None:
         assert_type(result["holder"]["ttl"], float | None)
     assert_type(refused.ttl, float | None)
-    assert_type(skipped["shop.import"], int)
+    assert_type(skipped["shop.import"] + parked["shop.import"], int)
 
 
 def heard(sender: Task[Any, Any], task_id: str, key: str, holder: Holder, **more: object) -> None:
     """Receive a signal about a task."""
 
 
-for signal in (task_skipped, task_waiting, task_taken_over, task_lock_lost):
+for signal in (task_skipped, task_waiting, task_parked, task_taken_over, task_lock_lost):
     signal.connect(heard)

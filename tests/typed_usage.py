@@ -175,7 +175,7 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
     assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
     assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])
     assert_type((holder.shared, holder.limit), tuple[bool, int | None])
-    assert_type((waiter.shared, waiter.limit), tuple[bool, int | None])
+    assert_type((waiter.shared, waiter.limit, waiter.parked), tuple[bool, int | None, bool])
     assert_type((waiter.since, waiter.waited), tuple[datetime | None, float | None])
     assert_type((entry.id, entry.event, entry.by), tuple[str, str, str])
     assert_type((entry.at, entry.reason), tuple[datetime | None, str])

@@ -527,6 +527,7 @@ def _asked(
 def _waiter(waiter: Waiter) -> dict[str, Any]:
     return {
         "who": origin_html(waiter),
+        "parked": waiter.parked,
         "sharing": sharing(waiter),
         "since": moment(waiter.since),
         "waited": None if waiter.waited is None else duration(waiter.waited),

@@ -187,18 +187,19 @@ class BaseLockBackend(Runner):
         """
         return self.run(self._read_index(pattern))
 
-    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+    def holders_of(self, names: Iterable[str], *, brief: bool = False) -> Iterator[Holder]:
         """Yield the holders of some locks, passing over free ones.
 
+        If ``brief``, their ``waiters`` count those of dead processes as well, which is quicker.
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
-        return self._holders_of(map(check_name, names))
+        return self._holders_of(map(check_name, names), brief)
 
-    def _holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+    def _holders_of(self, names: Iterable[str], brief: bool = False) -> Iterator[Holder]:
         from django_redis_lock.backends.index import in_pages
 
         for page in in_pages(names, self.page_size):
-            yield from self.run(self._read(page))
+            yield from self.run(self._read(page, brief))
 
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, the longest waiting first.
@@ -306,13 +307,15 @@ class BaseLockBackend(Runner):
         """Return a key that two audit entries share only if they record the same event."""
         return entry_id, *pairs
 
-    def _read(self, names: list[str]) -> Steps[list[Holder]]:
+    def _read(self, names: list[str], brief: bool = False) -> Steps[list[Holder]]:
         from django_redis_lock.protocol.records import read_sharing
 
-        now_ms, *rest = yield from ask(Inspect(names))
+        now_ms, *rest = yield from ask(Inspect(names, brief))
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
+            if isinstance(waiters, list):
+                known["waiters"], known["parked"] = waiters
             if isinstance(value, list):
                 holders += read_sharing(read, value, **known)
             elif value is not None:

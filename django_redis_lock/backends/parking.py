@@ -5,7 +5,6 @@ Only Celery's tasks need them, so no other caller imports them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from django_redis_lock.protocol.calls import Acquire, Call
@@ -52,10 +51,13 @@ class _OutboxCall(Call):
     name: str
     """A lock."""
 
-    def keys(self, packing: Packing) -> list[str]:
-        """Return the keys of the messages, of those to be published, and of the locks."""
-        messages = packing.parked_prefix + self.outbox
-        return [messages, f"{messages}:outbox", f"{messages}:locks"]
+    def key(self, packing: Packing, rest: str = "") -> str:
+        """Return the key of the outbox, or one that begins like it; see ``common.lua``."""
+        return f"{packing.parked_prefix}{self.outbox}{rest or ':outbox'}"
+
+    def messages(self, packing: Packing) -> str:
+        """Return the key of the messages that wait for the lock."""
+        return self.key(packing, f"::{self.name}")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -67,25 +69,26 @@ class ReadOutbox(_OutboxCall):
     """
 
     locks: int
-    messages: int
+    most: int
+    """How many messages to take on."""
     lease_ms: int = 10_000
 
     def encode(self, packing: Packing) -> Encoded:
-        args = [str(self.messages), str(self.locks), str(self.lease_ms)]
-        return OUTBOX, self.keys(packing), args
+        args = [str(self.most), str(self.locks), str(self.lease_ms), self.key(packing, "::")]
+        return OUTBOX, [self.key(packing), self.key(packing, ":locks")], args
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class EndParking(_OutboxCall):
-    """Forget the messages with these tokens."""
+    """Forget the message with a token."""
 
-    tokens: Sequence[str]
+    token: str
     waits: bool = field(default=False, kw_only=True)
-    """Whether they may be in the queue of the lock still."""
+    """Whether it may be in the queue of the lock still."""
 
     def encode(self, packing: Packing) -> Encoded:
         queue = [packing.queue_prefix + self.name] if self.waits else []
-        return END, [*self.keys(packing)[:2], *queue], [*self.tokens]
+        return END, [self.messages(packing), self.key(packing), *queue], [self.token, self.name]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -95,7 +98,8 @@ class LookAfter(_OutboxCall):
     within_ms: int = 2_000
 
     def encode(self, packing: Packing) -> Encoded:
-        keys = [*packing.granting_keys(self.name), self.keys(packing)[2]]
+        own = [self.key(packing, ":locks"), self.messages(packing), self.key(packing)]
+        keys = [*packing.granting_keys(self.name), *own]
         return LOOK, keys, [self.name, str(self.within_ms)]
 
 
@@ -109,8 +113,9 @@ class Unpark(_OutboxCall):
     prefix: str
 
     def encode(self, packing: Packing) -> Encoded:
-        keys = [packing.queue_prefix + self.name, *self.keys(packing)[:2]]
-        return UNPARK, keys, [self.prefix]
+        entry = f"@park:{packing.parked_prefix}{self.outbox} {self.prefix}"
+        keys = [packing.queue_prefix + self.name, self.key(packing)]
+        return UNPARK, keys, [entry, self.name]
 
 
 for each in (Park, ReadOutbox, EndParking, LookAfter, Unpark):

@@ -78,6 +78,13 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
                 hint="Leave concurrency out, or set using to an alias with RedisLockBackend.",
                 id="django_redis_lock.E010",
             )
+        if options.run_policy == "park" and not backend.can_park:
+            yield checks.Error(
+                f"Task {task.name} has on_conflict='park', but LOCKS[{options.using!r}] is a "
+                f"{type(backend).__name__}, in whose queues no messages can be parked.",
+                hint="Choose another policy, or set using to an alias with RedisLockBackend.",
+                id="django_redis_lock.E012",
+            )
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = task.time_limit or app.conf.task_time_limit
     if lease is not None and limit and limit > lease:

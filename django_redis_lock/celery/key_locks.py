@@ -110,7 +110,7 @@ class TaskLock(Lock):
             raise WorkerStops
         if monotonic() >= self._read_due and in_worker():
             with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
-                holders = list(self.backend.holders_of([self.name]))
+                holders = list(self.backend.holders_of([self.name], brief=True))
                 if holders and all(map(is_for_message, holders)):
                     raise HeldForMessage
             self._read_due = monotonic() + POLL_EVERY
@@ -232,7 +232,7 @@ class GuardedCall:
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
         """Return the holders of some locks, by default of that of the run."""
-        return list(self.backend.holders_of(names or [self.name]))
+        return list(self.backend.holders_of(names or [self.name], brief=True))
 
     def share_as(self, holder: Holder | None) -> None:
         """Share the lock if a holder, to take over from, does so since an earlier deploy."""

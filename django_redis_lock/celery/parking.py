@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery.exceptions import SoftTimeLimitExceeded
 from celery.signals import task_received, worker_ready, worker_shutdown
+from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -32,9 +33,9 @@ from django_redis_lock.celery.private import encode_body, headers_of, revoked_id
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask
-from django_redis_lock.protocol.lease import shared_record, token_id
+from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import forget_after_fork, retain_inherited
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.running import Run
@@ -70,32 +71,19 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
             f"or a cluster."
         )
-    waiters = holder.waiters if holder else 0
-    _store_state(run, {"key": run.key, "place": (waiters or 0) + 1})
-    lock = run.handle(run.name, options.queue_timeout, state=QUEUED)
-    request = lock._request(backend)
-    request.token = _token_of(run)
-    if run.sharing.shared:
-        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
-    request.max_waiters = options.queue_limit
-    slip = run.slip_to_send()
-    place = run.name, token_id(request.token.encode()), options.using
-    slip = replace(slip, lock=place[0], ticket=place[1], using=place[2], parked=slip.parked + 1)
-    if run.slip.lock in run.reservations:
-        slip = replace(slip, queued=[run.slip.lock, run.slip.ticket, run.slip.using])
-    else:
-        run.give_up_reservation()  # of another key, before a deploy
-    outbox = outbox_of(run.task.app)
-    superseded = _superseded(run)
-    call = Park(request, outbox, message=_message_of(run, slip), instead_of=superseded)
+    _store_state(run, holder)
+    request = _request_of(run)
+    slip = _slip_for(run, request)
+    outbox, message = outbox_of(run.task.app), _message_of(run, slip)
+    call = Park(request, outbox, message=message, instead_of=_superseded(run))
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
-            backend.run(ask(EndParking(outbox, run.name, [request.token], waits=True)))
+            backend.run(ask(EndParking(outbox, run.name, request.token, waits=True)))
         raise
     if call.lease(answer) is not None:
-        run.slip = slip
+        run.place = slip
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
@@ -103,6 +91,46 @@ def park(run: Run, holder: Holder | None) -> bool:
     parked[run.task.name] += 1
     run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
     return True
+
+
+def _store_state(run: Run, holder: Holder | None) -> None:
+    """Store it before the message is parked: afterwards, the task may have run already."""
+    waiters = holder.waiters if holder else None
+    if not (run.task.ignore_result or run.request.ignore_result):
+        with contextlib.suppress(Exception):  # of any result backend
+            meta = {"key": run.key, "place": (waiters or 0) + 1}
+            run.task.update_state(run.task_id, PARKED, meta)
+
+
+def _request_of(run: Run) -> Request:
+    """Return the request for the lock, as a reservation for the message."""
+    reserved = run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    request = reserved._request(run.backend)
+    request.token = _token_of(run)
+    request.max_waiters = run.options.queue_limit
+    if run.sharing.shared:
+        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
+    return request
+
+
+def _slip_for(run: Run, request: Request) -> Slip:
+    """Return the slip with which the message comes back: for its place in the queue.
+
+    It may have a reservation of scope ``queue`` as well, which lasts until it runs.
+    """
+    queued, old = None, run.slip
+    if old.lock in run.reservations:
+        queued = [old.lock, old.ticket, old.using]
+    else:
+        run.give_up_reservation()  # of another key, before a deploy
+    return replace(
+        run.slip_to_send(),
+        lock=run.name,
+        ticket=token_id(request.token.encode()),
+        using=run.options.using,
+        queued=queued,
+        parked=old.parked + 1,
+    )
 
 
 def _token_of(run: Run) -> str:
@@ -127,13 +155,6 @@ def _superseded(run: Run) -> str:
             if one.parked and one.task_name == run.task.name and one.task_id not in newest:
                 return _digest(one.task_id or "")
     return ""
-
-
-def _store_state(run: Run, meta: dict[str, Any]) -> None:
-    """Store it before the message is parked: afterwards, the task may have run already."""
-    if not (run.task.ignore_result or run.request.ignore_result):
-        with contextlib.suppress(Exception):  # of any result backend
-            run.task.update_state(run.task_id, PARKED, meta)
 
 
 def _message_of(run: Run, slip: Slip) -> str:
@@ -171,7 +192,8 @@ task_received.connect(_on_received, weak=False)
 
 def pass_on(run: Run, lock: TaskLock) -> None:
     """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    rests = run.options.at_least_for and run.options.run_policy == "park"
+    parks = run.options.run_policy == "park" and run.backend.can_park
+    rests = run.options.at_least_for and parks
     if lock.passed_to_message or rests:
         publisher = publisher_of(run.task.app)
         with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
@@ -186,12 +208,16 @@ class Publisher:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.outbox = outbox_of(app)
-        self.after_fork()
+        self.mutex = threading.Lock()
+        self.unreachable = ""
+        """Why the broker could not be reached at the last attempt, empty if it could."""
+        self._producer: Any = None
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        self.mutex = threading.Lock()
-        self._producer: Any = None
+        """Leave the connection to the parent process."""
+        retain_inherited(self._producer)
+        self.mutex, self._producer = threading.Lock(), None
 
     def publish(self, backend: BaseLockBackend, name: str = "", most_locks: int = 0) -> float:
         """Publish what is due in the outbox, of all locks or of those that share one's shard.
@@ -199,11 +225,7 @@ class Publisher:
         Looks after up to ``most_locks``; returns the seconds until the next one, infinite if no
         message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
         """
-        with self.mutex:
-            call = ReadOutbox(self.outbox, name, most_locks, AT_ONCE)
-            messages, names, pause_ms = backend.run(ask(call))
-            for token, message in zip(messages[::2], messages[1::2], strict=True):
-                self._publish(backend, token.decode(), message)
+        messages, names, pause_ms = self._publish_due(backend, name, most_locks)
         for found in names:
             self.look_after(backend, found.decode())
         if messages or names:
@@ -218,14 +240,15 @@ class Publisher:
         """Send the parked messages of a lock back to the broker, or that of one task.
 
         Returns how many they are. They have no place any more: a task that parks is parked again
-        if it finds no room. Raises ``LockUnavailable``.
+        if it finds no room. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
+        publish them later.
         """
         prefix = "" if task_id is None else _digest(task_id)
         found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
         if found:
             self.look_after(backend, name)  # others who share it may be next now
-        for _ in range(0, found, AT_ONCE):
-            self.publish(backend, name)
+        while found and self._publish_due(backend, name)[0] and not self.unreachable:
+            pass
         return found
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
@@ -235,18 +258,32 @@ class Publisher:
             for task_id in task_ids:
                 self.unpark(backend, name.decode(), task_id)
 
+    def _publish_due(self, backend: BaseLockBackend, name: str, most_locks: int = 0) -> list[Any]:
+        with self.mutex:
+            answer: list[Any] = backend.run(ask(ReadOutbox(self.outbox, name, most_locks, AT_ONCE)))
+            for token, message in zip(answer[0][::2], answer[0][1::2], strict=True):
+                self._publish(backend, token.decode(), message)
+                if self.unreachable:
+                    break
+        return answer
+
     def _publish(self, backend: BaseLockBackend, token: str, text: bytes) -> None:
         message: Any = {}
         try:
             message = loads(text)
             options = {**message["options"], "retry": True, "retry_policy": self._policy}
             self._open().publish(message["body"], **options)
+        except OperationalError as error:
+            self._producer, self.unreachable = None, str(error) or "no answer"
+            failed = "Parked task %s can't be published now; that is tried again: %s"
+            logger.warning(failed, message.get("id"), error)
         except Exception:  # of any broker
+            self._producer, self.unreachable = None, ""
             failed = "Parked task %s can't be published now; that is tried again"
             logger.exception(failed, message.get("id"))
-            self._producer = None
         else:
-            backend.run(ask(EndParking(self.outbox, message["lock"], [token])))
+            self.unreachable = ""
+            backend.run(ask(EndParking(self.outbox, message["lock"], token)))
 
     @property
     def _policy(self) -> dict[str, Any]:
@@ -324,6 +361,8 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
     parks = any(one.run_policy == "park" for one in options)
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks
         aliases = {one.using for one in options if locks[one.using].can_park}
+        for using in aliases:
+            locks[using].open()  # before its thread needs what that imports
         if aliases:
             look = Look(sender.app, aliases, LOOK_EVERY if parks else IDLE_LOOK_EVERY)
             look.start()

@@ -329,7 +329,7 @@ class Run(GuardedCall):
             if self.task.acks_late:
                 raise Reject(error, requeue=True) from error
             raise
-        self.slip = NO_SLIP  # it goes on with that message
+        self.slip, self.place = NO_SLIP, None  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -356,6 +356,7 @@ class Run(GuardedCall):
             taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
+            pass_on(self, reserved)
         return taken
 
     def _try_to_give_up_reservation(self) -> None:
@@ -748,10 +749,13 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
     slip = run.place or run.slip
-    lock = run.lock_of_run() if run.is_for_run(slip) else None
-    if lock is None or not lock.take_over(slip.ticket):
+    if not run.is_for_run(slip):
         return None
-    run.place, run.may_have_succeeded = None, False
+    lock = run.lock_of_run()
+    taken, run.place = lock.take_over(slip.ticket), None
+    if not taken:
+        return None
+    run.may_have_succeeded = False
     return lock
 
 

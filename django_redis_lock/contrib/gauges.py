@@ -40,6 +40,7 @@ class Figures:
     held: int = 0
     limit: int = 0
     waiting: int = 0
+    parked: int = 0
     oldest_wait: float = 0.0
     oldest_hold: float = 0.0
     lease_used: float = 0.0
@@ -49,6 +50,7 @@ MEANINGS = {
     "held": "Locks and permits that are held now.",
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
     "waiting": "Waiters for held locks, and for semaphores whose limit an operator has set.",
+    "parked": "Celery tasks among these waiters that are parked, so that no worker waits.",
     "oldest_wait": "The longest that the first waiter of a queue has waited.",
     "oldest_hold": "The longest that one of the held locks has been held.",
     "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
@@ -85,7 +87,7 @@ def read_held(backend: BaseLockBackend) -> Held:
         held.groups[known] = Figures()  # 0 rather than absent while none is held
     ending_first = _count_names(backend, held)
     limits = _limits(backend)
-    queues: dict[str, int] = {}
+    queues: dict[str, tuple[int, int]] = {}  # how many wait, and how many of them are parked
     for holder in backend.holders_of(ending_first):
         figures = held.groups[group(holder.name)]
         figures.oldest_hold = max(figures.oldest_hold, holder.held_for or 0.0)
@@ -94,14 +96,16 @@ def read_held(backend: BaseLockBackend) -> Held:
             figures.held += 1  # one more that shares it
         elif holder.limit is not None:
             limits.setdefault(holder.name, holder.limit)
-        queues[holder.name] = holder.waiters or 0
+        queues[holder.name] = holder.waiters or 0, holder.parked
     for name in islice(limits.keys() - queues.keys(), MOST_QUEUES):  # nobody has a permit
-        queues[name] = len(backend.waiting(name))
+        waiting = backend.waiting(name)
+        queues[name] = len(waiting), sum(one.parked for one in waiting)
     for name, limit in limits.items():
         held.groups[group(name)].limit += limit
-    for name, waiters in queues.items():
+    for name, (waiters, parked) in queues.items():
         held.groups[group(name)].waiting += waiters
-    awaited = [name for name, waiters in queues.items() if waiters]
+        held.groups[group(name)].parked += parked
+    awaited = [name for name, (waiters, _) in queues.items() if waiters]
     longest = nlargest(MOST_QUEUES, awaited, key=queues.__getitem__)
     held.queues_unread = len(awaited) - len(longest)
     for name in longest:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from itertools import groupby, tee
 from operator import itemgetter
 from secrets import token_hex
@@ -32,6 +32,7 @@ from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.backends.parking import ReadOutbox
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
@@ -40,6 +41,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
@@ -95,6 +97,8 @@ class Server(NamedTuple):
     """The backend's pool; only its settings are used."""
     rejoin_delay: float | None = None
     """Seconds for which a member of a quorum does not vote after a restart; of others ``None``."""
+    parks: Callable[[], bool] = bool
+    """Returns whether Celery tasks are parked there, for which it may ask the servers."""
 
     @property
     def address(self) -> str:
@@ -173,7 +177,32 @@ def _servers_of(backend: RedlockLockBackend | ServersLockBackend) -> list[Server
     if isinstance(backend, RedlockLockBackend):
         return [Server(one, one.pool, backend.rejoin_delay) for one in backend.servers]
     pools = backend.servers.pools() if isinstance(backend.servers, Cluster) else [backend.pool]
-    return [Server(backend, pool) for pool in pools]
+    parks = cache(partial(_parks, backend, _celery_app()))
+    return [Server(backend, pool, parks=parks) for pool in pools]
+
+
+def _celery_app() -> Any:
+    """Return the current app of this thread, ``None`` without Celery."""
+    with suppress(ImportError):
+        from celery.app import app_or_default
+
+        return app_or_default()
+    return None
+
+
+def _parks(backend: BaseLockBackend, app: Any) -> bool:
+    """Whether a task of an app parks messages with a backend, or some of its broker are parked."""
+    if app is None or not backend.can_park:
+        return False
+    with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
+        from django_redis_lock.celery.options import GUARD
+        from django_redis_lock.celery.parking import outbox_of
+
+        guards = filter(None, (getattr(task, GUARD, None) for task in app.tasks.values()))
+        if ("park", backend.alias) in [(g.options.run_policy, g.options.using) for g in guards]:
+            return True
+        return bool(backend.run(ask(ReadOutbox(outbox_of(app), "", 0, 0)))[2] >= 0)
+    return False
 
 
 def _check_majority(answering: int, size: int) -> Finding:
@@ -224,10 +253,8 @@ def _others() -> list[tuple[str, _MakePool]]:
         (f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry))
         for alias, entry in settings.CACHES.items()
     ]
-    with suppress(ImportError):
-        from celery.app import app_or_default
-
-        conf = app_or_default().conf
+    if app := _celery_app():
+        conf = app.conf
         value = conf.broker_write_url or conf.broker_url or ()
         urls = value.split(";") if isinstance(value, str) else map(str, value)
         found += [
@@ -465,8 +492,9 @@ def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
         found = f"noeviction now, but {evicted} keys were evicted since the server started"
         remedy = "They may include locks. CONFIG RESETSTAT resets the count."
         yield warn("eviction", found, remedy)
-    else:  # locks expire, so volatile-* policies can evict them too
-        found = f"{policy}: held locks can be evicted when memory runs out"
+    else:  # locks expire, so volatile-* policies can evict them too; parked tasks do not
+        parked = ", and parked tasks," if server.parks() and policy.startswith("allkeys") else ""
+        found = f"{policy}: held locks{parked} can be evicted when memory runs out"
         status = fail if int(info.get("maxmemory", 0)) or evicted else warn
         yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
 
@@ -482,7 +510,8 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
             )
             return
     if int(info.get("aof_enabled", 0)):
-        found = "append-only file: locks survive a restart; a power loss can lose the newest"
+        kept = "locks and parked tasks" if server.parks() else "locks"
+        found = f"append-only file: {kept} survive a restart; a power loss can lose the newest"
         yield ok("persistence", f"{found}, unless appendfsync is always")
     elif server.rejoin_delay is not None:
         status = warn if server.rejoin_delay else fail
@@ -493,10 +522,13 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
             "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
         )
     else:
+        parked = ", and tasks that were parked since the last save" if server.parks() else ""
+        park = ", and park only tasks that may be lost" if server.parks() else ""
         yield warn(
             "persistence",
-            "no append-only file: a restart loses the held locks",
-            "CONFIG SET appendonly yes. Without it, use locks only to save work, or check fences.",
+            f"no append-only file: a restart loses the held locks{parked}",
+            f"CONFIG SET appendonly yes. Without it, use locks only to save work, or check fences"
+            f"{park}.",
         )
 
 
@@ -519,7 +551,12 @@ def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
             "Start the missing replicas, or lower REPLICAS.",
         )
     elif wanted:
-        yield ok("replicas", f"{number}; a lock counts once {wanted} of them have it")
+        what = "a lock or a parked task" if server.parks() else "a lock"
+        yield ok("replicas", f"{number}; {what} counts once {wanted} of them have it")
+    elif number and server.parks():
+        found = f"{number}; a failover can lose the newest locks and parked tasks"
+        remedy = "Use fences, and set OPTIONS['REPLICAS'], so that replicas have each parked task."
+        yield warn("replicas", found, remedy)
     elif number:
         yield ok("replicas", f"{number}; a failover can lose the newest locks: use fences")
     else:

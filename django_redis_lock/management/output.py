@@ -242,7 +242,9 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "held_for": seconds(holder.held_for),
         "expires_at": holder.expires_at,
         "lease_left": seconds(holder.ttl),
-        **_copied(holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters"),
+        **_copied(
+            holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters", "parked"
+        ),
         "attention": attention_of(holder),
         **_copied(holder, *ORIGIN),
         "metadata": dict(holder.metadata),
@@ -254,7 +256,7 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
         "waiter": str(waiter),
         **_copied(waiter, "token_id", "since"),
         "waited": seconds(waiter.waited),
-        **_copied(waiter, "lease", "auto_renew", "shared", "limit", *ORIGIN),
+        **_copied(waiter, "lease", "auto_renew", "shared", "limit", "parked", *ORIGIN),
         "metadata": dict(waiter.metadata),
     }
 

@@ -256,6 +256,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
     Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
     Column("SHARED", lambda row: sharing(row[1]) or output.UNKNOWN, right=True, optional=True),
+    Column("PARKED", lambda row: "yes" if row[1].parked else output.UNKNOWN, optional=True),
     Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
 ]
 

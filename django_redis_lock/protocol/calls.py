@@ -204,6 +204,7 @@ class Inspect(Call):
     """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
     names: Sequence[str]
+    brief: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False)

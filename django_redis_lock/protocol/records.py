@@ -86,6 +86,8 @@ class Holder(Origin):
     pid_began: int | None = None
     """When the process began, in clock ticks since its host booted, so that a later process with
     its id can be told apart. ``None`` if unknown."""
+    parked: int = 0
+    """How many of the waiters are Celery tasks that are parked, so that no process waits."""
 
     def __str__(self) -> str:
         return Origin.__str__(self) or f"another program ({self.token_id})"
@@ -151,6 +153,7 @@ def read_holder(
     now_ms: int,
     limit: bytes | None = None,
     holders: int = 1,
+    parked: int = 0,
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
@@ -173,6 +176,7 @@ def read_holder(
         expires_at=None if ttl_ms < 0 else moment((now_ms + ttl_ms) * 1000),
         ttl=None if ttl_ms < 0 else ttl_ms / 1000,
         waiters=waiters,
+        parked=parked,
         holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
         **{

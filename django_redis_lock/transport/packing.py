@@ -262,7 +262,8 @@ class Packing:
     def _encode_inspect(self, call: calls.Inspect) -> Encoded:
         own = [key for name in call.names for key in self._own_keys(name)]
         before_name = str(len(self.lock_prefix.encode()))
-        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name]
+        args = [before_name, "1" if call.brief else ""]
+        return INSPECT, [self.heard_key, self.limits_key, *own], args
 
     def _encode_peek(self, call: calls.Peek) -> Encoded:
         key = self.lock_prefix + call.name

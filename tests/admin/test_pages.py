@@ -24,6 +24,7 @@ from django_redis_lock.protocol.records import read_holder
 from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, eventually, waiters
 from tests.tools.admin import LIST, hold_as, page_of, root, told
+from tests.tools.parking import parking
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
@@ -237,3 +238,21 @@ def test_stopped_process_is_not_alive(name: str) -> None:
         assert browser.get(page_of(name)).context["life"] == "dead"
     locks["default"].force_release(name)
     assert "Alive" not in browser.get(page_of(name)).content.decode()
+
+
+def test_parked_tasks_are_shown_in_order_and_marked(name: str) -> None:
+    with parking(name) as parked:
+        ids = parked.park(2)
+        waiting = Background(lock(name, timeout=60).acquire)
+        eventually(lambda: waiters(name) == 3)
+        text = root(headers={"accept-language": "de"}).get(page_of(name)).content.decode()
+        rows = text.partition('id="lock-waiting"')[2].split('<tr><th scope="row">')[1:]
+        for row, task_id in zip(rows, ids, strict=False):
+            assert f'title="{task_id}"' in row
+            assert '<span class="lock-aside">geparkt</span>' in row
+            assert 'data-label="Beginn"><time ' in row
+        assert (len(rows), "geparkt" in rows[2]) == (3, False)
+        for _ in ids:
+            locks["default"].force_release(name)
+        locks["default"].force_release(name)
+        assert waiting.outcome()

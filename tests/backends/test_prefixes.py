@@ -88,7 +88,7 @@ def test_prefixes_that_can_make_one_key_are_refused(
 def test_the_check_knows_each_key() -> None:
     keys = [value for value in vars(Packing("lock")).values() if isinstance(value, str)]
     words = {key.removeprefix("lock").strip("-:") for key in keys} - {""}
-    assert {"queue", "permits", "limits"} <= words <= set(KEY_WORDS)
+    assert {"queue", "permits", "limits", "parked"} <= words <= set(KEY_WORDS)
 
 
 @pytest.mark.parametrize(

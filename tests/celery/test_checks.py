@@ -101,6 +101,27 @@ def test_locks_that_can_not_be_shared(
                 call("ab")
 
 
+@pytest.mark.parametrize(
+    ("using", "policy", "ids"),
+    [
+        ("default", "park", []),
+        ("locmem", "wait", []),
+        ("locmem", "park", ["E012"]),
+        ("locmem", {"queue": "skip", "run": "park"}, ["E012"]),
+    ],
+)
+def test_locks_that_can_not_park(
+    own_app: Celery, name: str, using: str, policy: Any, ids: list[str]
+) -> None:
+    scope: Any = "run" if isinstance(policy, str) else "queue_and_run"
+
+    @own_app.task(name=name, shared=False)
+    @single_instance_task(using=using, on_conflict=policy, scope=scope)
+    def work() -> None: ...
+
+    assert found(name) == ids
+
+
 def test_tasks_without_a_guard_are_not_the_business_of_the_checks(
     own_app: Celery, name: str
 ) -> None:

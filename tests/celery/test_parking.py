@@ -14,6 +14,7 @@ from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, parked
+from django_redis_lock.celery import parking as parking_module
 from django_redis_lock.celery.parking import PARKED, Publisher, outbox_of, publisher_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from example_project.embedded import EmbeddedServer
@@ -52,15 +53,14 @@ def look(consumer: Consumer) -> float:
     return due
 
 
-def parked_key(consumer: Consumer) -> str:
-    return f"{locks['default'].key_prefix}-parked:{outbox_of(consumer.app)}"
+def parked_key(consumer: Consumer, rest: str) -> str:
+    return f"{locks['default'].key_prefix}-parked:{outbox_of(consumer.app)}{rest}"
 
 
 def outbox(client: redis.Redis, consumer: Consumer) -> dict[str, list[str]]:
-    key = parked_key(consumer)
     return {
-        "messages": client.hkeys(key),
-        "outbox": client.zrange(f"{key}:outbox", 0, -1),
+        "messages": client.hkeys(parked_key(consumer, f"::{consumer.app.main}")),
+        "outbox": client.zrange(parked_key(consumer, ":outbox"), 0, -1),
     }
 
 
@@ -187,7 +187,7 @@ def test_message_published_twice_is_one_task(consumer: Consumer, client: redis.R
     with lock(consumer.app.main):
         assert parks(consumer, consumer.send(task))
     (token,) = outbox(client, consumer)["messages"]
-    text = client.hget(parked_key(consumer), token)
+    text = client.hget(parked_key(consumer, f"::{consumer.app.main}"), token)
     look(consumer)
     publisher_of(consumer.app)._publish(locks["default"], token, (text or "").encode())
     came = [consumer.message(), consumer.message()]
@@ -213,7 +213,7 @@ def test_what_a_broker_refuses_stays_in_the_outbox(
     look(consumer)
     assert consumer.message() is None  # who failed has ten seconds
     client.zadd(
-        f"{parked_key(consumer)}:outbox",
+        parked_key(consumer, ":outbox"),
         dict.fromkeys(outbox(client, consumer)["outbox"], 0),
     )
     look(consumer)
@@ -410,3 +410,39 @@ def test_alias_that_cannot_park_is_refused(consumer: Consumer) -> None:
         outcome = consumer.deliver(consumer.send(task))
     assert isinstance(outcome, InvalidLockBackend)
     assert "LOCKS['locmem'] is a LocMemLockBackend" in str(outcome)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_lock_that_comes_free_meanwhile_is_taken(
+    consumer: Consumer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    task = parking(consumer, scope=scope, on_conflict={"run": "park"})
+    message = consumer.send(task)
+    if scope == "queue_and_run":  # its reservation has ended
+        locks["default"].force_release(consumer.app.main)
+    held = lock(consumer.app.main)
+    held.acquire()
+    monkeypatch.setattr(parking_module, "_store_state", lambda *_: held.release())
+    assert consumer.deliver(message) == "ran"
+    assert outbox(client, consumer) == EMPTY
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
+
+
+def test_message_that_an_older_version_takes_for_dead_is_sent_again(
+    consumer: Consumer, client: redis.Redis
+) -> None:
+    """Its scripts drop waiters whose channel has no subscriber; so does who deletes the queue."""
+    task = parking(consumer)
+    with lock(consumer.app.main):
+        messages = [consumer.send(task, number) for number in range(3)]
+        assert all(parks(consumer, each) for each in messages)
+        client.lpop(f"{locks['default'].key_prefix}-queue:{consumer.app.main}")
+        client.zadd(parked_key(consumer, ":locks"), {consumer.app.main: 0})  # as after two seconds
+        look(consumer)
+        assert parks(consumer, consumer.message())
+        assert [one.task_id for one in waiting(consumer)][-1] == id_of(messages[0])
+        client.delete(f"{locks['default'].key_prefix}-queue:{consumer.app.main}")
+    client.zadd(parked_key(consumer, ":locks"), {consumer.app.main: 0})
+    look(consumer)
+    assert [consumer.deliver() for _ in messages] == ["ran"] * 3
+    assert outbox(client, consumer) == EMPTY

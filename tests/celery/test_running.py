@@ -22,6 +22,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
+from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
 from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table
@@ -103,8 +104,12 @@ FREE = {"free": ({running.FREE}, "")}
 DONE = {"done": ({running.DONE}, "")}
 HELD = {**OWN, **OTHERS, **FREE, **DONE}
 """What the table says about each holder, and its ``state``."""
-POLICIES = ("callable", "skip", "raise", "retry", "wait")
-GUARDS = {"callable": {"on_conflict": decide}, "wait": {"blocking_timeout": LONG}}
+POLICIES = ("callable", "skip", "raise", "retry", "park", "wait")
+GUARDS: dict[str, dict[str, Any]] = {
+    "callable": {"on_conflict": decide},
+    "park": {"using": "default"},
+    "wait": {"blocking_timeout": LONG},
+}
 CASES = [
     *itertools.product(MESSAGES, {**OWN, **FREE}, ["skip"]),
     *itertools.product({**MESSAGES, **CALLS}, OTHERS, POLICIES),
@@ -129,6 +134,7 @@ OUTCOMES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "skip": (dict, [("skipped", "skipped: lock {key!r} is held by {holder}")]),
     "refuse": (TaskAlreadyRunning, [("skipped", "refused: lock {key!r} is held by {holder}")]),
     "retry": (Retry, [COMES_AGAIN]),
+    "park": (Ignore, [("parked", "is parked: lock {key!r} is held by {holder}")]),
     "wait in queue": (Retry, [COMES_AGAIN]),
     "wait": ("ran", [WAITS]),
 }
@@ -137,6 +143,7 @@ REASONS = {
     "raise": "lock {key!r} is held by {holder}.",
     "inside": "it would wait for the run that it is called in.",
     "retry": "it can't be sent again, because no worker runs it.",
+    "park": "it can't be parked, because no worker runs it.",
     "wait": "lock {key!r} is held for a message, which may need the worker that this call would "
     "wait in.",
 }
@@ -180,6 +187,7 @@ def test_page_has_the_rows_of_the_code() -> None:
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize(("call", "lock", "policy"), CASES)
 def test_call_does_what_the_page_says(
+    server: EmbeddedServer,
     consumer: Consumer,
     monkeypatch: pytest.MonkeyPatch,
     patience: Callable[..., None],
@@ -216,7 +224,8 @@ def test_call_does_what_the_page_says(
     if call in MESSAGES:
         results.append(consumer.deliver(message, redelivered=call == "redelivered"))
     else:
-        guarded = partial(consumer.task, concurrency=concurrency)
+        using = given.get("using", "locmem")
+        guarded = partial(consumer.task, concurrency=concurrency, using=using)
         made = guarded if call == "inside" else consumer.app.task(name="outer", shared=False)
         results.append(consumer.deliver(consumer.send(made(outer))))
     does = action(call, lock, policy)

@@ -17,6 +17,8 @@ from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
 from tests.tools import Background, eventually, queued, waiters
+from tests.tools.console import command
+from tests.tools.parking import parking
 
 each_kind = pytest.mark.parametrize("limit", [None, 2], ids=["lock", "permits"])
 
@@ -312,3 +314,15 @@ def _receivers(cluster: Cluster, name: str) -> int:
 
 def _settings(cluster: Cluster) -> str:
     return f"import tests.settings as s; s.LOCKS = {cluster.locks()['LOCKS']!r}"
+
+
+def test_operators_see_parked_tasks_and_send_them_back(cluster: Cluster, name: str) -> None:
+    with parking(name) as parked:
+        ids = parked.park(3)
+        assert command("show", name).out.count("  yes  ") == 3
+        assert locks["default"].holder(name).parked == 3
+        assert "parked tasks" in command("doctor").out
+        assert command("unpark", name).code == 0
+        assert parked.returned() == ids
+        parked.lock.release()
+    assert list(locks["default"].holders()) == []

@@ -23,6 +23,7 @@ from tests.apps.celery.app import app as tests_app
 from tests.tools import eventually, leave_no_lease, taken_connections
 from tests.tools.console import command
 from tests.tools.docs import DOCS, acl_rule, blocks, commands
+from tests.tools.parking import parking
 from tests.tutorial.reader import shape
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -174,6 +175,32 @@ def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> No
     assert (code, status, str(own_server.port) in told) == (1, "fail", True)
     assert "primary" in remedy
     assert "self-test" not in found
+
+
+def test_what_may_become_of_parked_tasks_is_said(
+    target: redis.Redis, own_server: EmbeddedServer, settings: Any, name: str
+) -> None:
+    """Where a task of the app parks, and where the parked tasks of its broker are."""
+    assert "parked" not in str(examine()[1])
+    target.config_set("maxmemory-policy", "allkeys-lru")
+    with parking(name) as parked:
+        parked.park()
+        found = examine()[1]
+        assert "held locks, and parked tasks, can be" in only(found, "eviction")[1]
+        told = only(found, "persistence")[1:]
+        assert ["parked since the last save" in told[0], "may be lost." in told[1]] == [True, True]
+        del parked.consumer.app.tasks[parked.task.name]
+        target.config_set("maxmemory-policy", "volatile-lru")
+        target.config_set("appendonly", "yes")
+        with EmbeddedServer("--replicaof", f"127.0.0.1 {own_server.port}"):
+            eventually(lambda: target.info("replication")["connected_slaves"] == 1)
+            found = examine()[1]
+            assert "parked" not in only(found, "eviction")[1], "they do not expire"
+            assert "locks and parked tasks survive" in only(found, "persistence")[1]
+            assert "REPLICAS" in only(found, "replicas")[2]
+            settings.LOCKS["default"]["OPTIONS"] = {"REPLICAS": 1}
+            locks.reset()
+            assert "or a parked task counts once 1" in only(examine()[1], "replicas")[1]
 
 
 def test_clock_and_distance_are_judged(

@@ -14,6 +14,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.protocol.calls import EndParking, LookAfter, Park, ReadOutbox, Unpark, ask
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, waiters
 from tests.tools.docs import USERS, acl_rule
@@ -102,6 +103,23 @@ def _do_everything(admin: redis.Redis) -> None:
     eventually(_the_index_is_swept(admin))
     asyncio.run(_do_it_under_asyncio())
     _share()
+    _park()
+
+
+def _park() -> None:
+    backend = locks["default"]
+    with lock("parked", timeout=20) as held:
+        request = lock("parked", timeout=20)._request(backend)
+        for request.token, instead_of in (("one", ""), ("two", "one")):
+            backend.run(ask(Park(request, "broker", message="{}", instead_of=instead_of)))
+        assert [waiter.parked for waiter in backend.waiting(held.name)] == [True]
+    messages, names, _ = backend.run(ask(ReadOutbox("broker", "", -1)))
+    assert (messages[::2], names) == ([b"one", b"two"], [b"parked"])
+    request.token = "three"
+    backend.run(ask(Park(request, "broker", message="{}")))
+    backend.run(ask(LookAfter("broker", "parked")))
+    assert backend.run(ask(Unpark("broker", "parked", ""))) == 1
+    backend.run(ask(EndParking("broker", "parked", ["one", "two", "three"])))
 
 
 def _share() -> None:
@@ -150,6 +168,7 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
         lock("a", timeout=20).acquire(blocking=False)
         locks["default"].force_release("a")
         locks["default"].history("a")
+        _park()
 
 
 def test_without_its_channels_a_user_can_lock_but_not_wait(

@@ -30,6 +30,7 @@ from django_redis_lock.celery import conflicts, single_instance_task
 from django_redis_lock.celery.conflicts import Conflict
 from django_redis_lock.celery.key_locks import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
+from django_redis_lock.celery.parking import outbox_of
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
@@ -40,6 +41,7 @@ from tests.contracts.capabilities import CAPABILITIES, LACKS
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import command
 from tests.tools.docs import DOCS, table
+from tests.tools.parking import parking
 
 PACKAGE = Path(django_redis_lock.__file__).parent
 RUNBOOK = DOCS / "how-to/runbook.md"
@@ -318,6 +320,20 @@ def test_the_keys_of_a_shared_lock_are_those_that_the_reference_lists(
     assert set(client.keys("*")) == {"lock-fence", "lock-limits"}
     locks["default"].set_limit(name, None)
     assert client.keys("*") == ["lock-fence"]
+
+
+def test_the_keys_of_parked_tasks_are_those_that_the_reference_lists(
+    server: EmbeddedServer, client: redis.Redis, name: str
+) -> None:
+    """Neither they nor the queue expire."""
+    with parking(name) as parked:
+        parked.park(2)
+        locks["default"].force_release(name)
+        rows = _listed_keys("Keys of parked tasks", name).items()
+        broker = outbox_of(parked.consumer.app)
+        listed = {key.replace("{broker}", broker): kind for key, kind in rows}
+        assert listed == {key: kind for key, kind in _keys(client).items() if "-parked" in key}
+        assert {client.ttl(key) for key in (*listed, f"lock-queue:{name}")} == {-1}
 
 
 def _listed_keys(heading: str, name: str) -> dict[str, str]:

@@ -33,7 +33,17 @@ USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "t
 FOR_DJANGO = {"do_not_call_in_templates"}
 """What only Django's templates look for."""
 INTERNAL = {
-    *("can_share", "check", "close", "configure", "databases", "event_of", "free", "freed"),
+    *(
+        "can_park",
+        "can_share",
+        "check",
+        "close",
+        "configure",
+        "databases",
+        "event_of",
+        "free",
+        "freed",
+    ),
     *("hub_for", "make_hub", "open", "page_size", "read_index", "require_sharing", "schemes"),
     *("together", "wait"),
 }

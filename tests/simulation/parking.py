@@ -73,7 +73,8 @@ class Parked(Attempt):
 
     def waits(self) -> bool:
         parking, token = self._parking, self.token.encode()
-        if token not in parking.stored(self.name, "") or parking.publishes(self):
+        kept = parking.stored(self.name, f"::{self.name}")
+        if token not in kept or parking.publishes(self):
             return False
         return not parking.world.forgotten or self.token in parking.view.queue(self.name)
 
@@ -138,11 +139,12 @@ class Parking:
 
     def publishes(self, parked: Parked) -> bool:
         """Whether a message has the lock, and is to be published."""
-        return parked.token.encode() in self.stored(parked.name, ":outbox")
+        return f"{parked.token} {parked.name}".encode() in self.stored(parked.name, ":outbox")
 
     def leftovers(self) -> list[str]:
         """Return the tokens and locks that are stored for parked messages."""
-        parts = [(name, rest) for name in self.world.names for rest in ("", ":outbox", ":locks")]
+        names = self.world.names
+        parts = [(name, rest) for name in names for rest in (f"::{name}", ":outbox", ":locks")]
         return [word.decode() for part in parts for word in self.stored(*part)]
 
     @property
@@ -277,7 +279,7 @@ class Worker(Actor):
             answer = backend.run(ask(call))
         except LockUnavailable:
             with contextlib.suppress(LockUnavailable):
-                backend.run(ask(EndParking(OUTBOX, message.name, [token], waits=True)))
+                backend.run(ask(EndParking(OUTBOX, message.name, token, waits=True)))
             raise
         if call.lease(answer) is not None:
             if parking.publishes(parked) and not parking.late:

@@ -247,6 +247,12 @@ class Server:
     def _hexists(self, key: bytes, name: bytes) -> Reply:
         return int(name in (self.look_up(key, Hash) or ()))
 
+    def _hkeys(self, key: bytes) -> Reply:
+        return [*(self.look_up(key, Hash) or ())]
+
+    def _hlen(self, key: bytes) -> Reply:
+        return len(self.look_up(key, Hash) or ())
+
     def _hgetall(self, key: bytes) -> Reply:
         return [word for pair in (self.look_up(key, Hash) or {}).items() for word in pair]
 

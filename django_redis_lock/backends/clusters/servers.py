@@ -215,10 +215,10 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
                 shard: calls.Renew([leases[n] for n in own], at_least=at_least, until=until)
                 for shard, own in order.items()
             }, lambda answers: _in_order(order, answers)
-        case calls.Inspect(names=names, until=until):
+        case calls.Inspect(names=names, brief=brief, until=until):
             order = _by_shard(names)
             return {
-                shard: calls.Inspect([names[n] for n in own], until=until)
+                shard: calls.Inspect([names[n] for n in own], brief, until=until)
                 for shard, own in order.items()
             }, lambda answers: [
                 max((now for now, *_ in answers), default=0),

@@ -74,6 +74,11 @@ TASKS_SKIPPED = Counter(
     "Duplicates of tasks that were skipped or refused, by the policy that applied.",
     ("task", "policy"),
 )
+TASKS_PARKED = Counter(
+    "django_redis_lock_tasks_parked",
+    "Tasks that were parked: their messages wait on the lock server.",
+    ("task",),
+)
 SCRAPE_ERRORS = Counter(
     "django_redis_lock_scrape_errors",
     "Scrapes that could not read the held locks in time.",
@@ -166,6 +171,11 @@ def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
     TASKS_SKIPPED.labels(sender.name, policy).inc()
 
 
+@_counts
+def task_parked(sender: Any, **kwargs: Any) -> None:
+    TASKS_PARKED.labels(sender.name).inc()
+
+
 RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
     (signals.lock_acquired, waited),
     (signals.lock_not_acquired, waited),
@@ -178,7 +188,7 @@ RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
 if find_spec("celery"):
     from django_redis_lock import celery
 
-    RECEIVERS.append((celery.task_skipped, task_skipped))
+    RECEIVERS += [(celery.task_skipped, task_skipped), (celery.task_parked, task_parked)]
 
 
 def connect() -> None:

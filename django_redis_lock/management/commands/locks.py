@@ -18,7 +18,7 @@ from django.core.management.base import (
 )
 
 from django_redis_lock import __version__
-from django_redis_lock.management import doctor, limiting, releasing, showing
+from django_redis_lock.management import doctor, limiting, releasing, showing, unparking
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.text import visible
 
@@ -27,6 +27,7 @@ RUN = {
     "show": showing.show,
     "release": releasing.run,
     "limit": limiting.run,
+    "unpark": unparking.run,
     "doctor": doctor.run,
     "history": showing.history,
 }
@@ -60,6 +61,10 @@ EXAMPLES = {
         "locks release --all --only-dead --reason 'web2 was killed'",
     ),
     "limit": ("locks limit", "locks limit render 6", "locks limit render --clear"),
+    "unpark": (
+        "locks unpark import:7",
+        "locks unpark import:7 --task-id 16b2acbf-22e4-43de-a9cd-9f6f3d2d5a0b",
+    ),
     "doctor": ("locks doctor --using default",),
     "history": ("locks history import:7", "locks history --limit 500 --format json"),
 }
@@ -81,6 +86,9 @@ class Command(BaseCommand):
         showing.add_argument("name", help="the lock's name")
         _add_release(commands)
         _add_limit(commands)
+        unparking = _add(commands, "unpark", "send parked Celery tasks back to the broker")
+        unparking.add_argument("name", help="the name of the lock they are parked for")
+        unparking.add_argument("--task-id", metavar="ID", help="only the task with this id")
         examining = _add(commands, "doctor", "check whether the servers are fit for locks")
         examining.add_argument(
             "--fail-level",

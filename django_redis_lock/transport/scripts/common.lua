@@ -18,8 +18,8 @@
 -- "look name" to the processes that wait for a lock that may come free sooner than they know.
 --
 -- Parked messages are kept in these, one set for each broker:
--- key         the messages by the token of their waiter
--- key:outbox  the tokens of those to be published, scored by the ms at which that is due
+-- key::name   the messages that wait for a lock, or are to be published, by the token of their waiter
+-- key:outbox  those to be published, each as "token name", scored by the ms at which that is due
 -- key:locks   the names of locks that they wait for, scored by the ms at which a worker looks again
 -- A parked message is never gone. It needs not claim its lock, of which the lease begins at once.
 --

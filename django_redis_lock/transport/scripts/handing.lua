@@ -20,8 +20,9 @@ local function next_awake(name, own, seen, now, taken_back, holders)
   local function fits(entry)
     local channel, record = string.match(entry, '^(%S+) %S+ %d+ (.*)$')
     local key = channel and parked_in(channel)
-    -- A message that can't come into the outbox, because a cluster is moving the slot, waits.
-    if key and type(redis.pcall('EXISTS', key .. ':outbox', key)) ~= 'number' then
+    -- A message waits if this user may not publish it, or not while a cluster moves the slot. A
+    -- worker that looks does so later.
+    if key and type(redis.pcall('EXISTS', key .. ':outbox', key .. '::' .. name)) ~= 'number' then
       return false
     end
     return not record or holders < (limit_of(name, record) or 1)
@@ -106,14 +107,14 @@ local function hand_off(name, own, taken_back, holders)
     -- a message that is parked no more.
     if token and lease > 0 and lease < 4e12
         and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token))
-        and not (parked and redis.pcall('HEXISTS', parked, token) ~= 1) then
+        and not (parked and redis.pcall('HEXISTS', parked .. '::' .. name, token) ~= 1) then
       local at_once = parked or token == own
       local due, received = at_once and lease or math.min(lease, CLAIM), 1
       if at_once then
         local fence = grant(name, token, lease, record, now, holders)
         if parked then
           local in_order = string.format('%.3f', math.min(fence / 1000, now_ms))
-          redis.call('ZADD', parked .. ':outbox', in_order, token)
+          redis.call('ZADD', parked .. ':outbox', in_order, token .. ' ' .. name)
           to_publish = to_publish + 1
         end
       else

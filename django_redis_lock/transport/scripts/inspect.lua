@@ -1,10 +1,12 @@
 -- Read who holds locks, without changing anything.
 -- KEYS[1] when each waiting process was last seen, see common.lua, KEYS[2] the limits that operators
 -- have set, then three for each lock: the lock, its waiters, its permits (see permits.lua).
--- ARGV[1] how many bytes of the key of a lock come before its name.
+-- ARGV[1] how many bytes of the key of a lock come before its name, ARGV[2] '' or 1 to count all
+-- waiters alike, which takes less time for thousands.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
--- process was seen lately (nil if this user may not know). The value of one that is shared is
+-- process was seen lately (nil if this user may not know), or where parked messages wait among them,
+-- {that number, how many these are}. The value of one that is shared is
 -- {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
 -- include common
 
@@ -31,10 +33,13 @@ for i = 3, #KEYS, 3 do
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0
-  else
+  elseif ARGV[2] == '' then
+    local parked = 0
     for _, waiter in ipairs(redis.pcall('LRANGE', KEYS[i + 1], 0, -1)) do
       waiters = waiters - (gone(waiter) and 1 or 0)
+      parked = parked + (parked_in(waiter) and 1 or 0)
     end
+    waiters = parked > 0 and {waiters, parked} or waiters
   end
   answer[#answer + 1] = waiters
 end

@@ -40,7 +40,7 @@ local function park(now, key)
     local record = string.format('%s,"since":%.0f}', string.sub(ARGV[3], 1, -2), since)
     return table.concat({ARGV[5], ARGV[1], ARGV[2], record}, ' ')
   end
-  if redis.call('HEXISTS', key, ARGV[1]) == 1 then
+  if redis.call('HEXISTS', key .. '::' .. ARGV[4], ARGV[1]) == 1 then
     return 2
   end
   local prefix = ARGV[5] .. ' ' .. (ARGV[10] or '')
@@ -56,9 +56,9 @@ local function park(now, key)
   -- In a cluster that is moving the slot, what fails is a missing key, so the queue comes last.
   redis.call('ZADD', key .. ':locks', now, ARGV[4])
   if place then
-    redis.call('ZADD', key .. ':outbox', 0, older)
+    redis.call('ZADD', key .. ':outbox', 0, older .. ' ' .. ARGV[4])
   end
-  redis.call('HSET', key, ARGV[1], ARGV[9])
+  redis.call('HSET', key .. '::' .. ARGV[4], ARGV[1], ARGV[9])
   if place then
     redis.call('LSET', KEYS[2], place - 1, entry())
   else
@@ -155,7 +155,7 @@ end
 
 local key = parked_in(ARGV[5])
 -- A message that was parked by an earlier sending, and has the lock since, is published.
-if holder == ARGV[1] and not (key and redis.call('HEXISTS', key, holder) == 1) then
+if holder == ARGV[1] and not (key and redis.call('HEXISTS', key .. '::' .. ARGV[4], holder) == 1) then
   if ttl and not shared then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
   elseif ARGV[8] == '1' then

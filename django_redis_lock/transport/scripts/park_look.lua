@@ -1,5 +1,6 @@
 -- Do for the parked messages of a lock what other waiters do when they poll: grant it if it is free.
--- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for.
+-- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for, KEYS[9] the
+-- messages that wait for this one, KEYS[10] the outbox.
 -- ARGV[1] name, ARGV[2] after how many ms to look again at the latest, unless so many locks are waited
 -- for that all of them together would be looked at more than 200 times a second. Returns 1.
 -- include leaving
@@ -14,6 +15,20 @@ if due and due <= now then
   end
 else
   leave(ARGV[1], '')
+end
+-- A message that left the queue is published without the lock: a version of this package that does
+-- not know parked messages has taken its waiter for dead, or the queue was deleted.
+if redis.call('HLEN', KEYS[9]) > redis.call('LLEN', KEYS[2]) then
+  local waits = {}
+  for _, entry in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+    waits[string.match(entry, '^@park:%S+ (%S+)') or ''] = true
+  end
+  for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
+    local each = token .. ' ' .. ARGV[1]
+    if not waits[token] and not redis.call('ZSCORE', KEYS[10], each) then
+      redis.call('ZADD', KEYS[10], now, each)
+    end
+  end
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[8], ARGV[1])

@@ -21,8 +21,9 @@ from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
-from tests.tools import Background, counted, eventually, queue, waiters
+from tests.tools import Background, counted, eventually, let_go, queue, waiters
 from tests.tools.docs import acl_rule
+from tests.tools.parking import parking
 
 GROUPS = {"GROUPS": {"product:*": "product", "import:*": "import"}}
 
@@ -129,6 +130,31 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
         for name, started in zip(names, waiting, strict=True):
             locks["default"].set_limit(name, 10)
             assert all(each.outcome() for each in started)
+
+
+def test_parked_tasks_are_counted_by_group(
+    name: str, server: EmbeddedServer, settings: Any, value: Value, client: redis.Redis
+) -> None:
+    """They are among the waiters, and no call is made for them."""
+    operators = {"GROUPS": {f"{name}*": "import"}}
+    settings.LOCKS = {"default": {"LOCATION": server.url(), "OPERATORS": operators}}
+    with parking(name) as parked:
+        parked.park(2)
+        value("parked", group="import")  # loads the scripts
+        gauges.forget_readings()
+        with counted(client) as commands:
+            assert value("parked", group="import") == 2
+        assert commands["evalsha"] == 3, "the index, the holder, the first waiter"
+        (waiting,) = queue(lock(name, timeout=60))
+        gauges.forget_readings()
+        assert (value("waiting", group="import"), value("parked", group="import")) == (3, 2)
+        assert value("parked", group="other") == 0
+        locks["default"].force_release(name)
+        (holder,) = locks["default"].holders()
+        assert (holder.waiters, holder.parked) == (2, 1)
+        labels = {"using": "", "backend": "", "task": parked.task.name}
+        assert value("tasks_parked_total", **labels) == 2
+        let_go(name, [waiting])
 
 
 def test_a_user_who_may_not_read_limits_has_the_other_gauges(

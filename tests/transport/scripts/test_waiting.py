@@ -192,6 +192,24 @@ def test_who_can_not_be_told_has_longer(keys: Keys, without: Callable[[str], Key
     assert keys.holder == "two"
 
 
+def test_a_parked_message_waits_for_a_user_who_may_publish_it(
+    keys: Keys, without: Callable[[str], Keys]
+) -> None:
+    """One who may not read the messages leaves it first in the queue, and the lock free."""
+    parked = f"{keys.name}:parked"
+    keys.acquire("one")
+    keys.client.hset(parked, "two", "{}")
+    keys.wait((f"@park:{parked}", "two"), (CHANNEL, "three"))
+    assert without("hexists").release("one") == 1
+    assert (keys.holder, keys.waiting()) == (None, ["two", "three"])
+    assert without("hexists").acquire("four").startswith("-")
+    assert (keys.holder, keys.waiting()) == (None, ["two", "three"])
+    keys.acquire("five")
+    assert (keys.holder, keys.waiting()) == ("two", ["three"])
+    assert keys.client.zrange(f"{parked}:outbox", 0, -1) == ["two"]
+    keys.client.delete(parked)
+
+
 def test_dead_and_foreign_waiters_are_dropped(keys: Keys) -> None:
     """Nobody receives the grant, or the entry is another program's."""
     keys.acquire("one")

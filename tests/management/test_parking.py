@@ -1,0 +1,106 @@
+"""``manage.py locks`` about parked tasks: where they show, and how they go back to the broker."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from kombu import Connection
+
+from django_redis_lock import locks
+from django_redis_lock.celery.parking import outbox_of
+from example_project.embedded import EmbeddedServer
+from tests.tools.console import command, read
+from tests.tools.parking import Parking, parking
+
+pytestmark = pytest.mark.timeout(60)
+LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
+
+
+@pytest.fixture
+def parked(server: EmbeddedServer, settings: Any, name: str) -> Iterator[Parking]:
+    settings.LOCKS = {
+        "default": {"LOCATION": server.url()},
+        "locmem": {"BACKEND": LOCMEM},
+    }
+    with parking(name) as made:
+        yield made
+
+
+def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
+    ids = parked.park(2)
+    done = command("show", name)
+    column = done.lines[-3].index("PARKED")
+    for row, task_id in zip(done.lines[-2:], ids, strict=True):
+        assert f"body[{task_id}]" in row
+        assert row[column:].split()[0] == "yes"
+    (known,) = read(command("show", name, "--format", "json"), "locks")
+    assert [(one["task_id"], one["parked"]) for one in known["waiting"]] == [
+        (task_id, True) for task_id in ids
+    ]
+    assert all(one["since"].startswith("20") for one in known["waiting"])
+
+
+def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:
+    first, *others = parked.park(3)
+    done = command("unpark", name, "--task-id", first)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"{name} (backend default): 1 parked task sent back to the broker\n"
+    assert parked.returned() == [first]
+    done = command("unpark", name, "--using", "default", "--format", "json")
+    assert read(done, "locks") == [{"name": name, "using": "default", "unparked": 2, "parked": 0}]
+    assert parked.returned() == others
+    done = command("unpark", name)
+    assert (done.code, done.out) == (3, "")
+    assert done.err == f"No task is parked for {name!r}."
+    assert command("unpark", name, "--task-id", first).code == 3
+
+
+def test_tasks_of_another_broker_stay(parked: Parking, name: str, no_workers: None) -> None:
+    parked.park(2)
+    done = command("unpark", name)
+    assert (done.code, done.out) == (3, "")
+    for words in ("2 parked tasks of another broker not touched", "No task of this broker"):
+        assert words in done.err
+    assert "2  task" in command("show", name).out
+
+
+def test_broker_that_can_not_be_reached(
+    parked: Parking, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tasks leave the queue all the same, and a worker sends them later."""
+    parked.park(2)
+    nowhere = Connection("redis://:secret@127.0.0.1:1/0")
+    app = parked.consumer.app
+    app.conf.task_publish_retry_policy = {"max_retries": 1, "interval_start": 0}
+    with monkeypatch.context() as patched:
+        patched.setattr(app, "connection_for_write", lambda: nowhere)
+        done = command("unpark", name)
+    assert (done.code, done.out, "secret" in done.err) == (2, "", False)
+    assert f"2 parked tasks of {name!r} left the queue, but the broker can't be reached" in done.err
+    assert locks["default"].waiting(name) == []
+    assert client.zcard(f"lock-parked:{outbox_of(app)}:outbox") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told"),
+    [
+        (["x", "--using", "locmem"], 2, "LOCKS['locmem']: that takes RedisLockBackend."),
+        (["x", "--using", "none"], 2, "no alias 'none'"),
+        (["a\nb"], 2, "control characters"),
+        (["rend*"], 3, "For a pattern, use: locks list 'rend*'"),
+        ([], 1, "required: name"),
+    ],
+)
+def test_senseless_calls(parked: Parking, words: list[str], code: int, told: str) -> None:
+    done = command("unpark", *words)
+    assert (done.code, told in done.err) == (code, True), done
+
+
+def test_without_celery(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "celery.app", None)
+    done = command("unpark", "x")
+    assert (done.code, "No task is parked without Celery" in done.err) == (1, True)
