@@ -286,7 +286,7 @@ class Worker(Actor):
             answer = backend.run(ask(call))
         except LockUnavailable:
             with contextlib.suppress(LockUnavailable):
-                backend.run(ask(EndParking(OUTBOX, message.name, [token], waits=True)))
+                backend.run(ask(EndParking(OUTBOX, message.name, token, waits=True)))
             raise
         if call.lease(answer) is not None:
             self._check_alone(parked)

@@ -24,8 +24,9 @@ if redis.call('HLEN', KEYS[9]) > redis.call('LLEN', KEYS[2]) then
     waits[string.match(entry, '^@park:%S+ (%S+)') or ''] = true
   end
   for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
-    if not waits[token] then
-      redis.call('ZADD', KEYS[10], 'NX', now, token .. ' ' .. ARGV[1])
+    local each = token .. ' ' .. ARGV[1]
+    if not waits[token] and not redis.call('ZSCORE', KEYS[10], each) then
+      redis.call('ZADD', KEYS[10], now, each)
     end
   end
 end
