@@ -70,8 +70,7 @@ class BaseLockBackend(Runner):
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
-    can_park: ClassVar[bool] = False
-    """Whether messages of tasks can wait in the queue of a lock."""
+    can_park: ClassVar[bool] = False  # messages of tasks in the queue of a lock
     _indexes = 1
     """How many servers or shards list the locks."""
 
@@ -188,9 +187,8 @@ class BaseLockBackend(Runner):
         return self.run(self._read_index(pattern))
 
     def holders_of(self, names: Iterable[str], *, brief: bool = False) -> Iterator[Holder]:
-        """Yield the holders of some locks, passing over free ones.
+        """Yield the holders of some locks, not of free ones; ``brief`` counts dead waiters too.
 
-        If ``brief``, their ``waiters`` count those of dead processes as well, which is quicker.
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
         return self._holders_of(map(check_name, names), brief)
@@ -314,8 +312,6 @@ class BaseLockBackend(Runner):
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
-            if isinstance(waiters, list):
-                known["waiters"], known["parked"] = waiters
             if isinstance(value, list):
                 holders += read_sharing(read, value, **known)
             elif value is not None:

@@ -91,8 +91,7 @@ class Lease:
     once the lease is confirmed."""
     release_sent_at: float | None = None
     """When (monotonic) a release or a detach that was not answered was first sent."""
-    passed_to_message = False
-    """Its release handed the lock off to a parked message, which is to be published."""
+    passed_to_message = False  # its release handed the lock off to a parked message
     given_up = False
     """Its release was begun, and is completed in the background."""
     renew_until = math.inf

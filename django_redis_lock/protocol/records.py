@@ -149,17 +149,18 @@ def read_holder(
     name: str,
     using: str,
     ttl_ms: int,
-    waiters: int | None,
+    waiters: int | list[int] | None,
     now_ms: int,
     limit: bytes | None = None,
     holders: int = 1,
-    parked: int = 0,
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
     ``ttl_ms`` is -1 for a lease without end; ``now_ms`` is the server's clock; ``limit`` is what an
-    operator has set, which goes before that of the record.
+    operator has set, which goes before that of the record; ``waiters`` are given with the number of
+    those that are parked if there are any.
     """
+    waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
     token, _, rest = value.partition(b" ")
     fence_text, _, record_text = rest.partition(b" ")
     fence = _whole(fence_text)

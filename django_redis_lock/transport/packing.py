@@ -262,8 +262,7 @@ class Packing:
     def _encode_inspect(self, call: calls.Inspect) -> Encoded:
         own = [key for name in call.names for key in self._own_keys(name)]
         before_name = str(len(self.lock_prefix.encode()))
-        args = [before_name, "1" if call.brief else ""]
-        return INSPECT, [self.heard_key, self.limits_key, *own], args
+        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name, "1" * call.brief]
 
     def _encode_peek(self, call: calls.Peek) -> Encoded:
         key = self.lock_prefix + call.name
@@ -280,7 +279,6 @@ def _must_be_replicated(call: Call) -> bool:
 
 
 Encoded = tuple[Script | Command, list[str], list[str]]
-"""What a call is packed of: the script, its keys and arguments."""
 ENCODERS: dict[type[Call], Callable[[Any, Any], Encoded]] = {
     calls.Acquire: Packing._encode_acquire,
     calls.TakeOver: Packing._encode_take_over,

@@ -12,9 +12,10 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import EndParking, LookAfter, Park, ReadOutbox, Unpark, ask
+from django_redis_lock.protocol.calls import ask
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, waiters
 from tests.tools.docs import USERS, acl_rule
@@ -113,13 +114,13 @@ def _park() -> None:
         for request.token, instead_of in (("one", ""), ("two", "one")):
             backend.run(ask(Park(request, "broker", message="{}", instead_of=instead_of)))
         assert [waiter.parked for waiter in backend.waiting(held.name)] == [True]
-    messages, names, _ = backend.run(ask(ReadOutbox("broker", "", -1)))
+    messages, names, _ = backend.run(ask(ReadOutbox("broker", "", -1, 20)))
     assert (messages[::2], names) == ([b"one", b"two"], [b"parked"])
     request.token = "three"
     backend.run(ask(Park(request, "broker", message="{}")))
     backend.run(ask(LookAfter("broker", "parked")))
     assert backend.run(ask(Unpark("broker", "parked", ""))) == 1
-    backend.run(ask(EndParking("broker", "parked", ["one", "two", "three"])))
+    backend.run(ask(EndParking("broker", "parked", "three", waits=True)))
 
 
 def _share() -> None:

@@ -113,7 +113,7 @@ local function hand_off(name, own, taken_back, holders)
       if at_once then
         local fence = grant(name, token, lease, record, now, holders)
         if parked then
-          local in_order = string.format('%.3f', math.min(fence / 1000, now_ms))
+          local in_order = string.format('%.3f', math.min(fence / 1000, now_ms + 1))
           redis.call('ZADD', parked .. ':outbox', in_order, token .. ' ' .. name)
           to_publish = to_publish + 1
         end

@@ -5,7 +5,7 @@
 -- Returns {{token, message, ...}, {name, ...}, after how many ms to look at the next lock, or -1}.
 -- include base
 local now, messages = math.floor(clock() / 1000), {}
-for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])) do
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now + 1, 'LIMIT', 0, ARGV[1])) do
   local token, name = string.match(each, '^(%S+) (.*)$')
   local message = redis.call('HGET', ARGV[4] .. name, token)
   if message then

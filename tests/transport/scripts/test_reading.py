@@ -20,7 +20,7 @@ from tests.transport.scripts import CHANNEL, REFUSED, Keys
 
 def inspect(keys: Keys, *of_locks: str) -> list[Any]:
     before_name = len(keys.lock) - len("lock")
-    return list(keys.call(INSPECT, [keys.heard, keys.limits, *of_locks], before_name))
+    return list(keys.call(INSPECT, [keys.heard, keys.limits, *of_locks], before_name, ""))
 
 
 def test_inspecting(keys: Keys) -> None:

@@ -402,7 +402,7 @@ def test_foreign_data_beside_the_permits(permits: Permits) -> None:
     assert permits.renew("one", 9_000) == [9_000]
     before_name = len(permits.lock) - len("lock")
     own = [permits.lock, permits.queue, permits.permits]
-    answer = permits.call(INSPECT, [permits.heard, permits.limits, *own], before_name)
+    answer = permits.call(INSPECT, [permits.heard, permits.limits, *own], before_name, "")
     limit, (token, _), rest = answer[1]
     assert (limit, token, rest) == (None, "one", [])
     both = [permits.index, *own, f"{permits.name}:2", f"{permits.name}:3", f"{permits.name}:4"]
