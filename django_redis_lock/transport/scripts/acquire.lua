@@ -18,6 +18,9 @@
 -- now is the server's clock in ms.
 -- include base
 local lease, moment = tonumber(ARGV[2]), clock()
+if ARGV[9] and redis.call('HEXISTS', string.sub(ARGV[5], 7) .. '::' .. ARGV[4], ARGV[1]) == 1 then
+  return string.format('0 -1 %.0f 2', math.floor(moment / 1000)) -- an earlier sending has parked it
+end
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
   return give(ARGV[4], ARGV[1], lease, ARGV[3], moment)
 end

@@ -2,6 +2,9 @@
 -- KEYS: see common.lua and permits.lua. ARGV and what it returns: see acquire.lua.
 -- include permits
 local lease, moment = tonumber(ARGV[2]), clock()
+if ARGV[9] and redis.call('HEXISTS', string.sub(ARGV[5], 7) .. '::' .. ARGV[4], ARGV[1]) == 1 then
+  return string.format('0 -1 %.0f 2', math.floor(moment / 1000)) -- an earlier sending has parked it
+end
 local there = redis.call('EXISTS', KEYS[1], KEYS[2])
 local holders = there == 0 and 0
 if there == 1 then -- an error if one has it alone, 0 if others wait or all permits have ended

@@ -40,9 +40,6 @@ local function park(now, key)
     local record = string.format('%s,"since":%.0f}', string.sub(ARGV[3], 1, -2), since)
     return table.concat({ARGV[5], ARGV[1], ARGV[2], record}, ' ')
   end
-  if redis.call('HEXISTS', key .. '::' .. ARGV[4], ARGV[1]) == 1 then
-    return 2
-  end
   local prefix = ARGV[5] .. ' ' .. (ARGV[10] or '')
   for i, other in ipairs(ARGV[10] and redis.call('LRANGE', KEYS[2], 0, -1) or {}) do
     if string.sub(other, 1, #prefix) == prefix then
@@ -154,8 +151,7 @@ elseif shared then
 end
 
 local key = parked_in(ARGV[5])
--- A message that was parked by an earlier sending, and has the lock since, is published.
-if holder == ARGV[1] and not (key and redis.call('HEXISTS', key .. '::' .. ARGV[4], holder) == 1) then
+if holder == ARGV[1] then
   if ttl and not shared then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
   elseif ARGV[8] == '1' then
