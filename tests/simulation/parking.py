@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +82,8 @@ class Parked(Attempt):
     @property
     def looked_after(self) -> float:
         parking = self._parking
+        if parking.world.forgotten:  # perhaps that somebody has to look
+            return math.inf
         return LOOKED_AT_DISTURBED + parking.stepped_back() if parking.disturbed else LOOKED_AT
 
 
