@@ -305,6 +305,7 @@ class NoMessageLost(Promise):
     def stepped(self) -> None:
         parking = self._parking
         for name in self.world.names:
+            self._check_published(name)
             site, tag = parking.view.place(name)
             key = f"lock-queue{tag}:{name}".encode()
             queue = stored(site.server, key)
@@ -319,6 +320,13 @@ class NoMessageLost(Promise):
             watched = name.encode() in parking.stored(name, ":locks")
             if (parked or endless) and not watched and not self.world.forgotten:
                 raise self.broken(f"nobody looks after the line for {name}")
+
+    def _check_published(self, name: str) -> None:
+        kept, due = (self._parking.stored(name, rest) for rest in (f"::{name}", ":outbox"))
+        for hold in self._parking.view.holds(name) if kept else ():
+            entry = f"{hold.token} {name}".encode()
+            if hold.token.encode() in kept and entry not in due and not self.world.forgotten:
+                raise self.broken(f"{hold.token} has {name}, and is not to be published")
 
     def ended(self) -> None:
         parking = self._parking
