@@ -28,7 +28,7 @@ from tests.apps.celery.parking import CHILD, HOLD, LIMITS, QUEUE_NAME, STEPS, WO
 from tests.chaos.history import Event
 from tests.chaos.verdict import Verdict, Violation
 from tests.settings import PORT, server_url
-from tests.tools.celery_worker import Worker, events, running_worker
+from tests.tools.celery_worker import WAIT, Worker, events, running_worker
 
 TASKS = 24
 """How many are sent in a round."""
@@ -48,19 +48,19 @@ class Pops:
     """
 
     def __init__(self) -> None:
-        client = redis.Redis.from_url(server_url(10), decode_responses=True)
-        client.config_set("notify-keyspace-events", "Elh")
-        self._events = client.pubsub(ignore_subscribe_messages=True)
-        self._events.subscribe("__keyevent@10__:rpop", "__keyevent@10__:hset")
+        self._client = redis.Redis.from_url(server_url(10), decode_responses=True)
+        self._client.config_set("notify-keyspace-events", "Elh")
+        self._events = self._client.pubsub()
+        for what in ("rpop", "hset"):
+            self._events.subscribe(f"__keyevent@10__:{what}")
+            self._events.get_message(timeout=WAIT)  # that it has subscribed
         self._seen: Counter[str] = Counter()
 
     def lost(self) -> int:
         """Return how many messages were lost since the last call, while no worker takes any."""
         while event := self._events.get_message(timeout=0.5):
-            known = event["data"] == (
-                "unacked" if event["channel"].endswith("hset") else QUEUE_NAME
-            )
-            self._seen[event["channel"][-4:]] += known
+            if event["data"] in (QUEUE_NAME, "unacked"):
+                self._seen[event["channel"][-4:]] += 1
         before, self._seen = self._seen, Counter()
         return max(0, before["rpop"] - before["hset"])
 
