@@ -15,6 +15,7 @@ from functools import partial, wraps
 from typing import Any, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, overload
 
 from celery import Task
+from celery.exceptions import Ignore
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.conflicts import TaskAlreadyRunning
@@ -227,9 +228,12 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
         run = Run(guard, task, (args, kwargs))
         # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would hide
         # the request of an eager call from the task.
-        return run.carry_out(
-            task.run if inherited and run.task_id is not None else partial(call, task)
-        )
+        body = task.run if inherited and run.task_id is not None else partial(call, task)
+        try:
+            return run.carry_out(body)
+        except Ignore as error:
+            # Celery formats every frame, which takes longer than to park the task.
+            raise error.with_traceback(None) from None
 
     setattr(guarded_call, GUARD, guard)
     return guarded_call

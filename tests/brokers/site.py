@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import redis
 from celery.result import AsyncResult
 from kombu import Connection
+from kombu.utils.json import loads
 
-from django_redis_lock import Holder, locks
+from django_redis_lock import Holder, lock, locks
 from tests.apps.celery.brokers import OLD_SENDER, SENDER, make_app
 from tests.settings import server_url
 from tests.tools import eventually
 from tests.tools.celery_worker import WAIT, Worker, disconnect, go, held, ran
 from tests.tools.proxy import Proxy
+
+OWN = (
+    *("delivery_tag", "delivery_info", "application_headers"),
+    "expiration",  # the broker's time for the message has passed in part; its header says when
+    *("argsrepr", "kwargsrepr"),  # options that Celery sends as properties, which AMQP has not
+)
+"""The properties of one delivery."""
+OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
+"""How headers of one delivery begin."""
 
 
 class RedisBroker:
@@ -82,6 +94,17 @@ class Site:
         eventually(lambda: len(self.worker.lines(mark)) >= times, mark)
         return self.worker.lines(mark)
 
+    def received(self, task_id: str, number: int) -> dict[str, Any]:
+        """Wait for a delivery, counted from 0; return its message without what is its own."""
+        key = f"received:{task_id}"
+        text = eventually(lambda: self.client.lindex(key, number), f"delivery {number}")
+        message: dict[str, Any] = loads(text)
+        for name in OWN:
+            message["properties"].pop(name, None)
+        for name in [name for name in message["headers"] if name.startswith(OF_DELIVERY)]:
+            del message["headers"][name]
+        return message
+
     def close(self) -> None:
         for app in (self.app, self.old_app):
             disconnect(app)
@@ -96,3 +119,19 @@ def holder(name: str) -> Holder:
     found = locks["default"].holder(name)
     assert found is not None, f"{name} is free"
     return found
+
+
+@contextlib.contextmanager
+def holding(key: str) -> Iterator[None]:
+    with lock(key, timeout=60):
+        yield
+
+
+def all_parked(keys: list[str]) -> None:
+    """Wait until a message is parked for each lock."""
+
+    def parked() -> bool:
+        found = [locks["default"].waiting(key) for key in keys]
+        return all(len(waiting) == 1 and waiting[0].parked for waiting in found)
+
+    eventually(parked, "all parked")

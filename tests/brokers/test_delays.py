@@ -10,11 +10,12 @@ import pytest
 from celery import Celery
 from django.utils import timezone
 
+from django_redis_lock.celery.key_locks import HEADER
 from tests.apps.celery.app import SCOPES
 from tests.apps.celery.quorum import ACKNOWLEDGED, BRIEFLY, QUEUE_NAME, make_app
 from tests.brokers.conftest import SETTINGS
 from tests.brokers.settings import BROKER
-from tests.brokers.site import Broker, Site, value
+from tests.brokers.site import Broker, Site, all_parked, holding, value
 from tests.tools import eventually
 from tests.tools.celery_worker import Worker, all_free, disconnect, go, running_worker, started
 
@@ -93,4 +94,21 @@ def test_retries_in_half_a_second(app: Celery, worker: Worker, site: Site) -> No
     for scope, result in sent.items():
         assert value(result) == f"ran {what}-{scope}"
         assert site.ran(f"{what}-{scope}") == ["ran", "ran"]
+    all_free(what)
+
+
+@pytest.mark.parametrize("countdown", [None, 1])
+def test_parked_message_comes_back_as_it_was(
+    app: Celery, worker: Worker, site: Site, countdown: int | None
+) -> None:
+    """Also the one that the broker has delayed, which it does not delay once more."""
+    what = site.name()
+    with holding(f"parked:{what}"):
+        result = app.tasks["parked-quorum"].apply_async((what,), countdown=countdown)
+        all_parked([f"parked:{what}"])
+    assert value(result) == f"ran {what}"
+    first, again = (site.received(result.id, number) for number in (0, 1))
+    first["headers"].pop(HEADER, None)
+    assert again["headers"].pop(HEADER)["parked"] == 1
+    assert again == first
     all_free(what)

@@ -73,7 +73,10 @@ def running_worker(
             start_new_session=True,
         )
         try:
-            eventually(lambda: " ready." in log.read_text(), "the worker's readiness")
+            eventually(
+                lambda: " ready." in log.read_text() or process.poll() is not None,
+                "the worker's readiness",
+            )
             yield Worker(process, log)
         finally:
             if process.poll() is None:

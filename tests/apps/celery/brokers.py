@@ -75,6 +75,19 @@ def replace(self: Task, what: str, by: str) -> Any:
     raise self.replace(self.app.tasks[by].s(what))
 
 
+def come_again(self: Task, what: str) -> list[Any]:
+    """Run at the second attempt."""
+    with counted(what):
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return [what, self.request.retries]
+
+
+def keep(what: str, *args: Any, **kwargs: Any) -> str:
+    """Take whatever it is sent with."""
+    return be_quick(what)
+
+
 # Deploys: what a task's sender was told, and what its worker is told.
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -114,6 +127,7 @@ class _Maker:
             end = f"{serializer}-{kind}"
             self.make(f"plain-{end}", be_quick, results, scope=QUEUE_AND_RUN)
             self.make(f"late-{end}", wait, {**results, **SAFE})
+            self.make(f"parked-{end}", keep, results, on_conflict="park")
             for policy in ("skip", "raise"):
                 self.make(f"{policy}-{end}", wait, results, on_conflict=policy)
 
@@ -138,6 +152,7 @@ class _Maker:
     def make_rest(self) -> None:
         """Make the tasks with results in Redis."""
         bound = {"bind": True, "max_retries": 2}
+        self.make("parked-again", come_again, bound, on_conflict="park")
         for scope in SCOPES:
             self.make(f"moving-{scope}", move, bound, scope=scope, on_conflict={"run": "wait"})
             self.make(f"replacing-{scope}", replace, bound, scope=scope, key="shared:{what}")

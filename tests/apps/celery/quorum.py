@@ -40,6 +40,8 @@ def make_app(broker: str) -> Celery:
             key="back:{what}", on_conflict={"run": "retry"}, countdown=BRIEFLY
         )
         app.task(name=f"back-{acknowledged}", shared=False, **options)(guard(wait))
+    guard = single_instance_task(key="parked:{what}", on_conflict="park")
+    app.task(name="parked-quorum", shared=False)(guard(be_quick))
     for scope in SCOPES:
         guard = single_instance_task(key=f"{scope}:{{what}}", scope=scope)
         app.task(name=f"quick-{scope}", shared=False)(guard(be_quick))

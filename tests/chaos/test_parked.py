@@ -1,0 +1,45 @@
+"""The checker of histories of parked tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.chaos.history import Event
+from tests.chaos.parked import check, forgive
+
+
+def run(number: int, began: float, ended: float | None = None, **fields: Any) -> list[Event]:
+    where = {"pid": number, "worker": 100, **fields}
+    events = [{"what": "began", "at": began, "run": str(number), "key": "one", "number": number}]
+    if ended is not None:
+        events.append({"what": "ended", "at": ended, "run": str(number)})
+    return [{**event, **where} for event in events]
+
+
+KILLED = {"what": "killed", "at": 1.5, "pid": 1, "worker": 7}
+WORKER_KILLED = {"what": "killed worker", "at": 1.5, "pid": 5, "worker": 100}
+
+
+@pytest.mark.parametrize(
+    ("events", "rules"),
+    [
+        ([*run(1, 1.0, 2.0), *run(2, 2.1, 3.0)], []),
+        ([*run(1, 1.0, 2.0), *run(2, 1.9, 3.0)], ["overlapping"]),
+        ([*run(1, 1.0, 2.0), *run(2, 1.9, 3.0, key="three")], []),
+        (run(1, 1.0, 2.0), ["lost"]),
+        ([*run(1, 1.0, 2.0), *run(2, 2.1)], ["lost"]),
+        ([*run(3, 1.0, pid=1), KILLED, *run(1, 1.6, 2.0, pid=3), *run(2, 2.1, 3.0)], []),
+        ([*run(3, 1.0), WORKER_KILLED, *run(1, 1.6, 2.0, worker=2), *run(2, 2.1, 3, worker=2)], []),
+    ],
+)
+def test_what_breaks_a_history(events: list[Event], rules: list[str]) -> None:
+    """Of two tasks with one key, of which the first may be killed and run again."""
+    assert [one.rule for one in check(events, [1, 2]).violations] == rules
+
+
+def test_what_the_broker_loses_is_not_counted() -> None:
+    verdict = check([], [1, 2])
+    forgive(verdict, 1)
+    assert [violation.text for violation in verdict.violations] == ["2"]

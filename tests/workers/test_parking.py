@@ -1,0 +1,180 @@
+"""Parked tasks while a child, a worker or their lock server is killed at each step."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+from django.test import override_settings
+
+from django_redis_lock import locks
+from example_project.embedded import EmbeddedServer
+from tests.apps.celery.parking import (
+    CHILD,
+    HOLD,
+    QUEUE_NAME,
+    STEPS,
+    STORED,
+    WORKER,
+    app,
+    brief,
+    tasks,
+)
+from tests.chaos.parked import Fleet, check, deliver_again, fleet_of, history, missing, play
+from tests.settings import REDIS, server_url
+from tests.tools import eventually
+from tests.tools.celery_worker import WAIT, disconnect, events, go, started
+
+SERVER = "server"
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    session_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    with redis.Redis.from_url(session_server.url()) as client:
+        client.flushall()
+    with fleet_of(tmp_path_factory.mktemp("workers")) as fleet:
+        entry = {"BACKEND": REDIS, "LOCATION": fleet.lock_server.url()}
+        with override_settings(LOCKS={"default": entry}):
+            yield fleet
+            locks.reset()
+    disconnect(app)
+
+
+@pytest.fixture
+def client(fleet: Fleet) -> Iterator[redis.Redis]:
+    """The database through which tasks and tests talk, empty, while a worker runs."""
+    fleet.mend(1)
+    eventually(lambda: is_idle(fleet), "nothing is left of another test")
+    with events() as client:
+        client.flushdb()
+        yield client
+
+
+def is_idle(fleet: Fleet) -> bool:
+    """Let what was not acknowledged come again; return whether no message and no lock is left."""
+    deliver_again(1)
+    urls = server_url(10), fleet.lock_server.url()
+    with redis.Redis.from_url(urls[0]) as broker, redis.Redis.from_url(urls[1]) as server:
+        left = broker.llen(QUEUE_NAME) + broker.hlen("unacked")
+        # What is not looked at before it is due may stay among the locks with parked messages.
+        kept = [key for key in server.keys("*-parked:*") if not key.endswith(b":locks")]
+        return not left and not server.keys("lock:*") and not kept
+
+
+def waiting() -> list[str | None]:
+    return [one.task_id for one in locks["default"].waiting("one")]
+
+
+def reached(client: redis.Redis, step: str) -> None:
+    assert client.blpop([f"reached:{step}"], timeout=WAIT), f"{step} was never reached"
+
+
+def let_first_end(client: redis.Redis) -> None:
+    """Let the first task go on, and again if its process is killed before it is acknowledged."""
+    go(client, "1", times=5)
+
+
+def all_run(fleet: Fleet, *numbers: int) -> None:
+    """Check that tasks run to their end, none beside another, and that nothing is left."""
+
+    def ran() -> bool:
+        deliver_again(1)
+        return not missing(history(), numbers)
+
+    eventually(ran, "all tasks have run")
+    assert check(history(), numbers).violations == []
+    eventually(lambda: is_idle(fleet), "nothing is left")
+
+
+@pytest.mark.parametrize("victim", [CHILD, WORKER, SERVER])
+@pytest.mark.parametrize("step", STEPS)
+def test_what_is_killed_at_a_step(
+    fleet: Fleet, client: redis.Redis, step: str, victim: str
+) -> None:
+    """The message comes back once the broker, or the lock server, delivers it again."""
+    client.rpush(f"plan:{step}", HOLD if victim == SERVER else victim)
+    tasks["one"].delay(1, "one", hold=True)
+    started(client, "1")
+    tasks["one"].delay(2, "one")
+    if step != STORED:
+        eventually(lambda: len(waiting()) == 1 and history()[-1]["what"] == STORED)
+        let_first_end(client)
+    if victim == SERVER:
+        reached(client, step)
+        fleet.kill_server()
+        client.rpush(f"go:{step}", "on")
+    elif victim == WORKER:
+        eventually(lambda: [one for one in fleet.workers if one.process.poll()], "its death")
+        fleet.mend(1)
+    else:
+        eventually(lambda: any(one["what"] == "killed" for one in history()), "a death")
+    if step == STORED:
+        let_first_end(client)
+    all_run(fleet, 1, 2)
+
+
+@pytest.mark.parametrize("victim", [WORKER, SERVER])
+def test_parked_and_acknowledged(fleet: Fleet, client: redis.Redis, victim: str) -> None:
+    """No worker knows of the messages, and they outlive all of them, and the lock server."""
+    tasks["one"].delay(1, "one", hold=True)
+    started(client, "1")
+    for number in (2, 3):
+        tasks["one"].delay(number, "one")
+    with redis.Redis.from_url(server_url(10)) as broker:
+        eventually(lambda: len(waiting()) == 2 and broker.hlen("unacked") == 1, "all parked")
+    if victim == WORKER:
+        fleet.kill_worker(fleet.workers[0])
+        fleet.mend(1)
+    else:
+        fleet.kill_server()
+    let_first_end(client)
+    all_run(fleet, 1, 2, 3)
+
+
+def test_warm_shutdown_leaves_parked_tasks_to_others(fleet: Fleet, client: redis.Redis) -> None:
+    """They wait for the lock on its server, as long as there is no worker at all."""
+    tasks["one"].delay(1, "one", hold=True)
+    started(client, "1")
+    tasks["one"].delay(2, "one")
+    eventually(lambda: len(waiting()) == 1, "it is parked")
+    for worker in fleet.workers:
+        worker.process.send_signal(signal.SIGTERM)
+        eventually(lambda worker=worker: worker.lines("Warm shutdown"), "the shutdown")
+    let_first_end(client)
+    for worker in fleet.workers:
+        worker.process.wait(WAIT)
+    assert missing(history(), [1, 2]) == {2}
+    fleet.mend(1)
+    all_run(fleet, 1, 2)
+
+
+def test_what_nobody_claims_gives_way_and_runs_later(fleet: Fleet, client: redis.Redis) -> None:
+    """Its reservation ends while no worker takes the message from the queue that it came from."""
+    away = f"{QUEUE_NAME}-away"
+    app.control.add_consumer(away, reply=True)
+    tasks["one"].delay(1, "one", hold=True)
+    started(client, "1")
+    brief.apply_async((2, "one"), queue=away)
+    eventually(lambda: len(waiting()) == 1, "it is parked")
+    app.control.cancel_consumer(away, reply=True)
+    tasks["one"].delay(3, "one")
+    eventually(lambda: len(waiting()) == 2, "another as well")
+    let_first_end(client)
+    eventually(lambda: missing(history(), [1, 2, 3]) == {2}, "the other has run")
+    app.control.add_consumer(away, reply=True)
+    all_run(fleet, 1, 2, 3)
+    app.control.cancel_consumer(away, reply=True)
+
+
+def test_random_deaths(fleet: Fleet, client: redis.Redis) -> None:
+    """A round of ``python -m tests.chaos.parked``.
+
+    No whole worker is killed at random, with which Redis as a broker may lose messages.
+    """
+    planned = {"": 3, CHILD: 2, HOLD: 1}
+    assert play(fleet, random.Random(1), range(8), planned).violations == []
