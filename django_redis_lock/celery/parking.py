@@ -271,7 +271,8 @@ class Publisher:
         message: Any = {}
         try:
             message = loads(text)
-            options = {**message["options"], "retry": True, "retry_policy": self._policy}
+            policy = dict(self.app.conf.task_publish_retry_policy)
+            options = {**message["options"], "retry": True, "retry_policy": policy}
             self._open().publish(message["body"], **options)
         except OperationalError as error:
             self._producer, self.unreachable = None, str(error) or "no answer"
@@ -284,10 +285,6 @@ class Publisher:
         else:
             self.unreachable = ""
             backend.run(ask(EndParking(self.outbox, message["lock"], token)))
-
-    @property
-    def _policy(self) -> dict[str, Any]:
-        return dict(self.app.conf.task_publish_retry_policy)
 
     def _open(self) -> Any:
         if self._producer is None:
@@ -316,7 +313,7 @@ class Look(threading.Thread):
     def __init__(self, app: Any, aliases: Iterable[str], every: float) -> None:
         super().__init__(name="django-redis-lock-parked", daemon=True)
         self._app, self._aliases, self._every = app, list(aliases), every
-        self._woken, self._ended = threading.Event(), False
+        self._ended = False
         self._revoked: frozenset[str] = frozenset()
 
     def run(self) -> None:
@@ -334,25 +331,20 @@ class Look(threading.Thread):
                 if repr(error) != failure:
                     logger.warning("Parked tasks can't be looked after yet: %s", error)
                 failure = repr(error)
-            self._woken.wait(max(pause, 0.02))
-            self._woken.clear()
-
-    def wake(self) -> None:
-        self._woken.set()
+            _look_now.wait(max(pause, 0.02))
+            _look_now.clear()
 
     def end(self) -> None:
         self._ended = True
-        self._woken.set()
+        look_soon()
         self.join(LOOK_EVERY)
 
 
 _looks: list[Look] = []
+_look_now = threading.Event()
 
-
-def look_soon() -> None:
-    """Let the worker of this process look now."""
-    for look in _looks:
-        look.wake()
+look_soon = _look_now.set
+"""Lets the worker of this process look now."""
 
 
 def _on_ready(sender: Any, **kwargs: Any) -> None:
