@@ -229,6 +229,8 @@ class FirstComeFirstServed(Promise):
         for name in self.world.names:
             holds = {hold.token: hold for hold in self._view.holds(name)}
             queue = self._view.queue(name)
+            if self.world.parking is not None and self.world.forgotten:
+                queue = [*dict.fromkeys(queue)]  # a message that was lost may be parked once more
             if name not in self._before:
                 self._note(queue)
             former, line = self._before.setdefault(name, (holds, queue))
