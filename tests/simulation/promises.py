@@ -228,7 +228,7 @@ class FirstComeFirstServed(Promise):
     def stepped(self) -> None:
         for name in self.world.names:
             holds = {hold.token: hold for hold in self._view.holds(name)}
-            queue = self._view.queue(name)
+            queue = [token for token in self._view.queue(name) if not self._may_be_twice(token)]
             if name not in self._before:
                 self._note(queue)
             former, line = self._before.setdefault(name, (holds, queue))
@@ -247,7 +247,7 @@ class FirstComeFirstServed(Promise):
 
     def _check_turn(self, name: str, holder: str, line: list[str]) -> None:
         attempt = self.ledger.by_token.get(holder)
-        if attempt is None or attempt.ahead:
+        if attempt is None or attempt.ahead or self._may_be_twice(holder):
             return
         if attempt.left_at is not None and not (self.world.late or attempt.process.late):
             times = self._served_in_vain[holder] = self._served_in_vain.get(holder, 0) + 1
@@ -256,6 +256,11 @@ class FirstComeFirstServed(Promise):
         for token in line[: line.index(holder)] if holder in line else line:
             if self._is_to_be_served(token):
                 raise self.broken(f"{attempt} has {name} before {self.ledger.by_token[token]}")
+
+    def _may_be_twice(self, token: str) -> bool:
+        """Whether it is a message that may have been lost, and parked once more."""
+        attempt = self.ledger.by_token.get(token)
+        return self.world.forgotten and attempt is not None and not attempt.comes_back
 
     def _check_life(self, name: str, holder: str) -> None:
         attempt = self.ledger.by_token.get(holder)
