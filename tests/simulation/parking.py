@@ -184,7 +184,7 @@ class Parking:
 class _Publisher(Publisher):
     """The package's publisher in a virtual process, and its producer."""
 
-    _policy: Any = None
+    app = SimpleNamespace(conf=SimpleNamespace(task_publish_retry_policy={}))
 
     def __init__(self, parking: Parking) -> None:
         self.outbox = OUTBOX

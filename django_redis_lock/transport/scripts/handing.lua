@@ -18,12 +18,16 @@ end
 -- for the holders, false if there is none.
 local function next_awake(name, own, seen, now, taken_back, holders)
   local function fits(entry)
-    local channel, record = string.match(entry, '^(%S+) %S+ %d+ (.*)$')
+    local channel, token, record = string.match(entry, '^(%S+) (%S+) %d+ (.*)$')
     local key = channel and parked_in(channel)
-    -- A message waits if this user may not publish it, or not while a cluster moves the slot. A
-    -- worker that looks does so later.
-    if key and type(redis.pcall('EXISTS', key .. ':outbox', key .. '::' .. name)) ~= 'number' then
-      return false
+    -- A message waits if this user may not publish it, or not while a cluster moves the slot: that
+    -- is, unless these keys can be read. A worker that looks publishes it later.
+    local outbox = key and redis.pcall('EXISTS', key .. ':outbox')
+    local kept = key and redis.pcall('HEXISTS', key .. '::' .. name, token)
+    for _, answer in ipairs({outbox, kept}) do
+      if type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true) then
+        return false
+      end
     end
     return not record or holders < (limit_of(name, record) or 1)
   end
