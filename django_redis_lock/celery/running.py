@@ -79,6 +79,7 @@ RESULT_MOMENT = 0.25
 """The same for a delivery that may have released it, if there was one at all."""
 
 SUCCEEDED = "another delivery of {run.task_id} has succeeded"
+FULL = "lock {run.key!r} is held, and queue_limit={run.options.queue_limit} lets no more wait."
 WOULD_BLOCK = (
     "lock {run.key!r} is held for a message, which may need the worker that this call would wait "
     "in."
@@ -511,7 +512,7 @@ def call_it(run: Run, holder: Holder | None) -> Entry:
 
 
 def skip(run: Run, holder: Holder | None, why: str = "") -> Entry:
-    return None, run.conflict(holder).skip(why)
+    return None, run.conflict(holder).skip(why.format(run=run))
 
 
 def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
@@ -532,12 +533,11 @@ def park(run: Run, holder: Holder | None) -> Entry | None:
     if park_message(run, holder):
         run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
-    full = f"lock {run.key!r} is held, and queue_limit={run.options.queue_limit} allows no more."
     match run.policy:
         case "raise":
-            return refuse(run, holder, full.replace("{", "{{").replace("}", "}}"))
+            return refuse(run, holder, FULL)
         case "skip":
-            return skip(run, holder, full)
+            return skip(run, holder, FULL)
         case "retry":
             return retry(run, holder)
     return None

@@ -254,9 +254,9 @@ def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
         outcome = consumer.deliver(consumer.send(task))
         if beyond == "raise":
             assert isinstance(outcome, TaskAlreadyRunning)
-            assert "queue_limit=1 allows no more" in str(outcome)
+            assert "queue_limit=1 lets no more wait" in str(outcome)
         elif beyond == "skip":
-            assert "queue_limit=1 allows no more" in outcome["reason"]
+            assert "queue_limit=1 lets no more wait" in outcome["reason"]
             assert consumer.notified[-1][1]["policy"] == "skip"
         else:
             assert isinstance(outcome, Retry)
