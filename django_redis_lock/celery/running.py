@@ -55,7 +55,7 @@ from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.signals import lock_lost
+from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.functions import finished
 
@@ -778,6 +778,7 @@ def _is_first(run: Run, lock: TaskLock) -> bool:
     return True
 
 
+@never_blocks  # no task's lock is held by asyncio code
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
     if not isinstance(lock, TaskLock):
         return
