@@ -17,6 +17,11 @@ from django_redis_lock.transport.packing import (
     Script,
 )
 
+TAKEN_ON = 10_000
+"""Milliseconds in which a message that was taken on is published, or others take it on."""
+LOOK_WITHIN = 2_000
+"""Milliseconds until a lock is looked at again; see ``park_look.lua``."""
+
 OUTBOX = Script("park_outbox")
 END = Script("park_end")
 LOOK = Script("park_look")
@@ -71,10 +76,9 @@ class ReadOutbox(_OutboxCall):
     locks: int
     most: int
     """How many messages to take on."""
-    lease_ms: int = 10_000
 
     def encode(self, packing: Packing) -> Encoded:
-        args = [str(self.most), str(self.locks), str(self.lease_ms), self.key(packing, "::")]
+        args = [str(self.most), str(self.locks), str(TAKEN_ON), self.key(packing, "::")]
         return OUTBOX, [self.key(packing), self.key(packing, ":locks")], args
 
 
@@ -95,12 +99,10 @@ class EndParking(_OutboxCall):
 class LookAfter(_OutboxCall):
     """Poll a lock for its parked messages, and note when to do so again."""
 
-    within_ms: int = 2_000
-
     def encode(self, packing: Packing) -> Encoded:
         own = [self.key(packing, ":locks"), self.messages(packing), self.key(packing)]
         keys = [*packing.granting_keys(self.name), *own]
-        return LOOK, keys, [self.name, str(self.within_ms)]
+        return LOOK, keys, [self.name, str(LOOK_WITHIN)]
 
 
 @dataclass(slots=True, eq=False, repr=False)

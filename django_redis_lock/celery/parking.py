@@ -72,6 +72,8 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"or a cluster."
         )
     _store_state(run, holder)
+    if run.slip.lock not in run.reservations:
+        run.give_up_reservation()  # of another key, before a deploy
     request = _request_of(run)
     slip = _slip_for(run, request)
     outbox, message = outbox_of(run.task.app), _message_of(run, slip)
@@ -118,11 +120,8 @@ def _slip_for(run: Run, request: Request) -> Slip:
 
     It may have a reservation of scope ``queue`` as well, which lasts until it runs.
     """
-    queued, old = None, run.slip
-    if old.lock in run.reservations:
-        queued = [old.lock, old.ticket, old.using]
-    else:
-        run.give_up_reservation()  # of another key, before a deploy
+    old = run.slip
+    queued = [old.lock, old.ticket, old.using] if old.lock in run.reservations else None
     return replace(
         run.slip_to_send(),
         lock=run.name,
@@ -192,14 +191,12 @@ task_received.connect(_on_received, weak=False)
 
 def pass_on(run: Run, lock: TaskLock) -> None:
     """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    parks = run.options.run_policy == "park" and run.backend.can_park
-    rests = run.options.at_least_for and parks
-    if lock.passed_to_message or rests:
-        publisher = publisher_of(run.task.app)
-        with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
-            if rests:
-                publisher.look_after(run.backend, lock.name)
-            publisher.publish(run.backend, lock.name)
+    rests = run.options.at_least_for and run.options.run_policy == "park" and run.backend.can_park
+    with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
+        if lock.passed_to_message:
+            publisher_of(run.task.app).publish(run.backend, lock.name)
+        elif rests:
+            publisher_of(run.task.app).look_after(run.backend, lock.name)
 
 
 class Publisher:

@@ -201,7 +201,7 @@ class Renew(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Inspect(Call):
-    """Read the holders of locks; ``inspect.lua`` describes the answer."""
+    """Read the holders of locks; ``inspect.lua`` describes the answer, and what ``brief`` is."""
 
     names: Sequence[str]
     brief: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from django_redis_lock.celery.parking import PARKED, Publisher, outbox_of, publi
 from django_redis_lock.exceptions import InvalidLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES
-from tests.celery.consumer import Consumer, body, id_of, key_locks, slip_of
+from tests.celery.consumer import Consumer, body, held, id_of, slip_of
 from tests.tools import Background, eventually, waiters
 
 
@@ -67,20 +66,6 @@ def outbox(client: redis.Redis, consumer: Consumer) -> dict[str, list[str]]:
 EMPTY: dict[str, list[str]] = {"messages": [], "outbox": []}
 
 
-@contextmanager
-def holding(consumer: Consumer) -> Iterator[Any]:
-    """Hold the lock of a consumer's tasks by a run; the handle releases it as the run does."""
-    handle = key_locks(next(iter(tasks_of(consumer)))).handle(consumer.app.main, 30)
-    assert handle.acquire(blocking=False)
-    yield handle
-    if handle.remaining:
-        handle.release()
-
-
-def tasks_of(consumer: Consumer) -> list[Any]:
-    return [one for one in consumer.app.tasks.values() if one.name.startswith(consumer.app.main)]
-
-
 def test_task_over_the_limit_waits_at_no_worker_and_comes_back(
     consumer: Consumer, client: redis.Redis
 ) -> None:
@@ -112,9 +97,10 @@ def test_release_of_a_run_publishes_the_next_at_once(
     consumer: Consumer, client: redis.Redis
 ) -> None:
     task = parking(consumer)
-    with holding(consumer):
-        messages = [consumer.send(task, number) for number in range(3)]
-        assert [parks(consumer, each) for each in messages] == [True] * 3
+    holder = held(task)
+    messages = [consumer.send(task, number) for number in range(3)]
+    assert [parks(consumer, each) for each in messages] == [True] * 3
+    holder.release()
     look(consumer)
     for message in messages:
         came = consumer.message()
@@ -420,9 +406,9 @@ def test_lock_that_comes_free_meanwhile_is_taken(
     message = consumer.send(task)
     if scope == "queue_and_run":  # its reservation has ended
         locks["default"].force_release(consumer.app.main)
-    held = lock(consumer.app.main)
-    held.acquire()
-    monkeypatch.setattr(parking_module, "_store_state", lambda *_: held.release())
+    holder = lock(consumer.app.main)
+    holder.acquire()
+    monkeypatch.setattr(parking_module, "_store_state", lambda *_: holder.release())
     assert consumer.deliver(message) == "ran"
     assert outbox(client, consumer) == EMPTY
     assert not list(locks["default"].holders(f"{consumer.app.main}*"))
