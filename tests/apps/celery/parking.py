@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-from functools import partial
 from time import monotonic
 from typing import Any
 from uuid import uuid4
 
 from celery.signals import task_failure
 
+from django_redis_lock.backends import parking as calls
 from django_redis_lock.celery import parking, running, single_instance_task
 from tests.apps.celery.app import new_app
 from tests.apps.celery.kept import KEPT
@@ -117,7 +117,7 @@ def stop_at_steps() -> None:
     running.park_message = parks
     parking.Publisher.publish = publishes  # type: ignore[method-assign]
     parking.Publisher._open = lambda self: Told(opened(self))  # type: ignore[method-assign]
-    parking.ReadOutbox = partial(parking.ReadOutbox, lease_ms=DUE_AGAIN)  # type: ignore[misc,assignment]
+    calls.TAKEN_ON = DUE_AGAIN
 
 
 if KEPT in os.environ:
