@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 from celery import Celery, current_app
+from django.utils import translation
 
 from django_redis_lock import views
 from django_redis_lock.backends.locmem import LocMemLockBackend
@@ -63,8 +64,9 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 @pytest.fixture(autouse=True)
 def _leave_nothing() -> Iterator[None]:
-    """Locks, connections and views that a test left in this process are not the next one's."""
+    """What a test left in this process, its page's language among it, is not the next one's."""
     yield
+    translation.deactivate()
     leave_no_lease()
     LocMemLockBackend("locmem", {}).clear()
     views.SHARING.clear()

@@ -1,7 +1,4 @@
-"""The calls about parked messages: those of tasks that wait in the queue of a lock.
-
-Only Celery's tasks need them, so no other caller imports them.
-"""
+"""The calls about parked messages: those of Celery's tasks that wait in the queue of a lock."""
 
 from __future__ import annotations
 

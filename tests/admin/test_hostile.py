@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from django.utils import translation
 
 from django_redis_lock import lock
 from django_redis_lock.admin.changelist import ask_each
@@ -147,14 +145,6 @@ def test_settings_that_are_wrong_altogether(settings: Any) -> None:
     assert "LOCKS must be a dict of aliases" in page.content.decode()
 
 
-@pytest.fixture
-def in_english() -> Iterator[None]:
-    """After a page in any language, the next test is in English."""
-    yield
-    translation.deactivate()
-
-
-@pytest.mark.usefixtures("in_english")
 @pytest.mark.parametrize(
     ("language", "words"),
     [
