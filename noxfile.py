@@ -15,8 +15,8 @@ import nox
 nox.options.reuse_existing_virtualenvs = True
 TOUCHED = (
     *("tests/admin", "tests/backends", "tests/celery", "tests/management", "tests/primitives"),
-    *("tests/support", "tests/transport", "tests/views", "tests/test_handler.py"),
-    "tests/test_settings.py",
+    *("tests/support", "tests/tasks", "tests/transport", "tests/views"),
+    *("tests/test_handler.py", "tests/test_settings.py"),
 )
 """The tests of what meets Django, redis-py, django-redis, Celery or the server."""
 

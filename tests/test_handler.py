@@ -85,7 +85,7 @@ def test_a_thread_that_waits_for_itself_by_another_alias(
         held.ensure_held()
 
 
-@pytest.mark.parametrize("module", ["celery", "celery.conflicts"])
+@pytest.mark.parametrize("module", ["celery", "celery.options"])
 def test_tasks_without_celery(module: str) -> None:
     """The error says what to install."""
     program = f"import sys; sys.modules['celery'] = None; import django_redis_lock.{module}"

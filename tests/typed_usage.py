@@ -12,6 +12,7 @@ from django.http import HttpResponse, JsonResponse
 from django.test import TestCase
 from django.urls import path
 from django.views import View
+from django_tasks import task
 
 from django_redis_lock import (
     AuditEntry,
@@ -38,6 +39,7 @@ from django_redis_lock.exceptions import (
 )
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
 from django_redis_lock.operators import Result, release_shown
+from django_redis_lock.tasks import single_instance_task
 from django_redis_lock.testing import (
     LockRecorder,
     LockSpace,
@@ -300,6 +302,27 @@ def fence_with_a_queryset_of_ones_own() -> None:
     with lock("shelf:1", timeout=10) as held:
         assert_type(Shelf.objects.fenced(held).filter(pk=1).update(emptied=True), int)
         ShelfQuerySet(Shelf).in_use().fenced(held).update(emptied=True)
+
+
+@task
+@single_instance_task(key="report:{shop}", on_conflict="raise")
+def report(shop: int) -> str:
+    """Keep the signature of a task of django.tasks."""
+    return str(shop)
+
+
+@single_instance_task
+@task
+async def mail(shop: int) -> str:
+    """Keep the type of the task."""
+    return str(shop)
+
+
+def run_tasks() -> None:
+    """Enqueue them."""
+    assert_type(report.enqueue(7).return_value, str | None)
+    mail.enqueue(shop=7)
+    single_instance_task(on_conflict="park")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
 
 
 class Tests(LockTestMixin, TestCase):

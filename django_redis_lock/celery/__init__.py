@@ -12,7 +12,8 @@ except ModuleNotFoundError as error:
     ) from error
 
 from django_redis_lock.celery import checks, freeing  # noqa: F401 - they connect to signals
-from django_redis_lock.celery.conflicts import (
+from django_redis_lock.celery.guard import single_instance_task
+from django_redis_lock.tasks.conflicts import (
     Conflict,
     TaskAlreadyRunning,
     TaskSkipped,
@@ -24,7 +25,6 @@ from django_redis_lock.celery.conflicts import (
     task_taken_over,
     task_waiting,
 )
-from django_redis_lock.celery.guard import single_instance_task
 
 __all__ = [
     "Conflict",

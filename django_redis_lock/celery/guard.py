@@ -18,8 +18,6 @@ from celery import Task
 from celery.exceptions import Ignore
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.celery.conflicts import TaskAlreadyRunning
-from django_redis_lock.celery.keys import AsModels, KeyMaker, check_key
 from django_redis_lock.celery.options import (
     GUARD,
     Options,
@@ -45,6 +43,9 @@ from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
 from django_redis_lock.support.functions import is_async, is_generator
+from django_redis_lock.tasks.conflicts import TaskAlreadyRunning
+from django_redis_lock.tasks.guard import is_django_task
+from django_redis_lock.tasks.keys import AsModels, KeyMaker, check_key
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -322,7 +323,7 @@ class SingleInstanceTask(Generic[Given]):
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.
         """
-        if callable(timeout) or _is_django_task(timeout):
+        if callable(timeout) or is_django_task(timeout):
             return _apply(Guard(given), timeout)
         if not isinstance(timeout, Default):
             given = {"timeout": timeout, **given}
@@ -345,11 +346,11 @@ single_instance_task = SingleInstanceTask(Options)
 
 
 def _apply(guard: Guard, target: Any) -> Any:
-    if _is_django_task(target):
+    if is_django_task(target):
         raise TypeError(
-            f"{target!r} is a task of django.tasks, which Celery's workers don't run, so "
-            f"single_instance_task can't guard it. Take the lock inside it: put "
-            f"@django_redis_lock.lock(…) below @task; or make it a Celery task with @shared_task."
+            f"{target!r} is a task of django.tasks, which Celery's workers don't run. Import "
+            f"single_instance_task from django_redis_lock.tasks for it; or make it a Celery task "
+            f"with @shared_task."
         )
     if type(target) is PromiseProxy:  # of @app.task
         when_made(target, guard.install)
@@ -366,13 +367,6 @@ def _apply(guard: Guard, target: Any) -> Any:
             f"single_instance_task decorates a function or a Celery task, not {target!r}."
         )
     return target
-
-
-def _is_django_task(target: Any) -> bool:
-    return any(
-        kind.__name__ == "Task" and kind.__module__.startswith(("django.tasks", "django_tasks"))
-        for kind in type(target).__mro__
-    )
 
 
 # Functions and shared tasks, whose guard is put in place in each app.
@@ -403,7 +397,8 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
             raise TypeError(
                 f"{function.__qualname__} is decorated with single_instance_task, but is no "
                 f"Celery task, so this call would not be guarded. Add @shared_task or "
-                f"@app.task; for a plain function use django_redis_lock.lock()."
+                f"@app.task; for a task of django.tasks, import it from django_redis_lock.tasks; "
+                f"for a plain function use django_redis_lock.lock()."
             )
         return function(*args, **kwargs)
 

@@ -12,7 +12,6 @@ from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 
-from django_redis_lock.celery.keys import Key, UniqueOn
 from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import (
     DEFAULT,
@@ -22,6 +21,7 @@ from django_redis_lock.support.arguments import (
     check_timeout,
     check_wait,
 )
+from django_redis_lock.tasks.keys import Key, UniqueOn
 
 Scope = Literal["run", "queue", "queue_and_run"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)

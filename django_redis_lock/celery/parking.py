@@ -26,7 +26,6 @@ from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
-from django_redis_lock.celery.conflicts import parked, task_parked
 from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
@@ -36,6 +35,7 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
+from django_redis_lock.tasks.conflicts import parked, task_parked
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.running import Run

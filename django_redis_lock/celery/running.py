@@ -20,13 +20,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from django_redis_lock.celery.conflicts import (
-    Conflict,
-    TaskAlreadyRunning,
-    task_lock_lost,
-    task_taken_over,
-    task_waiting,
-)
 from django_redis_lock.celery.key_locks import (
     MARK,
     NO_SLIP,
@@ -58,6 +51,13 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.functions import finished
+from django_redis_lock.tasks.conflicts import (
+    Conflict,
+    TaskAlreadyRunning,
+    task_lock_lost,
+    task_taken_over,
+    task_waiting,
+)
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.guard import Guard

@@ -16,7 +16,6 @@ from celery.utils.time import maybe_make_aware
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
-from django_redis_lock.celery.conflicts import Conflict, describe
 from django_redis_lock.celery.key_locks import (
     NO_SLIP,
     QUEUED,
@@ -36,6 +35,7 @@ from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
+from django_redis_lock.tasks.conflicts import Conflict, describe
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.guard import Guard

@@ -10,7 +10,7 @@ import pytest
 import redis
 from celery import Celery
 
-from django_redis_lock.celery.conflicts import logger
+from django_redis_lock.tasks.conflicts import logger
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.celery.consumer import Consumer

@@ -20,9 +20,9 @@ from django_redis_lock.celery import (
     task_taken_over,
     task_waiting,
 )
-from django_redis_lock.celery.conflicts import logger
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
+from django_redis_lock.tasks.conflicts import logger
 
 SIGNALS = {
     "skipped": task_skipped,

@@ -16,7 +16,7 @@ from hypothesis import settings as bounded
 from kombu.serialization import dumps, loads
 
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.keys import KeyMaker
+from django_redis_lock.tasks.keys import KeyMaker
 from tests.celery.consumer import Consumer, slip_of
 from tests.celery.test_keys import Level, Size, Word
 

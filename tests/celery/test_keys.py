@@ -23,7 +23,7 @@ from django.db import models
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.keys import KeyMaker
+from django_redis_lock.tasks.keys import KeyMaker
 from tests.tools import ROOT
 
 

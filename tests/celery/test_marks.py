@@ -221,24 +221,6 @@ def test_a_base_class_that_runs_its_own_way_is_refused(
                 use()
 
 
-def test_a_task_of_django_is_refused() -> None:
-    """Celery's workers never run it; the error says what to do."""
-    made = django_task()
-    for guard in (single_instance_task, single_instance_task(key="a")):
-        with pytest.raises(TypeError, match=r"django\.tasks.*lock\(…\) below @task"):
-            guard(made)
-
-
-def django_task() -> Any:
-    """Return a task of Django 6, or an imitation with an older one."""
-    try:
-        from django.tasks import task
-    except ImportError:
-        kind = type("Task", (), {"__module__": "django.tasks.base"})
-        return kind()
-    return task(body)
-
-
 def test_functions_that_call_each_other_with_one_key(make_app: Any, name: str) -> None:
     """A call inside of the run of another task with the same key goes on in that run."""
     app = make_app()

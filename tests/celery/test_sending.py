@@ -15,12 +15,12 @@ from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
-from django_redis_lock.celery.conflicts import describe
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.tasks.conflicts import describe
 from tests.apps.celery.app import WAITING
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
 

@@ -26,8 +26,7 @@ from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
-from django_redis_lock.celery import conflicts, single_instance_task
-from django_redis_lock.celery.conflicts import Conflict
+from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.key_locks import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.celery.parking import outbox_of
@@ -35,6 +34,8 @@ from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
 from django_redis_lock.support.arguments import WAITING_SCHEMES, Default
+from django_redis_lock.tasks import conflicts
+from django_redis_lock.tasks.conflicts import Conflict
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.contracts.capabilities import CAPABILITIES, LACKS

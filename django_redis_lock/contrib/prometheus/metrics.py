@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, wraps
-from importlib.util import find_spec
 from typing import Any
 
 from django.dispatch import Signal
@@ -24,6 +23,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER
 from django_redis_lock.contrib.gauges import MEANINGS, read_gauges, reads
 from django_redis_lock.handler import locks
+from django_redis_lock.tasks import conflicts
 
 SERVER = ("using", "backend")
 LOCK = (*SERVER, "group")
@@ -168,12 +168,12 @@ def unavailable(sender: type, using: str, **kwargs: Any) -> None:
 
 @_counts
 def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
-    TASKS_SKIPPED.labels(sender.name, policy).inc()
+    TASKS_SKIPPED.labels(conflicts.name_of(sender), policy).inc()
 
 
 @_counts
 def task_parked(sender: Any, **kwargs: Any) -> None:
-    TASKS_PARKED.labels(sender.name).inc()
+    TASKS_PARKED.labels(conflicts.name_of(sender)).inc()
 
 
 RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
@@ -184,11 +184,9 @@ RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
     (signals.lock_force_released, force_released),
     (signals.lock_freed, freed),
     (signals.lock_unavailable, unavailable),
+    (conflicts.task_skipped, task_skipped),
+    (conflicts.task_parked, task_parked),
 ]
-if find_spec("celery"):
-    from django_redis_lock import celery
-
-    RECEIVERS += [(celery.task_skipped, task_skipped), (celery.task_parked, task_parked)]
 
 
 def connect() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Literal, TypedDict
 
 from django.dispatch import Signal
@@ -128,27 +129,41 @@ class Conflict:
         """Log, count and signal the duplicate, and return its result."""
         if not reason:
             reason = "another instance is running" if self.described else "no instance may run now"
-        skipped[self.task.name] += 1
+        skipped[name_of(self.task)] += 1
         self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(
-            skipped=True, reason=reason, task=self.task.name, key=self.key, holder=self.described
+            skipped=True,
+            reason=reason,
+            task=name_of(self.task),
+            key=self.key,
+            holder=self.described,
         )
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
-        skipped[self.task.name] += 1
+        skipped[name_of(self.task)] += 1
         self.notify(task_skipped, "refused: lock %r is held by %s", policy=self.policy)
-        message = f"Task {self.task.name} is not {'run' if self.moment == 'run' else 'sent'}: " + (
-            why or f"lock {self.key!r} is held by {self.who}."
+        message = (
+            f"Task {name_of(self.task)} is not {'run' if self.moment == 'run' else 'sent'}: "
+            + (why or f"lock {self.key!r} is held by {self.who}.")
         )
         return TaskAlreadyRunning(message, self.key, self.described)
 
     def notify(self, signal: Signal, text: str, *more: object, **facts: str) -> None:
         """Log a text, formatted with the key, the holder and ``more``, and send a signal."""
         text = f"Task %s[%s] {text}"
-        logger.info(text, self.task.name, self.task_id, self.key, self.who, *more)
+        logger.info(text, name_of(self.task), self.task_id, self.key, self.who, *more)
         known = {"task_id": self.task_id, "key": self.key, "holder": self.holder}
         signal.send_robust(sender=self.task, **known, **facts)
+
+
+def name_of(task: Any) -> str:
+    """Return the name of a task; of one of ``django.tasks``, or its function, the path of that."""
+    function = getattr(task, "func", task)
+    if isinstance(function, FunctionType):
+        return f"{function.__module__}.{function.__qualname__}"
+    name: str = task.name
+    return name
 
 
 def describe(holder: Holder | None) -> Described | None:

@@ -23,7 +23,11 @@ from functools import partial
 from typing import Any
 
 from django.db.models import Model
-from kombu.utils.json import dumps, loads
+
+try:
+    from kombu.utils.json import dumps, loads
+except ModuleNotFoundError:  # without Celery; arguments are what JSON leaves as it is, then
+    from json import dumps, loads  # type: ignore[assignment]
 
 Key = str | Callable[..., str] | None
 UniqueOn = str | Iterable[str] | None

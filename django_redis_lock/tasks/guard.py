@@ -1,0 +1,181 @@
+"""``@single_instance_task`` for the tasks of Django 6.0, and of the package ``django-tasks``.
+
+Their workers run a task by calling its function, so the guard is put around that.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
+from functools import partial, wraps
+from types import FunctionType
+from typing import Any, Literal, TypeVar, get_args, overload
+
+from asgiref.sync import sync_to_async
+
+from django_redis_lock.handler import locks
+from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
+from django_redis_lock.support.functions import finished, is_async, is_generator
+from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
+from django_redis_lock.tasks.keys import Key, KeyMaker, check_key
+
+Policy = Literal["skip", "raise", "wait"]
+POLICIES: tuple[Policy, ...] = get_args(Policy)
+Decorated = TypeVar("Decorated")
+IN_QUEUE = (
+    *("scope", "queue_timeout", "supersede_for", "queue_limit", "beyond"),
+    *("countdown", "max_retries", "park", "retry", "supersede"),
+)
+"""Options and policies of Celery tasks about messages that wait in the queue, or are sent again."""
+GUARDED = "single_instance_task"
+"""The attribute of a guarded function."""
+
+
+@overload
+def single_instance_task(target: Decorated, /) -> Decorated: ...
+@overload
+def single_instance_task(
+    *,
+    key: Key = None,
+    timeout: float | Default | None = DEFAULT,
+    on_conflict: Policy = "skip",
+    blocking_timeout: float | Default | None = DEFAULT,
+    concurrency: int = 1,
+    using: str = "default",
+) -> Callable[[Decorated], Decorated]: ...
+def single_instance_task(target: Any = None, /, **options: Any) -> Any:
+    """Let at most one instance of a task of ``django.tasks`` run at a time.
+
+    Use it above or below ``@task``, with or without parentheses, for functions and coroutine
+    functions. A run that finds the task running ends at once, with a ``TaskSkipped`` as its result;
+    ``on_conflict`` can have it ``raise`` (``TaskAlreadyRunning``) or ``wait`` (in the worker, for
+    ``blocking_timeout`` seconds, and then as ``raise``).
+
+    ``key``: which runs exclude each other, a template such as ``"import:{shop_id}"`` or a callable
+    that takes the task's arguments; by default all. ``timeout``: the lease in seconds, by default
+    renewed. ``concurrency``: how many may run at once. ``using``: an alias of LOCKS.
+
+    Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The task
+    raises ``LockUnavailable``, and ``LockLost`` at its end if the lock was lost while it ran.
+    """
+    for name, value in options.items():
+        if name in IN_QUEUE or (name == "on_conflict" and value in IN_QUEUE):
+            raise TypeError(
+                f"{name}={value!r} is for Celery tasks: it is about messages in the queue, which "
+                f"django.tasks gives no way to hold up or to send again. A task of django.tasks "
+                f"can skip, raise or wait when it is about to run."
+            )
+    guard = Guard(**options)
+    return guard if target is None else guard(target)
+
+
+class Guard:
+    """The decorator with its options."""
+
+    def __init__(
+        self,
+        *,
+        key: Key = None,
+        timeout: float | Default | None = DEFAULT,
+        on_conflict: Policy = "skip",
+        blocking_timeout: float | Default | None = DEFAULT,
+        concurrency: int = 1,
+        using: str = "default",
+    ) -> None:
+        check_key(key, None)
+        if on_conflict not in POLICIES:
+            choices = ", ".join(map(repr, POLICIES))
+            raise ValueError(f"on_conflict={on_conflict!r} is unknown; choose from {choices}.")
+        waits = on_conflict == "wait"
+        if not waits and not isinstance(blocking_timeout, Default):
+            raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
+        self.key, self.policy = key, on_conflict
+        self.lock = partial(
+            Lock,
+            partial(locks.__getitem__, using),
+            timeout=timeout,
+            blocking=waits,
+            blocking_timeout=blocking_timeout,
+            sharing=ALONE if concurrency == 1 else Sharing(shared=True, limit=concurrency),
+        )
+        self.lock("task")  # checks the other options
+
+    def __call__(self, target: Any) -> Any:
+        """Guard a task or a function. Raises ``TypeError`` or ``ValueError`` if it can't be."""
+        if is_django_task(target):
+            return replace(target, func=self(target.func))
+        if not isinstance(target, FunctionType):
+            raise TypeError(
+                f"single_instance_task decorates a function or a task of django.tasks, not "
+                f"{target!r}. For Celery tasks, import it from django_redis_lock.celery."
+            )
+        if hasattr(target, GUARDED):
+            raise TypeError(f"{target!r} is already a single_instance_task.")
+        if is_generator(target):
+            raise TypeError(f"{target!r} is a generator function, whose body runs after the call.")
+        keys = KeyMaker(self.key, None, inspect.signature(target))
+        make = _guarded_coroutine if is_async(target) else _guarded_function
+        guarded = wraps(target)(make(target, partial(_Run, self, keys, target)))
+        setattr(guarded, GUARDED, self)
+        return guarded
+
+
+def is_django_task(target: Any) -> bool:
+    """Whether it is a task of Django's framework, or of the package for Django before 6.0."""
+    return any(
+        kind.__name__ == "Task" and kind.__module__.startswith(("django.tasks", "django_tasks"))
+        for kind in type(target).__mro__
+    )
+
+
+class _Run:
+    """One call of a guarded function."""
+
+    def __init__(self, guard: Guard, keys: KeyMaker, function: Any, args: Any, kwargs: Any) -> None:
+        self._policy, self._function, self._arguments = guard.policy, function, (args, kwargs)
+        context = args[0] if args else None  # of a task that takes it
+        self._id = getattr(getattr(context, "task_result", None), "id", None)
+        name = name_of(function)
+        self.lock: Lock = guard.lock(keys(name, args, kwargs), task_id=self._id, task_name=name)
+
+    def end(self, holder: Holder | None) -> TaskSkipped:
+        """Return the result of a run that finds the lock held. Raises ``TaskAlreadyRunning``."""
+        module = sys.modules.get(self._function.__module__)
+        task = getattr(module, self._function.__qualname__, None)
+        if not is_django_task(task):  # it has another name in its module, or none
+            task = self._function
+        about = task, self._id, self.lock.name, holder, *self._arguments
+        conflict = Conflict("run", *about, policy=self._policy)
+        if self._policy == "skip":
+            return conflict.skip()
+        raise conflict.error()
+
+
+def _guarded_function(function: Any, run: Callable[..., _Run]) -> Callable[..., Any]:
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        this = run(args, kwargs)
+        with ExitStack() as stack:
+            if not this.lock.acquire():
+                return this.end(this.lock.backend.holder(this.lock.name))
+            stack.push(this.lock)
+            return finished(function, function(*args, **kwargs))
+
+    return guarded
+
+
+def _guarded_coroutine(function: Any, run: Callable[..., _Run]) -> Callable[..., Any]:
+    async def guarded(*args: Any, **kwargs: Any) -> Any:
+        this = run(args, kwargs)
+        async with AsyncExitStack() as stack:
+            if not await this.lock.aacquire():
+                holder = await this.lock.backend.aholder(this.lock.name)
+                return await sync_to_async(this.end)(holder)
+            stack.push_async_exit(this.lock)
+            return finished(function, await function(*args, **kwargs))
+
+    return guarded

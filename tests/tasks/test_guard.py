@@ -1,0 +1,250 @@
+"""``@single_instance_task`` on tasks of Django, or of ``django-tasks`` where Django has none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks, semaphore
+from django_redis_lock.celery import single_instance_task as of_celery
+from django_redis_lock.tasks import (
+    TaskAlreadyRunning,
+    single_instance_task,
+    task_skipped,
+)
+from tests.tools import ROOT, Background, eventually, waiters
+
+try:
+    from django.tasks import task
+except ImportError:  # before Django 6.0
+    from django_tasks import task
+
+KEY = "{name}"
+
+
+def seen(name: str, context: Any = None) -> list[Any]:
+    """Return the holder of a lock, as a task sees it that runs."""
+    holder = locks["default"].holder(name)
+    mine = context is None or holder.task_id == context.task_result.id
+    return [holder.task_name, mine, holder.holders]
+
+
+@task
+@single_instance_task(key=KEY)
+def below(name):
+    return seen(name)
+
+
+@single_instance_task(key=KEY)
+@task
+def above(name):
+    return seen(name)
+
+
+@task
+@single_instance_task(key=KEY)
+async def async_below(name):
+    return [(await locks["default"].aholder(name)).task_name, True, 1]
+
+
+@single_instance_task(key=KEY)
+@task(takes_context=True)
+async def async_above(context, name):
+    holder = await locks["default"].aholder(name)
+    return [holder.task_name, holder.task_id == context.task_result.id, 1]
+
+
+@single_instance_task(key=lambda context, name: name)
+@task(takes_context=True)
+def with_context(context, name):
+    return seen(name, context)
+
+
+@task
+@single_instance_task(key=KEY, on_conflict="raise", timeout=30)
+def refuses(name):
+    return seen(name)
+
+
+@task
+@single_instance_task(key=KEY, on_conflict="wait", blocking_timeout=0.05)
+async def gives_up(name):
+    return name
+
+
+@task
+@single_instance_task(key=KEY, on_conflict="wait")
+def waits(name):
+    return seen(name)
+
+
+@task
+@single_instance_task(key=KEY, on_conflict="wait")
+async def async_waits(name):
+    return name
+
+
+@task
+@single_instance_task(key=KEY, concurrency=2)
+def two(name):
+    return seen(name)
+
+
+@task
+@single_instance_task
+def whole():
+    return seen(f"{__name__}.whole")
+
+
+SKIPPING = [below, above, async_below, async_above, with_context]
+
+
+@pytest.mark.parametrize("guarded", SKIPPING, ids=lambda one: one.name)
+def test_a_run_holds_the_lock(server: Any, name: str, guarded: Any) -> None:
+    ended = guarded.enqueue(name)
+    assert ended.return_value == [guarded.module_path, True, 1]
+    assert locks["default"].holder(name) is None
+    if not guarded.takes_context:
+        assert guarded.call(name) == [guarded.module_path, True, 1]
+
+
+@pytest.mark.parametrize("guarded", SKIPPING, ids=lambda one: one.name)
+def test_a_second_is_skipped(server: Any, name: str, guarded: Any) -> None:
+    told: list[Any] = []
+
+    def note(**facts: Any) -> None:
+        told.append(facts)
+
+    task_skipped.connect(note)
+    with lock(name) as held:
+        ended = guarded.enqueue(name)
+        assert locks["default"].holder(name).fence == held.fence
+    skipped = ended.return_value
+    assert (skipped["skipped"], skipped["key"]) == (True, name)
+    assert skipped["task"] == guarded.module_path
+    assert skipped["holder"]["pid"] == os.getpid()
+    (facts,) = told
+    assert facts["sender"] == guarded
+    assert (facts["key"], facts["policy"]) == (name, "skip")
+
+
+def test_a_second_is_refused(server: Any, name: str) -> None:
+    with lock(name):
+        ended = refuses.enqueue(name)
+    assert ended.errors[0].exception_class is TaskAlreadyRunning
+    assert f"lock {name!r} is held by" in ended.errors[0].traceback
+    assert refuses.enqueue(name).return_value[0] == refuses.module_path
+
+
+@pytest.mark.parametrize("waiting", [waits, async_waits], ids=lambda one: one.name)
+def test_a_second_waits(server: Any, name: str, waiting: Any) -> None:
+    with lock(name, timeout=60):
+        run = Background(lambda: waiting.enqueue(name))
+        eventually(lambda: waiters(name) == 1)
+    assert run.outcome().status == "SUCCESSFUL"
+
+
+def test_a_wait_ends(server: Any, name: str) -> None:
+    with lock(name):
+        ended = gives_up.enqueue(name)
+    assert ended.errors[0].exception_class is TaskAlreadyRunning
+    assert gives_up.enqueue(name).return_value == name
+
+
+def test_so_many_run_at_once(server: Any, name: str) -> None:
+    with semaphore(name, 2):
+        assert two.enqueue(name).return_value[2] == 2
+        with semaphore(name, 2):
+            assert two.enqueue(name).return_value["skipped"]
+
+
+def test_all_runs_exclude_each_other_without_a_key(server: Any) -> None:
+    assert whole.enqueue().return_value == [whole.module_path, True, 1]
+    with lock(whole.module_path):
+        assert whole.enqueue().return_value["skipped"]
+
+
+def test_a_function_that_no_module_has(server: Any, name: str) -> None:
+    told: list[Any] = []
+
+    def inner(name: str) -> None: ...
+
+    def note(sender: Any, **facts: Any) -> None:
+        told.append(sender)
+
+    task_skipped.connect(note)
+    guarded = single_instance_task(key=KEY)(inner)
+    with lock(name):
+        assert guarded(name)["task"] == f"{__name__}.{inner.__qualname__}"
+    assert told == [inner]
+
+
+def test_a_task_that_fails_releases_its_lock(server: Any, name: str) -> None:
+    def fails(name: str) -> None:
+        raise KeyError(name)
+
+    guarded = single_instance_task(key=KEY)(fails)
+    with pytest.raises(KeyError):
+        guarded(name)
+    assert locks["default"].holder(name) is None
+
+
+# What is refused where the task is defined.
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"scope": "queue"}, TypeError, "scope='queue' is for Celery tasks: it is about messages"),
+        ({"on_conflict": "park"}, TypeError, "on_conflict='park' is for Celery tasks"),
+        ({"on_conflict": "supersede"}, TypeError, "on_conflict='supersede' is for Celery"),
+        ({"queue_limit": 3}, TypeError, "queue_limit=3 is for Celery tasks"),
+        ({"unique_on": "all"}, TypeError, "unexpected keyword argument .unique_on."),
+        ({"on_conflict": "drop"}, ValueError, "choose from 'skip', 'raise', 'wait'"),
+        ({"timeout": -1}, ValueError, "timeout=-1"),
+        ({"concurrency": "3"}, ValueError, "limit='3' must be a whole number"),
+        ({"blocking_timeout": 3}, ValueError, "requires on_conflict='wait'; leave it out"),
+        ({"key": "{shop}"}, ValueError, "names 'shop', which is not an argument of the task"),
+        ({"key": 7}, TypeError, "key=7 must be a template"),
+    ],
+)
+def test_a_wrong_option(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        single_instance_task(**options)(seen)
+
+
+def test_what_is_no_task() -> None:
+    with pytest.raises(TypeError, match=r"decorates a function or a task of django\.tasks, not 7"):
+        single_instance_task()(7)
+    with pytest.raises(TypeError, match="is already a single_instance_task"):
+        single_instance_task(below)
+    with pytest.raises(TypeError, match="generator function"):
+        single_instance_task(lambda: (yield))
+    with pytest.raises(TypeError, match=r"from django_redis_lock\.tasks for it"):
+        of_celery(below)
+
+
+PROGRAM = """
+import sys
+sys.modules["celery"] = sys.modules["kombu"] = None
+import django
+from django.conf import settings
+LOCKS = {"default": {"LOCATION": sys.argv[1]}}
+settings.configure(INSTALLED_APPS=["django_redis_lock"], LOCKS=LOCKS)
+django.setup()
+from django_redis_lock.tasks import single_instance_task
+@single_instance_task(key="{shop}-{what}")
+def work(shop, what): return [one.name for one in locks["default"].holders()]
+from django_redis_lock import locks
+print(work(7, what=["a"]))
+"""
+
+
+def test_no_celery_is_needed(server: Any) -> None:
+    command = [sys.executable, "-c", PROGRAM, server.url()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert (done.stderr, done.stdout) == ("", "[\"7-['a']\"]\n")
