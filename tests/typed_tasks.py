@@ -13,6 +13,7 @@ from celery.result import AsyncResult
 from django_redis_lock import Holder, Lock
 from django_redis_lock.celery import (
     Conflict,
+    LeaderScheduler,
     TaskAlreadyRunning,
     TaskSkipped,
     parked,
@@ -130,6 +131,14 @@ def misspelt() -> None:
     single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+
+
+class Beat(LeaderScheduler):
+    """Lead another scheduler."""
+
+    scheduler = "django_celery_beat.schedulers:DatabaseScheduler"
+    lock_name = "beat:shop"
+    lease = 10
 
 
 def results(result: TaskSkipped, refused: TaskAlreadyRunning) -> None:

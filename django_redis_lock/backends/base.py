@@ -70,7 +70,7 @@ class BaseLockBackend(Runner):
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
-    can_park: ClassVar[bool] = False  # messages of tasks in the queue of a lock
+    runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
     _indexes = 1
     """How many servers or shards list the locks."""
 

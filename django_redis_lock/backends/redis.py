@@ -34,7 +34,7 @@ class RedisLockBackend(ServersLockBackend):
 
     options: ClassVar[tuple[str, ...]] = ("WAIT", "POLL_INTERVAL", "REPLICAS", "REPLICA_TIMEOUT")
     schemes: ClassVar[tuple[str, ...]] = WAITING_SCHEMES
-    can_park: ClassVar[bool] = True
+    runs_scripts: ClassVar[bool] = True
     servers: ScriptedServer | Cluster
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Celery tasks of which at most one instance runs at a time."""
+"""Celery tasks of which at most one instance runs at a time, and beats of which one leads."""
 
 try:
     import celery  # noqa: F401
@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from django_redis_lock.celery import checks, freeing  # noqa: F401 - they connect to signals
+from django_redis_lock.celery.beat import LeaderScheduler
 from django_redis_lock.celery.guard import single_instance_task
 from django_redis_lock.tasks.conflicts import (
     Conflict,
@@ -28,6 +29,7 @@ from django_redis_lock.tasks.conflicts import (
 
 __all__ = [
     "Conflict",
+    "LeaderScheduler",
     "TaskAlreadyRunning",
     "TaskSkipped",
     "parked",

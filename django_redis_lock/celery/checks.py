@@ -78,7 +78,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
                 hint="Leave concurrency out, or set using to an alias with RedisLockBackend.",
                 id="django_redis_lock.E010",
             )
-        if options.run_policy == "park" and not backend.can_park:
+        if options.run_policy == "park" and not backend.runs_scripts:
             yield checks.Error(
                 f"Task {task.name} has on_conflict='park', but LOCKS[{options.using!r}] is a "
                 f"{type(backend).__name__}, in whose queues no messages can be parked.",

@@ -65,7 +65,7 @@ def park(run: Run, holder: Holder | None) -> bool:
     ``InvalidLockBackend`` for an alias that can't park messages.
     """
     backend, options = run.backend, run.options
-    if not backend.can_park:
+    if not backend.runs_scripts:
         raise InvalidLockBackend(
             f"Task {run.task.name} can't be parked: LOCKS[{options.using!r}] is a "
             f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
@@ -191,7 +191,9 @@ task_received.connect(_on_received, weak=False)
 
 def pass_on(run: Run, lock: TaskLock) -> None:
     """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    rests = run.options.at_least_for and run.options.run_policy == "park" and run.backend.can_park
+    rests = (
+        run.options.at_least_for and run.options.run_policy == "park" and run.backend.runs_scripts
+    )
     with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
         if lock.passed_to_message:
             publisher_of(run.task.app).publish(run.backend, lock.name)
@@ -349,7 +351,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
     options = [guard.options for guard in guards if guard is not None]
     parks = any(one.run_policy == "park" for one in options)
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks
-        aliases = {one.using for one in options if locks[one.using].can_park}
+        aliases = {one.using for one in options if locks[one.using].runs_scripts}
         for using in aliases:
             locks[using].open()  # before its thread needs what that imports
         if aliases:

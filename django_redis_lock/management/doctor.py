@@ -192,7 +192,7 @@ def _celery_app() -> Any:
 
 def _parks(backend: BaseLockBackend, app: Any) -> bool:
     """Whether a task of an app parks messages with a backend, or some of its broker are parked."""
-    if app is None or not backend.can_park:
+    if app is None or not backend.runs_scripts:
         return False
     with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
         from django_redis_lock.celery.options import GUARD

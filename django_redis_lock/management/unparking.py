@@ -32,7 +32,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     _check(backends.all)
 
     def unpark(backend: BaseLockBackend) -> list[Row]:
-        if not backend.can_park:
+        if not backend.runs_scripts:
             return []
         gone = publisher.unpark(backend, name, task_id)
         left = [one for one in backend.waiting(name) if one.parked]
@@ -69,7 +69,7 @@ def _publisher() -> Publisher:
 
 
 def _check(backends: list[BaseLockBackend]) -> None:
-    if backends and not any(one.can_park for one in backends):
+    if backends and not any(one.runs_scripts for one in backends):
         which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends)
         text = f"No task can be parked with {which}: that takes RedisLockBackend."
         raise CommandError(text, returncode=USAGE)

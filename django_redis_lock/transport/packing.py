@@ -29,8 +29,7 @@ class _Lengths(dict[int, str]):
     """The prefix of an item by its length; formatting the number takes longer than the rest."""
 
     def __missing__(self, length: int) -> str:
-        prefix = self[length] = f"${length}\r\n"
-        return prefix
+        return self.setdefault(length, f"${length}\r\n")
 
 
 _LENGTHS = _Lengths()
@@ -105,7 +104,7 @@ INDEX = Script("index")
 SET_LIMIT = Script("set_limit")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
-LIMITS = Command("HGETALL")
+HASH = Command("HGETALL")
 
 
 class Replicas(NamedTuple):
@@ -184,6 +183,7 @@ class Packing:
         self.heard_key = f"{prefix}-heard{tag}"
         self.limits_key = f"{prefix}-limits{tag}"
         self.parked_prefix = f"{prefix}-parked{tag}:"
+        self.ticks_prefix = f"{prefix}-ticks{tag}:"
         self._permits = f"{prefix}-permits{tag}:"
         self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
         self._replicas = replicas
@@ -238,7 +238,7 @@ class Packing:
         return SET_LIMIT, self.granting_keys(call.name), [call.name, limit, call.by]
 
     def _encode_read_limits(self, call: calls.ReadLimits) -> Encoded:
-        return LIMITS, [self.limits_key], []
+        return HASH, [self.limits_key], []
 
     def _encode_force_release(self, call: calls.ForceRelease) -> Encoded:
         again = "0" if call.first_sent_at is None else "1"

@@ -12,7 +12,9 @@ import pytest
 
 from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.clients import BlockingClient
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
@@ -112,6 +114,14 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
     for item in held:
         item.release()
     assert all(waiting.outcome() for waiting in queue)
+
+
+def test_a_beat_that_leads_notes_what_it_sends(cluster: Cluster, name: str) -> None:
+    run = locks["default"].run
+    with lock(name) as held:
+        assert run(ask(NoteTick(name, held._held().token, "hourly", 1.5))) == 1
+        assert run(ask(NoteTick(name, "another", "hourly", 2.5))) == 0
+    assert run(ask(ReadTicks(name))) == [b"hourly", b"1.500000"]
 
 
 def test_listing_costs_two_round_trips_a_node(

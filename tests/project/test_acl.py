@@ -14,6 +14,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import ask
 from example_project.embedded import EmbeddedServer
@@ -105,6 +106,14 @@ def _do_everything(admin: redis.Redis) -> None:
     asyncio.run(_do_it_under_asyncio())
     _share()
     _park()
+    _tick()
+
+
+def _tick() -> None:
+    with lock("beat", timeout=20) as held:
+        note = NoteTick("beat", held._held().token, "hourly", 1.5)
+        assert locks["default"].run(ask(note)) == 1
+    assert locks["default"].run(ask(ReadTicks("beat"))) == [b"hourly", b"1.500000"]
 
 
 def _park() -> None:
@@ -170,6 +179,7 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
         locks["default"].force_release("a")
         locks["default"].history("a")
         _park()
+        _tick()
 
 
 def test_without_its_channels_a_user_can_lock_but_not_wait(

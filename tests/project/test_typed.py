@@ -34,7 +34,7 @@ FOR_DJANGO = {"do_not_call_in_templates"}
 """What only Django's templates look for."""
 INTERNAL = {
     *(
-        "can_park",
+        "runs_scripts",
         "can_share",
         "check",
         "close",

@@ -1,0 +1,185 @@
+"""Several beats of which one leads and sends, and the others take its place if it ends.
+
+Beat has no way to ask whether it may send. So a beat that leads notes each entry on the lock
+server before it sends it, which the server refuses once another leads. The next leader begins with
+these notes: it sends what has become due meanwhile, and nothing that was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from datetime import UTC, datetime
+from time import time
+from typing import Any, ClassVar
+
+from celery.beat import PersistentScheduler, Scheduler
+from celery.utils.imports import load_extension_class_names, qualname, symbol_by_name
+from celery.utils.time import maybe_make_aware
+
+from django_redis_lock.backends.ticks import NoteTick, ReadTicks
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockLost, LockUnavailable
+from django_redis_lock.handler import lock
+from django_redis_lock.protocol.calls import ask
+
+logger = logging.getLogger("django_redis_lock.celery")
+
+STANDBY = 5.0
+"""Seconds for which a beat waits for the lead at a time. Celery takes one that ticks no more for
+stuck."""
+TRY_AGAIN = 1.0
+"""Seconds after which a beat tries again to reach the lock server."""
+
+
+class LeaderScheduler(Scheduler):
+    """A scheduler that runs another one while it leads: of several beats, one sends.
+
+    ``celery -A app beat -S django_redis_lock.celery:LeaderScheduler`` leads the ``beat_scheduler``
+    of the app, by default Celery's own. A subclass can name another one, and all else about it. A
+    beat that is stopped hands over at once; the lead of one that was killed ends with its lease.
+
+    Raises ``InvalidLockBackend`` for an alias that is not of ``RedisLockBackend``.
+    """
+
+    scheduler: ClassVar[str | type[Scheduler] | None] = None
+    """The scheduler that is led, or where it is: ``"module:Class"``."""
+    lock_name: ClassVar[str] = "celery-beat"
+    """The name of the lock whose holder leads. Apps that share a server need a name each."""
+    lease: ClassVar[float] = 15.0
+    """Seconds after which another leads if this beat was killed."""
+    using: ClassVar[str] = "default"
+    """An alias of LOCKS."""
+
+    def __init__(self, app: Any, *, lazy: bool = False, **options: Any) -> None:
+        super().__init__(app, lazy=True, **options)
+        self._lock = lock(self.lock_name, self.lease, auto_renew=True, using=self.using)
+        self._backend = self._lock.backend
+        if not self._backend.runs_scripts:
+            raise InvalidLockBackend(
+                f"LOCKS[{self.using!r}] is a {type(self._backend).__name__}; {qualname(self)} "
+                f"needs an alias with RedisLockBackend, on one server or a cluster."
+            )
+        aliases: Any = dict(load_extension_class_names("celery.beat_schedulers"))  # type: ignore[arg-type]
+        given: Any = self.scheduler or app.conf.beat_scheduler
+        kind: type[Scheduler] = symbol_by_name(given, aliases=aliases)
+        if issubclass(kind, LeaderScheduler):
+            kind = PersistentScheduler
+        self._kind: Any = type("Led", (_Led, kind), {"leader": self})
+        self._options = options
+        self._led: Any = None  # while this beat leads
+        self._began = 0.0
+        self._sent: dict[str, float] = {}  # when which entry was sent, in seconds of the epoch
+        self._busy, self._told_to_end, self._said = False, False, ""
+        unused = self._kind(app, lazy=True, **options)
+        self.max_interval = unused.max_interval
+        self._info = f"    . leads -> {qualname(kind)} as {self.lock_name!r}\n{unused.info}"
+
+    @property
+    def info(self) -> str:
+        """What the banner of beat says."""
+        return self._info
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due, or wait for the lead. Returns the seconds until the next tick."""
+        if self._told_to_end:  # and that exception was lost, as in the __del__ of a result
+            raise SystemExit
+        self._busy = True
+        try:
+            if self._led is None and not self._take_lead():
+                return 0.0
+            return self._send_due(*args, **kwargs)
+        except LockError as error:
+            self._say(logging.WARNING, f"beat: does not lead: {error}")
+            self._resign()
+            return TRY_AGAIN if isinstance(error, LockUnavailable) else 0.0
+        finally:
+            self._busy = False
+
+    def sync(self) -> None:
+        """Store the state of the scheduler that is led."""
+        if self._led is not None and not self._lock.lost:
+            self._led.sync()
+
+    def close(self) -> None:
+        """Hand over the lead. A tick that this interrupts ends first.
+
+        Beat calls this in the handler of a signal, which raises an exception, and then once more.
+        """
+        self._told_to_end = self._busy
+        if not self._busy:
+            self._resign()
+
+    def _take_lead(self) -> bool:
+        if not self._lock.acquire(blocking_timeout=STANDBY):
+            holder = self._backend.holder(self.lock_name)
+            self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
+            return False
+        found = self._backend.run(ask(ReadTicks(self.lock_name)))
+        self._sent = {name.decode(): float(found[2 * at + 1]) for at, name in enumerate(found[::2])}
+        self._began, self._led = time(), self._kind(self.app, **self._options)
+        self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")
+        return True
+
+    def _send_due(self, *args: Any, **kwargs: Any) -> float:
+        if self._lock.lost:
+            raise LockLost("its lease ended, or was forcibly released", name=self.lock_name)
+        seconds: float = self._led.tick(*args, **kwargs)
+        return seconds
+
+    def _resign(self) -> None:
+        led, self._led = self._led, None
+        try:
+            if led is not None:
+                led.close()
+        except Exception:  # of any scheduler
+            logger.exception("beat: the state of the schedule could not be stored")
+        finally:
+            with contextlib.suppress(LockError):  # it is free when its lease ends
+                self._lock.release()
+
+    def _say(self, level: int, text: str) -> None:
+        if text != self._said:
+            logger.log(level, "%s", text)
+        self._said = text
+
+    # For the scheduler that is led.
+
+    def note(self, entry: Any) -> None:
+        """Note that an entry is sent. Raises ``LockLost`` if another leads, ``LockUnavailable``."""
+        at, token = time(), self._lock._held().token
+        if not self._backend.run(ask(NoteTick(self.lock_name, token, entry.name, at))):
+            raise LockLost(f"another beat may have sent {entry.name!r}", name=self.lock_name)
+        self._sent[entry.name] = at
+
+    def catch_up(self, entry: Any) -> None:
+        """Have an entry know when it was sent last, by whichever beat.
+
+        A beat that was killed could not store it. One that has never led has no state, and takes
+        the time of its start for that of the last run.
+        """
+        if entry.name not in self._sent:
+            return
+        sent = datetime.fromtimestamp(self._sent[entry.name], UTC)
+        known = maybe_make_aware(entry.last_run_at)
+        if known >= sent and known.timestamp() < self._began:
+            return
+        naive = entry.last_run_at.tzinfo is None
+        for one in [entry, *([entry.model] if hasattr(entry, "model") else [])]:
+            one.last_run_at = sent.replace(tzinfo=None) if naive else sent
+            one.total_run_count += known < sent
+
+
+class _Led:
+    """Mixed into a scheduler, so that it sends what its leader has noted."""
+
+    leader: LeaderScheduler
+    schedule: Any
+
+    def populate_heap(self, *args: Any, **kwargs: Any) -> None:
+        for entry in self.schedule.values():
+            self.leader.catch_up(entry)
+        super().populate_heap(*args, **kwargs)  # type: ignore[misc]
+
+    def reserve(self, entry: Any) -> Any:
+        self.leader.note(entry)
+        return super().reserve(entry)  # type: ignore[misc]
