@@ -34,7 +34,7 @@ demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--onc
 test: $(VENV)/.test  ## the tests, on an embedded Valkey server
 	$(PYTEST) $(PARALLEL) $(ARGS)
 
-workers: $(VENV)/.test  ## worker processes of Celery and uWSGI that die or hang
+workers: $(VENV)/.test  ## processes that die or hang: workers, beats, programs
 	$(PYTEST) $(PARALLEL) tests/workers $(ARGS)
 
 layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server)

@@ -38,6 +38,7 @@ from django_redis_lock.exceptions import (
     StaleFence,
 )
 from django_redis_lock.fencing import Fenced, FencedManager, FencedQuerySet
+from django_redis_lock.management import LockedCommand
 from django_redis_lock.operators import Result, release_shown
 from django_redis_lock.tasks import single_instance_task
 from django_redis_lock.testing import (
@@ -323,6 +324,16 @@ def run_tasks() -> None:
     assert_type(report.enqueue(7).return_value, str | None)
     mail.enqueue(shop=7)
     single_instance_task(on_conflict="park")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+
+
+class Command(LockedCommand):
+    lock_name = "import:{shop}"
+    lock_timeout = 60
+    lock_wait = None
+
+    def handle(self, *args: object, **options: object) -> None:
+        """Use the lock that is held."""
+        self.lock.ensure_held()
 
 
 class Tests(LockTestMixin, TestCase):

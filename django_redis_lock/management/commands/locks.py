@@ -18,8 +18,9 @@ from django.core.management.base import (
 )
 
 from django_redis_lock import __version__
-from django_redis_lock.management import doctor, limiting, releasing, showing, unparking
+from django_redis_lock.management import doctor, limiting, releasing, running, showing, unparking
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
+from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.support.text import visible
 
 RUN = {
@@ -28,6 +29,7 @@ RUN = {
     "release": releasing.run,
     "limit": limiting.run,
     "unpark": unparking.run,
+    "run": running.run,
     "doctor": doctor.run,
     "history": showing.history,
 }
@@ -39,6 +41,11 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
     "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
     "141 the reader closed the pipe."
+)
+RUN_EXIT_CODES = (
+    "Exit codes: that of the program, or 128 and the signal that ended it; 69 the\n"
+    "server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and\n"
+    "127 the program can't be run."
 )
 EXAMPLES = {
     "": (
@@ -65,6 +72,10 @@ EXAMPLES = {
         "locks unpark import:7",
         "locks unpark import:7 --task-id 16b2acbf-22e4-43de-a9cd-9f6f3d2d5a0b",
     ),
+    "run": (
+        "locks run migrate -- python manage.py migrate",
+        "locks run nightly --no-wait -- ./nightly.sh --fast",
+    ),
     "doctor": ("locks doctor --using default",),
     "history": ("locks history import:7", "locks history --limit 500 --format json"),
 }
@@ -89,6 +100,7 @@ class Command(BaseCommand):
         unparking = _add(commands, "unpark", "send parked Celery tasks back to the broker")
         unparking.add_argument("name", help="the name of the lock they are parked for")
         unparking.add_argument("--task-id", metavar="ID", help="only the task with this id")
+        _add_run(commands)
         examining = _add(commands, "doctor", "check whether the servers are fit for locks")
         examining.add_argument(
             "--fail-level",
@@ -114,7 +126,14 @@ class Command(BaseCommand):
         parse = parser.parse_args
 
         def parse_completed(args: Any = None, namespace: Any = None) -> Any:
-            return parse(_complete(parser, list(args or [])), namespace)
+            words, program = list(args or []), []
+            command = next((word for word in words if word in RUN), "")
+            if command == "run" and "--" in words:  # the rest is for another program
+                at = words.index("--")
+                words, program = words[:at], words[at + 1 :]
+            parsed = parse(_complete(parser, words), namespace)
+            parsed.program = program
+            return parsed
 
         parser.parse_args = parse_completed  # type: ignore[method-assign]
         return parser
@@ -206,6 +225,21 @@ def _add_limit(commands: Any) -> None:
     )
 
 
+def _add_run(commands: Any) -> None:
+    running = _add(commands, "run", "run a program while a lock is held")
+    running.epilog = f"{_epilog('run').partition('Exit codes')[0]}{RUN_EXIT_CODES}"
+    running.usage = "%(prog)s NAME [--timeout S] [--wait S | --no-wait] -- PROGRAM [ARGUMENT ...]"
+    running.add_argument("name", help="the lock's name")
+    wait = running.add_mutually_exclusive_group()
+    for where, option, default, text in (
+        (running, "--timeout", DEFAULT, "the lease, which is renewed"),
+        (wait, "--wait", DEFAULT, "give up after so long, and exit with 75"),
+        (running, "--grace", 10.0, "from SIGTERM to SIGKILL if the lock is lost (default: 10)"),
+    ):
+        where.add_argument(option, type=parse_duration, default=default, metavar="S", help=text)
+    wait.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
+
+
 class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the examples."""
 
@@ -224,7 +258,9 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         formatter_class=Formatter,
     )
     parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument("--using", metavar="ALIAS", help="an alias in LOCKS; by default, all")
+    parser.add_argument(
+        "--using", metavar="ALIAS", help="an alias in LOCKS; by default all, for run 'default'"
+    )
     # Options that may stand before or after the command.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
     for word in ("--no-color", "--force-color", "--traceback"):

@@ -1,0 +1,97 @@
+"""``locks run``: run a program while a lock is held."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_redis_lock.handler import DEFAULT_ALIAS
+from django_redis_lock.management.locked import ENDING, USAGE, end, holding, make_lock, signals_to
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.signals import lock_lost
+from django_redis_lock.support.text import visible
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+"""Exit codes, as of a shell: the program can't be run; there is none of that name."""
+HANDLED = (*ENDING, "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP")
+"""Signals that are passed on, except Ctrl-Z: a process that is stopped renews no lease."""
+
+
+def run(options: dict[str, Any], terminal: Terminal) -> None:
+    """Run the program with the lock held, and exit with its code."""
+    words = options["program"]
+    if not words:
+        text = "Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]"
+        raise CommandError(text, returncode=USAGE)
+    using = options["using"] or DEFAULT_ALIAS
+    handle = make_lock(options["name"], options["timeout"], options["wait"], using)
+    program = Program(words, handle, options["grace"], terminal)
+    with signals_to(program.on_signal, HANDLED), holding(handle, visible(words[0])):
+        code = program.run()
+    if code:
+        sys.exit(code)
+
+
+class Program:
+    """A program that runs in a session, and so in a process group, of its own."""
+
+    def __init__(self, words: list[str], handle: Lock, grace: float, terminal: Terminal) -> None:
+        self._words, self._handle, self._terminal = words, handle, terminal
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = False
+        self._due: deque[int] = deque()  # signals that it gets once it has started
+        self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
+        self._killer.daemon = True
+
+    def run(self) -> int:
+        """Run it, and return its exit code, or 128 and the number of the signal that ended it."""
+        self._starts = True
+        lock_lost.connect(self._on_lost)
+        environment = {**os.environ, "DJANGO_REDIS_LOCK_FENCE": str(self._handle.fence)}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - what the operator has given
+                self._words, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            text = f"{visible(self._words[0])} can't be run: {error.strerror}."
+            raise CommandError(text, returncode=code) from error
+        self._send()
+        code = self._process.wait()
+        lock_lost.disconnect(self._on_lost)
+        if self._killer.is_alive():
+            self._killer.cancel()
+            self._send(signal.SIGKILL)  # to those whom it has left behind
+        return 128 - code if code < 0 else code
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Pass a signal on, or give up the wait for the lock."""
+        if number == getattr(signal, "SIGTSTP", None):
+            return
+        if not self._starts:
+            end(number, frame)
+        self._send(number)
+
+    def _on_lost(self, lock: Any, **kwargs: Any) -> None:
+        if lock is self._handle:
+            name, what = visible(lock.name), visible(self._words[0])
+            self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
+            self._killer.start()
+            self._send(signal.SIGTERM)
+
+    def _send(self, *numbers: int) -> None:
+        """Send signals to the process group, with those that came before it was started."""
+        self._due += numbers
+        with suppress(ProcessLookupError, PermissionError, IndexError):
+            while self._process is not None:
+                os.killpg(self._process.pid, self._due.popleft())

@@ -1,0 +1,35 @@
+"""Tasks of django.tasks, which go on until a test says so."""
+
+from __future__ import annotations
+
+from django_redis_lock.tasks import single_instance_task
+from tests.tools.celery_worker import tell_and_wait
+
+try:
+    from django.tasks import task
+except ImportError:  # before Django 6.0
+    from django_tasks import task
+
+
+@task
+@single_instance_task(key="{shop}")
+def skips(shop, what):
+    return tell_and_wait(what)
+
+
+@single_instance_task(key="{shop}", on_conflict="raise")
+@task
+async def refuses(shop, what):
+    return tell_and_wait(what)
+
+
+@single_instance_task(key="{shop}", on_conflict="wait", timeout=2)
+@task
+def waits(shop, what):
+    return tell_and_wait(what)
+
+
+@single_instance_task(key="{shop}", concurrency=2)
+@task
+def shares(shop, what):
+    return tell_and_wait(what)

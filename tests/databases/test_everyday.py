@@ -1,0 +1,220 @@
+"""Commands, workers of ``django.tasks`` and beats that share a database, as in production."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+from django_redis_lock.management.locked import BUSY
+from example_project.embedded import EmbeddedServer
+from example_project.postgres import Postgres
+from tests.apps.celery.beats import SCHEDULER
+from tests.apps.celery.kept import KEPT
+from tests.apps.everyday_settings import DATABASE
+from tests.tools import ROOT, eventually
+from tests.tools.beats import Beats
+from tests.tools.celery_worker import events, go, started
+
+Environment = dict[str, str]
+LONG = 100
+"""Seconds in which ten programs end."""
+MIGRATE = [sys.executable, "-m", "django", "migrate", "--verbosity", "1"]
+
+
+@pytest.fixture
+def environment(
+    postgres: Postgres, server: EmbeddedServer, own_server: EmbeddedServer, name: str
+) -> Environment:
+    """What programs need that have an empty database, and a lock server of their own."""
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+    return {
+        **os.environ,
+        "PYTHONDEVMODE": "",
+        "DJANGO_SETTINGS_MODULE": "tests.apps.everyday_settings",
+        DATABASE: json.dumps(postgres.settings(NAME=name)),
+        KEPT: str(own_server.port),
+    }
+
+
+@contextlib.contextmanager
+def programs(environment: Environment, *commands: list[str]) -> Iterator[list[subprocess.Popen]]:
+    """Run programs at once; what is left of them in the end is killed."""
+    started = []
+    try:
+        for command in commands:
+            pipe = subprocess.PIPE
+            started.append(
+                subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True
+                )
+            )
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def run(environment: Environment, *words: str) -> str:
+    """Run a command of Django, and return what it writes."""
+    command = [sys.executable, "-m", "django", *words]
+    return subprocess.check_output(command, cwd=ROOT, env=environment, text=True).strip()
+
+
+def locked(*words: str) -> list[str]:
+    return [sys.executable, "-m", "django", "locks", "run", "migrate", *words]
+
+
+def ended(processes: list[subprocess.Popen]) -> list[tuple[int, bool, bool]]:
+    """Return the exit codes, and who of them migrated, and who had nothing to do, in order."""
+    outcomes = []
+    for process in processes:
+        out, err = process.communicate(timeout=LONG)
+        assert "Traceback" not in err, err
+        done = "Applying contenttypes.0001_initial... OK" in out
+        outcomes.append((process.returncode, done, "No migrations to apply." in out))
+    return sorted(outcomes)
+
+
+def test_one_of_ten_migrates_and_the_others_find_nothing(environment: Environment) -> None:
+    with programs(environment, *[locked("--", *MIGRATE)] * 10) as ten:
+        assert ended(ten) == [(0, False, True)] * 9 + [(0, True, False)]
+
+
+def test_nine_of_ten_do_not_wait(environment: Environment, tmp_path: Path) -> None:
+    """The one that migrates begins when the others have ended."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    script = ["sh", "-c", 'cat "$0" && exec "$@"', str(gate), *MIGRATE]
+    with (
+        programs(environment, *[locked("--no-wait", "--", *script)] * 10) as ten,
+        ThreadPoolExecutor(10) as pool,
+    ):
+        endings = as_completed([pool.submit(one.wait, LONG) for one in ten])
+        for _ in range(9):
+            next(endings)
+        gate.write_text("")
+        assert ended(ten) == [(0, True, False)] + [(BUSY, False, False)] * 9
+
+
+# django.tasks with the workers of django-tasks-db.
+
+
+def enqueue(environment: Environment, task: str, *calls: tuple[str, str]) -> list[str]:
+    """Enqueue calls of a task; return the ids of the results."""
+    lines = [f"print(everyday.{task}.enqueue({shop!r}, {what!r}).id)" for shop, what in calls]
+    code = "\n".join(["from tests.apps import everyday", *lines])
+    return run(environment, "shell", "--verbosity", "0", "--command", code).splitlines()
+
+
+def result(environment: Environment, task_id: str) -> tuple[str, object]:
+    """Wait for a result; return how it ended, and what it returned or raised."""
+    query = (
+        "SELECT status, return_value, exception_class_path FROM django_tasks_database_dbtaskresult "
+        "WHERE id = %s AND finished_at IS NOT NULL"
+    )
+    database = json.loads(environment[DATABASE])
+    url = (
+        f"postgresql://{database['USER']}@{database['HOST']}:{database['PORT']}/{database['NAME']}"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = eventually(lambda: connection.execute(query, [task_id]).fetchone(), task_id)
+    return row[0], row[2] or row[1]
+
+
+@pytest.fixture
+def workers(environment: Environment) -> Iterator[redis.Redis]:
+    """Two workers; what their tasks tell."""
+    run(environment, "migrate", "--verbosity", "0")
+    command = [sys.executable, "-m", "django", "db_worker", "--interval", "0.05"]
+    with programs(environment, *[command] * 2), events() as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("task", "outcome"),
+    [("skips", ("SUCCESSFUL", True)), ("refuses", ("FAILED", None)), ("shares", None)],
+)
+def test_workers_run_one_at_a_time(
+    environment: Environment, workers: redis.Redis, task: str, outcome: tuple[str, object] | None
+) -> None:
+    calls = [("7", "a"), ("7", "b")]
+    first, second = enqueue(environment, task, *calls)
+    pids = {started(workers, "a")}
+    if outcome is None:
+        pids.add(started(workers, "b"))
+        assert len(pids) == 2
+        go(workers, "b")
+        assert result(environment, second) == ("SUCCESSFUL", "go")
+    else:
+        status, answer = result(environment, second)
+        assert status == outcome[0]
+        if status == "FAILED":
+            assert answer == "django_redis_lock.tasks.conflicts.TaskAlreadyRunning"
+        else:
+            assert answer["holder"]["pid"] in pids
+    go(workers, "a")
+    assert result(environment, first) == ("SUCCESSFUL", "go")
+    (third,) = enqueue(environment, task, ("7", "c"))
+    started(workers, "c")
+    go(workers, "c")
+    assert result(environment, third) == ("SUCCESSFUL", "go")
+    assert not workers.exists("started:b")
+
+
+def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
+    environment: Environment, workers: redis.Redis, own_server: EmbeddedServer
+) -> None:
+    _, second = enqueue(environment, "waits", ("7", "a"), ("7", "b"))
+    killed = started(workers, "a")
+    with redis.Redis.from_url(own_server.url()) as locks:
+        eventually(lambda: locks.llen("lock-queue:7") == 1, "the other waits")
+    os.kill(killed, signal.SIGKILL)
+    assert started(workers, "b") != killed
+    go(workers, "b")
+    assert result(environment, second) == ("SUCCESSFUL", "go")
+
+
+# Beats with the scheduler of django-celery-beat.
+
+ENTRIES = """
+from django.utils import timezone
+from django_celery_beat.models import ClockedSchedule, IntervalSchedule, PeriodicTask
+often = IntervalSchedule.objects.create(every=250_000, period=IntervalSchedule.MICROSECONDS)
+at_once = ClockedSchedule.objects.create(clocked_time=timezone.now())
+PeriodicTask.objects.create(name="tick", task="tick", interval=often)
+PeriodicTask.objects.create(name="once", task="once", clocked=at_once, one_off=True)
+"""
+
+
+def test_beats_with_a_schedule_in_the_database(environment: Environment, tmp_path: Path) -> None:
+    """What is due once is sent once, though its sender was killed before it could store that."""
+    run(environment, "migrate", "--verbosity", "0")
+    run(environment, "shell", "--verbosity", "0", "--command", ENTRIES)
+    scheduler = {SCHEDULER: "django_celery_beat.schedulers:DatabaseScheduler"}
+    beats = Beats(tmp_path, **environment, **scheduler)
+    try:
+        for number in (signal.SIGKILL, signal.SIGTERM):
+            beats.start()
+            leader = beats.next_leader()
+            eventually(lambda: beats.sent("once"))
+            standby = beats.start()
+            leader.end(number)
+            assert beats.next_leader() is standby
+            standby.end(signal.SIGTERM)
+        beats.check()
+        assert len(beats.sent("once")) == 1
+    finally:
+        beats.kill()

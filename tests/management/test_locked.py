@@ -1,0 +1,127 @@
+"""Commands that hold a lock, in this process: ``locks run``, and a project's own."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from django_redis_lock import lock, locks
+from django_redis_lock.management import LockedCommand
+from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from example_project.embedded import EmbeddedServer
+from tests.tools import Background
+from tests.tools.console import command
+
+
+def test_what_can_not_run(server: EmbeddedServer, name: str) -> None:
+    for words, text in (
+        ([name], "Say what to run, after two dashes"),
+        ([name, "--"], "Say what to run"),
+        ([name, "--timeout", "0", "--", "true"], "timeout"),
+        (["", "--", "true"], "name"),
+        ([name, "--using", "nowhere", "--", "true"], "There is no alias 'nowhere' in LOCKS"),
+    ):
+        done = command("run", *words)
+        assert (done.code, text in done.err) == (2, True), done
+
+
+def test_the_dashes_of_other_commands(server: EmbeddedServer, name: str) -> None:
+    with lock(f"-{name}", timeout=60):
+        assert f"-{name}" in command("show", "--", f"-{name}").out
+
+
+class Quick(LockedCommand):
+    """Does what a test gives it to do."""
+
+    lock_name = "quick"
+    does: Any = staticmethod(lambda handle: None)
+
+    def handle(self, **options: Any) -> None:
+        self.does(self.lock)
+
+
+def test_a_command_may_wait(server: EmbeddedServer) -> None:
+    with lock("quick", timeout=60), pytest.raises(CommandError) as told:
+        call_command(Quick())
+    assert told.value.returncode == BUSY
+
+    class Patient(Quick):
+        """Waits."""
+
+        lock_wait = 0.05
+
+    with lock("quick", timeout=60), pytest.raises(CommandError) as told:
+        call_command(Patient())
+    assert told.value.returncode == BUSY
+    call_command(Patient())
+
+
+def test_a_command_whose_lock_was_lost_tells(server: EmbeddedServer) -> None:
+    class Broken(Quick):
+        """Loses its lock."""
+
+        @staticmethod
+        def does(handle: Any) -> None:
+            locks["default"].force_release(handle.name, token_id=handle.token_id, by="a test")
+
+    with pytest.raises(CommandError, match="Lock 'quick' was lost, so this command ran") as told:
+        call_command(Broken())
+    assert told.value.returncode == LOST
+
+    class Failing(Broken):
+        """Fails as well, which is what is told."""
+
+        @staticmethod
+        def does(handle: Any) -> None:
+            Broken.does(handle)
+            raise KeyError(handle.name)
+
+    with pytest.raises(KeyError):
+        call_command(Failing())
+
+
+def test_a_command_without_a_server(own_server: EmbeddedServer, settings: Any) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    own_server.kill()
+    with pytest.raises(CommandError, match="This command did not run") as told:
+        call_command(Quick())
+    assert told.value.returncode == UNAVAILABLE
+
+
+def test_a_command_with_a_wrong_name() -> None:
+    class Nameless(Quick):
+        """Has none."""
+
+        lock_name = ""
+
+    with pytest.raises(TypeError, match=r"Set lock_name in tests.management.test_locked.*Nameless"):
+        call_command(Nameless())
+
+    class Unknown(Quick):
+        """Names what is no option."""
+
+        lock_name = "import:{shop}"
+
+    with pytest.raises(CommandError, match="has a field that is no option: 'shop'"):
+        call_command(Unknown())
+
+
+def test_a_command_in_a_thread_takes_no_signals(server: EmbeddedServer) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    found: list[Any] = []
+
+    class Looking(Quick):
+        """Looks at the handler of SIGTERM."""
+
+        @staticmethod
+        def does(handle: Any) -> None:
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    Background(lambda: call_command(Looking())).outcome()
+    call_command(Looking())
+    assert found[0] is before
+    assert found[1] is not before
+    assert signal.getsignal(signal.SIGTERM) is before

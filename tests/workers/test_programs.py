@@ -1,0 +1,235 @@
+"""Programs that hold a lock: ``locks run``, and management commands."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from example_project.embedded import EmbeddedServer
+from tests.tools import PATIENCE, alive, eventually, waiters
+from tests.tools.console import Screen, arguments, environment, program
+
+TALKER = """
+import os, signal, sys
+def say(text):
+    os.write(1, f"{text}\\n".encode())
+def hear(number, frame):
+    say(signal.Signals(number).name)
+    if number == signal.SIGTERM and sys.argv[1:] != ["stubborn"]:
+        sys.exit(7)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, hear)
+say(f"{os.environ['DJANGO_REDIS_LOCK_FENCE']} {os.getpid()} {os.getpgid(0)}")
+while True:
+    signal.pause()
+"""
+"""A program that says what it is told, until it ends with code 7."""
+
+
+class Running:
+    """A process with its output, of ``locks run`` by default."""
+
+    rest = ""
+    """What it has written to standard output at last."""
+
+    def __init__(self, *words: str, command: list[str] | None = None, **more: str) -> None:
+        self.process = subprocess.Popen(
+            command or arguments("run", *words),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(**more),
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self, *numbers: int) -> tuple[int, str]:
+        """Send it signals; return its exit code, and what it wrote to standard error."""
+        for number in numbers:
+            self.process.send_signal(number)
+        self.rest, told = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, told
+
+
+@contextlib.contextmanager
+def talking(name: str, *words: str, argument: str = "") -> Iterator[tuple[Running, int, int]]:
+    """Run the talker while the lock is held; yield the process, its fence and the talker's id."""
+    talker = [sys.executable, "-c", TALKER, *argument.split()]
+    running = Running(name, *words, "--", *talker)
+    fence, pid, group = map(int, running.line().split())
+    assert pid == group
+    try:
+        yield running, fence, pid
+    finally:
+        running.process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        if not running.process.stdout.closed:
+            running.process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["sh", "-c", "exit 3"], 3),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["no-such-program"], 127),
+        (["/"], 126),
+    ],
+)
+def test_the_exit_code_is_that_of_the_program(
+    server: EmbeddedServer, name: str, words: list[str], code: int
+) -> None:
+    done = program("run", name, "--no-wait", "--", *words)
+    assert (done.code, done.out) == (code, "")
+    assert bool(done.err) is (code in (126, 127))
+    assert locks["default"].holder(name) is None
+
+
+def test_the_program_has_the_fence_and_its_options(server: EmbeddedServer, name: str) -> None:
+    """An option behind the two dashes is one of the program."""
+    text = 'echo "$DJANGO_REDIS_LOCK_FENCE" "$@"'
+    done = program("run", name, "--", "sh", "-c", text, "sh", "--no-wait", "--", "list")
+    fence, *words = done.out.split()
+    assert words == ["--no-wait", "--", "list"]
+    with lock(name) as later:
+        assert 0 < int(fence) < later.fence
+
+
+def test_signals_are_passed_on(server: EmbeddedServer, name: str) -> None:
+    with talking(name) as (running, fence, _):
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            running.process.send_signal(number)
+            assert running.line() == number.name
+        running.process.send_signal(signal.SIGTSTP)  # it must go on renewing
+        assert locks["default"].holder(name).fence == fence
+        assert running.end(signal.SIGTERM) == (7, "")
+        assert locks["default"].holder(name) is None
+
+
+def test_sigkill_leaves_the_lease(server: EmbeddedServer, name: str) -> None:
+    with talking(name, "--timeout", "40") as (running, fence, _):
+        running.process.kill()
+        running.process.wait()
+        holder = locks["default"].holder(name)
+        assert holder.fence == fence
+        assert 20 < holder.ttl <= 40
+
+
+@pytest.mark.parametrize("words", [["--no-wait"], ["--wait", "0.1"]])
+def test_a_second_runs_nothing(server: EmbeddedServer, name: str, words: list[str]) -> None:
+    with lock(name, timeout=60):
+        done = program("run", name, *words, "--", "echo", "ran")
+    assert (done.code, done.out) == (BUSY, "")
+    told = f"CommandError: Lock '{name}' is held by .*:{os.getpid()} .* since .* echo did not run."
+    assert re.fullmatch(told, done.err.strip())
+
+
+def test_a_second_waits_by_default(server: EmbeddedServer, name: str) -> None:
+    with lock(name, timeout=60):
+        running = Running(name, "--", "echo", "ran")
+        eventually(lambda: waiters(name) == 1)
+    assert running.line() == "ran"
+    assert running.end() == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_wait(server: EmbeddedServer, name: str, number: int) -> None:
+    with lock(name, timeout=60):
+        running = Running(name, "--", "echo", "ran")
+        eventually(lambda: waiters(name) == 1)
+        assert running.end(signal.SIGTSTP, number) == (128 + number, "")
+        eventually(lambda: waiters(name) == 0)
+
+
+@pytest.mark.parametrize("argument", ["", "stubborn"])
+def test_a_program_whose_lock_is_lost_is_ended(
+    server: EmbeddedServer, name: str, argument: str
+) -> None:
+    """It gets SIGTERM, and if it goes on SIGKILL."""
+    words = ("--timeout", "1", "--grace", "0.2")
+    with talking(name, *words, argument=argument) as (running, _, pid):
+        holder = locks["default"].holder(name)
+        assert locks["default"].force_release(name, token_id=holder.token_id, by="a test")
+        assert running.line() == "SIGTERM"
+        code, told = running.end()
+        assert code == LOST
+        assert f"Lock '{name}' was lost: {sys.executable} is told to end." in told
+        assert f"CommandError: Lock '{name}' was lost, so" in told
+        assert not alive(pid)
+
+
+def test_a_program_whose_server_is_gone_is_ended(
+    own_server: EmbeddedServer, name: str, settings: Any
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    talker = [sys.executable, "-c", TALKER]
+    running = Running(
+        *(name, "--timeout", "1", "--", *talker),
+        DJANGO_SETTINGS_MODULE="tests.apps.celery.kept",
+        LOCK_TEST_KEPT_PORT=str(own_server.port),
+    )
+    assert running.line()
+    own_server.kill()
+    assert running.line() == "SIGTERM"
+    code, told = running.end()
+    assert (code, "was lost" in told) == (LOST, True)
+    again = program(
+        *("run", name, "--", "echo", "ran"),
+        DJANGO_SETTINGS_MODULE="tests.apps.celery.kept",
+        LOCK_TEST_KEPT_PORT=str(own_server.port),
+    )
+    assert (again.code, again.out, "echo did not run" in again.err) == (UNAVAILABLE, "", True)
+
+
+def test_on_a_terminal(server: EmbeddedServer, name: str) -> None:
+    """The program may ask."""
+    asks = "print('so', input('Sure? '))"
+    with Screen("run", name, "--", sys.executable, "-c", asks) as screen:
+        screen.see("Sure?")
+        screen.type("yes\n")
+        screen.see("so yes")
+        assert screen.end() == 0
+
+
+# Management commands that hold a lock.
+
+
+def importing(name: str) -> Running:
+    return Running(command=[sys.executable, "-m", "tests.apps.commands", name])
+
+
+def test_a_second_command_names_the_first(server: EmbeddedServer, name: str) -> None:
+    first = importing(name)
+    fence = int(first.line())
+    second = importing(name)
+    code, told = second.end()
+    assert code == BUSY
+    where = rf"Lock 'import:{name}' is held by .*:{first.process.pid} .* since .* UTC"
+    assert re.fullmatch(f"CommandError: {where}. This command did not run.", told.strip())
+    assert locks["default"].holder(f"import:{name}").fence == fence
+    other = importing(f"{name}-2")
+    assert int(other.line()) > fence
+    for number, running in ((signal.SIGTERM, first), (signal.SIGHUP, other)):
+        assert running.end(number) == (128 + number, "")
+        assert running.rest == "ends\n"
+    assert [*locks["default"].holders()] == []
+
+
+def test_ctrl_c_releases_the_lock_of_a_command(server: EmbeddedServer, name: str) -> None:
+    running = importing(name)
+    assert running.line()
+    assert running.end(signal.SIGINT) == (130, "")
+    assert locks["default"].holder(f"import:{name}") is None
