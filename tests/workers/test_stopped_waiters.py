@@ -19,6 +19,7 @@ from django_redis_lock.contrib.gauges import read_held
 from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import packing
+from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -51,6 +52,12 @@ CROWD = """
         thread.join()
     say("done")
 """
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(server.url(), decode_responses=True) as client:
+        yield client
 
 
 @contextmanager
