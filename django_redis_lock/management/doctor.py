@@ -303,10 +303,7 @@ def run_selftest(backend: BaseLockBackend) -> Finding:
 def _steps(backend: BaseLockBackend) -> Iterator[str]:
     """Try each step after its name. Raises ``LockError``; what is still held is released."""
     name = f"{NAME}{token_hex(8)}"
-
-    def handle() -> Lock:
-        return Lock(lambda: backend, name, LEASE, blocking_timeout=PATIENCE)
-
+    handle = partial(Lock, lambda: backend, name, LEASE, blocking_timeout=PATIENCE)
     first, successor, threads = handle(), handle(), ThreadPoolExecutor(1)
     try:
         yield "acquire"
@@ -396,11 +393,8 @@ class _OwnPool(redis.ConnectionPool):
     def make_connection(self) -> Any:
         connection = new_connection(self._like)
         for timeout in ("socket_timeout", "socket_connect_timeout"):
-            setattr(
-                connection,
-                timeout,
-                min(getattr(connection, timeout) or ANSWER_WITHIN, ANSWER_WITHIN),
-            )
+            given = getattr(connection, timeout) or ANSWER_WITHIN
+            setattr(connection, timeout, min(given, ANSWER_WITHIN))
         connection.retry = Retry(NoBackoff(), 0)
         return connection
 
@@ -522,14 +516,12 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
             "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
         )
     else:
-        parked = ", and tasks that were parked since the last save" if server.parks() else ""
-        park = ", and park only tasks that may be lost" if server.parks() else ""
-        yield warn(
-            "persistence",
-            f"no append-only file: a restart loses the held locks{parked}",
-            f"CONFIG SET appendonly yes. Without it, use locks only to save work, or check fences"
-            f"{park}.",
-        )
+        found = "no append-only file: a restart loses the held locks"
+        without = "Without it, use locks only to save work, or check fences"
+        if server.parks():
+            found += ", and tasks that were parked since the last save"
+            without += ", and park only tasks that may be lost"
+        yield warn("persistence", found, f"CONFIG SET appendonly yes. {without}.")
 
 
 def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
@@ -590,8 +582,7 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
         or backend.wait != "queue"
     ):
         return
-    cluster = backend.servers if isinstance(backend.servers, Cluster) else None
-    shard = cluster.tag_at(server.pool) if cluster else ""
+    shard = backend.servers.tag_at(server.pool) if isinstance(backend.servers, Cluster) else ""
     command = "SPUBLISH" if shard else "PUBLISH"
     channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
     try:
