@@ -46,7 +46,6 @@ SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
 """Rows per write."""
-GAP = "  "
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 
@@ -133,6 +132,10 @@ def hint_at_pattern(name: str, way: str) -> str:
     if not any(character in name for character in "*?["):
         return ""
     return f" For a pattern, use: {way} {visible(shlex.quote(name))}"
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def nothing(message: str) -> CommandError:
@@ -226,7 +229,7 @@ def _line(
 ) -> str:
     cells = zip(columns, widths, texts, strict=True)
     shown = (text.rjust(width) if one.right else text.ljust(width) for one, width, text in cells)
-    return _cut(GAP.join(shown).rstrip(), most)
+    return _cut("  ".join(shown).rstrip(), most)
 
 
 def _cut(text: str, width: int | None) -> str:

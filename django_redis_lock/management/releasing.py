@@ -13,16 +13,7 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import (
-    INTERRUPTED,
-    NOT_KNOWN,
-    USAGE,
-    Backends,
-    Column,
-    Terminal,
-    hint_at_pattern,
-    nothing,
-)
+from django_redis_lock.management.output import USAGE, Backends, Column, Terminal, counted, nothing
 from django_redis_lock.operators import (
     Life,
     Result,
@@ -59,7 +50,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         results = [Result.RELEASED] * len(shown)
         if terminal.as_json:
             terminal.json_object("locks", map(output.holder_facts, shown), backends.not_known)
-        terminal.notice(f"Dry run: {_count(len(shown))} would be released.")
+        terminal.notice(f"Dry run: {counted(len(shown), 'lock')} would be released.")
     else:
         if shown and options["interactive"]:
             _ask(shown, options, backends, terminal)
@@ -149,7 +140,7 @@ def _missing(
         elif backends.silent:
             terminal.notice(f"{free}, as far as is known.")
         else:
-            terminal.notice(f"{free}.{hint_at_pattern(name, 'locks release --pattern')}")
+            terminal.notice(f"{free}.{output.hint_at_pattern(name, 'locks release --pattern')}")
     return missing
 
 
@@ -162,7 +153,7 @@ def _the_dead(
     for (life, why), number in others.most_common():
         doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
         each = "each " if number > 1 else ""
-        terminal.notice(f"{_count(number)} kept{doubt}, {each}because {why}.")
+        terminal.notice(f"{counted(number, 'lock')} kept{doubt}, {each}because {why}.")
     return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
 
 
@@ -177,9 +168,12 @@ def _ask(
             options["reason"] = terminal.ask("Reason for the audit:")
             _check_text(options["reason"], "The reason")
             _check_reason(options, backends)
-        agreed = terminal.confirm(f"Release {_count(len(shown))}? The holders are not stopped.")
+        question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped."
+        agreed = terminal.confirm(question)
     except KeyboardInterrupt:
-        raise CommandError("Interrupted: nothing was released.", returncode=INTERRUPTED) from None
+        raise CommandError(
+            "Interrupted: nothing was released.", returncode=output.INTERRUPTED
+        ) from None
     if not agreed:
         raise CommandError("Declined: nothing was released. Use --noinput to skip the question.")
 
@@ -211,10 +205,10 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     released, not_known, refused = map(
         results.count, (Result.RELEASED, Result.UNAVAILABLE, Result.REFUSED)
     )
-    share = f"{released} of {_count(len(results))} released"
+    share = f"{released} of {counted(len(results), 'lock')} released"
     if not_known:
         message = f"{share}; the outcome of {not_known} is not known."
-        raise CommandError(message, returncode=NOT_KNOWN)
+        raise CommandError(message, returncode=output.NOT_KNOWN)
     if refused:
         raise CommandError(f"{share}; the server refused {refused}.")
     if not results:
@@ -224,10 +218,6 @@ def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> No
     if missing:
         done = "would be" if dry_run else "were"
         raise nothing(f"Some of the named locks are not held; the rest {done} released.")
-
-
-def _count(number: int) -> str:
-    return f"{number} lock" if number == 1 else f"{number} locks"
 
 
 def operator(options: dict[str, Any]) -> str:

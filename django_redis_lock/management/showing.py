@@ -14,14 +14,7 @@ from django.utils.text import get_text_list
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import (
-    SORTS,
-    Backends,
-    Column,
-    Terminal,
-    hint_at_pattern,
-    nothing,
-)
+from django_redis_lock.management.output import Backends, Column, Terminal, nothing
 from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unused_limits
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible
@@ -29,7 +22,6 @@ from django_redis_lock.support.text import visible
 EVENTS = 10
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
-_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
@@ -74,7 +66,7 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
     if options["attention"]:
         found = filter(attention_of, found)
     if options["sort"]:
-        found = iter(sorted(found, key=SORTS[options["sort"]], reverse=options["reverse"]))
+        found = iter(sorted(found, key=output.SORTS[options["sort"]], reverse=options["reverse"]))
     elif options["reverse"]:
         found = reversed(list(found))
     return islice(found, options["limit"])
@@ -123,7 +115,8 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
             _show(name, one, terminal)
     backends.finish()
     if not any(one.holders or one.queue for one in found):
-        raise nothing(f"Lock {visible(name)!r} is not held.{hint_at_pattern(name, 'locks list')}")
+        hint = output.hint_at_pattern(name, "locks list")
+        raise nothing(f"Lock {visible(name)!r} is not held.{hint}")
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
@@ -267,7 +260,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal.notice)
     found = list(backends.each(lambda backend: backend.history(name, limit)))
     if backends.many:
-        found.sort(key=lambda entry: entry.at or _LONG_AGO, reverse=True)
+        found.sort(key=lambda entry: entry.at or datetime.min.replace(tzinfo=UTC), reverse=True)
     found = found[:limit]
     if terminal.as_json:
         terminal.json_object("events", map(output.entry_facts, found), backends.not_known)

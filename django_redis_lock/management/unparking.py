@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.management.output import (
-    NOT_KNOWN,
-    USAGE,
-    Backends,
-    Terminal,
-    hint_at_pattern,
-    nothing,
-)
+from django_redis_lock.management import output
+from django_redis_lock.management.output import USAGE, Backends, Terminal, counted, nothing
 from django_redis_lock.support.text import visible, without_passwords
 
 if TYPE_CHECKING:
@@ -45,15 +39,16 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     _say(name, found, backends, terminal, sent=not unreachable)
     if unreachable:
         raise CommandError(
-            f"{_count(unparked)} of {visible(name)!r} left the queue, but the broker can't be "
-            f"reached: {visible(unreachable)}. A worker sends what was not sent as soon as it can.",
-            returncode=NOT_KNOWN,
+            f"{counted(unparked, 'parked task')} of {visible(name)!r} left the queue, but the "
+            f"broker can't be reached: {visible(unreachable)}. A worker sends what was not sent as "
+            f"soon as it can.",
+            returncode=output.NOT_KNOWN,
         )
     backends.finish()
     if not unparked:
         which = "No task" if task_id is None else f"No task {visible(task_id)}"
         here = " of this broker" if found else ""
-        hint = hint_at_pattern(name, "locks list")
+        hint = output.hint_at_pattern(name, "locks list")
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
 
 
@@ -85,11 +80,9 @@ def _say(
     for using, gone, left in found:
         where = f"{visible(name)} (backend {visible(using)})" if backends.many else visible(name)
         if gone and sent and not terminal.as_json:
-            text = f"{where}: {_count(gone)} sent back to the broker"
+            text = f"{where}: {counted(gone, 'parked task')} sent back to the broker"
             terminal.say(terminal.style.SUCCESS(text))
         if left:
-            terminal.notice(f"{where}: {_count(left)} of another broker not touched")
-
-
-def _count(number: int) -> str:
-    return f"{number} parked task" if number == 1 else f"{number} parked tasks"
+            terminal.notice(
+                f"{where}: {counted(left, 'parked task')} of another broker not touched"
+            )
