@@ -401,9 +401,6 @@ def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
     return bool(getattr(type(owner), "view_is_async", False))
 
 
-# The requests: what they have, and how they arrive.
-
-
 class NoLock:
     """The ``request.lock`` of a request whose method takes none. It is false.
 
@@ -498,9 +495,6 @@ def _spool(request: Any) -> int:
         closing.callback(request.close)
         request.close = closing.pop_all().close
     return size
-
-
-# The names of the locks.
 
 
 class NameMaker:

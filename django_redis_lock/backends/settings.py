@@ -172,9 +172,6 @@ def _key_beginnings(backend: Any) -> Iterator[str]:
         yield f"{backend.key_prefix}-{word}:"
 
 
-# OPERATORS: settings of the command, the admin page and metrics.
-
-
 @dataclass(frozen=True)
 class Operators:
     """The operators' settings of one alias."""

@@ -135,9 +135,6 @@ _mutex = threading.Lock()
 _freers: dict[str, _Freer] = {}
 
 
-# Children of a worker that die.
-
-
 class ChildWatch(threading.Thread):
     """Releases the locks of a worker's children as soon as they are dead, in other threads."""
 

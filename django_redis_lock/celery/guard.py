@@ -270,9 +270,6 @@ def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
     return lambda task, *args, **kwargs: getattr(super(cls, task), name)(*args, **kwargs)
 
 
-# The decorator.
-
-
 class SingleInstanceTask(Generic[Given]):
     """The decorator; called with a task or function, or with options."""
 

@@ -261,9 +261,6 @@ class Sending(GuardedCall):
         return seconds if expiry is None else min(seconds, expiry + EXPIRY_SLACK)
 
 
-# When a message is due.
-
-
 def _seconds_until_due(options: Mapping[str, Any]) -> float:
     """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
     countdown = options.get("countdown")

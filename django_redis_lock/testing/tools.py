@@ -263,9 +263,6 @@ class LockRecorder:
         self._stack.callback(signal.disconnect, note)
 
 
-# What the renewer has to itself.
-
-
 @contextmanager
 def _found_lost(holder: Holder) -> Iterator[Lease | None]:
     """End a hold during the block; if this process renews its lease, it finds out at the end."""
@@ -284,9 +281,6 @@ def finish_releases(backends: Collection[BaseLockBackend]) -> None:
     for server in [*renewer.servers.values()]:
         if server.backend in backends:
             server.withdrawals.clear()
-
-
-# The lock spaces.
 
 
 class LockSpace:
