@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -133,14 +133,11 @@ def _limits(backend: BaseLockBackend) -> dict[str, int]:
 
 def _count_names(backend: BaseLockBackend, held: Held) -> Iterable[str]:
     """Count each held lock once; return the names whose holders are to be read."""
-    counts: Counter[str] = Counter()
-    ending_first: deque[str] = deque(maxlen=MOST_HOLDERS)
-    for name in backend.read_index():
-        counts[backend.operators.group(name)] += 1
-        ending_first.append(name)
-    for each, count in counts.items():
-        held.groups[each].held = count
-    held.holders_unread = counts.total() - len(ending_first)
+    names = backend.read_index()
+    for name in names:
+        held.groups[backend.operators.group(name)].held += 1
+    ending_first = deque(names, MOST_HOLDERS)
+    held.holders_unread = len(names) - len(ending_first)
     return ending_first
 
 

@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from time import time_ns
 from typing import Any, ClassVar
 
@@ -218,18 +219,13 @@ class LockMetrics:
     """
 
     def __init__(self, meter: Meter) -> None:
-        self._wait, self._hold = (
-            meter.create_histogram(
-                f"django_redis_lock.{name}.duration",
-                unit="s",
-                description=text,
-                explicit_bucket_boundaries_advisory=BOUNDARIES,
-            )
-            for name, text in (
-                ("wait", "How long it took to acquire a lock, or to give up."),
-                ("hold", "How long a lock was held."),
-            )
+        histogram = partial(
+            meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BOUNDARIES
         )
+        about = "How long it took to acquire a lock, or to give up."
+        self._wait = histogram("django_redis_lock.wait.duration", description=about)
+        about = "How long a lock was held."
+        self._hold = histogram("django_redis_lock.hold.duration", description=about)
         for field, (name, unit) in GAUGES.items():
             meter.create_observable_gauge(
                 name, [self._callback(field)], unit=unit, description=MEANINGS[field]

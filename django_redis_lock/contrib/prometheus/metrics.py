@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache, wraps
+from functools import cache, lru_cache, partial, wraps
 from typing import Any
 
 from django.dispatch import Signal
@@ -32,6 +32,7 @@ BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
+_seconds = partial(Histogram, labelnames=LOCK, buckets=BUCKETS)
 KNOWN_NAMES = 1024
 """Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "full", "unavailable")
@@ -45,17 +46,13 @@ OF_GROUPS = {
     "freed": Counter(
         "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
     ),
-    "wait": Histogram(
+    "wait": _seconds(
         "django_redis_lock_wait_seconds",
         "How long callers waited for a lock, whether they acquired it or not.",
-        LOCK,
-        buckets=BUCKETS,
     ),
-    "hold": Histogram(
+    "hold": _seconds(
         "django_redis_lock_hold_seconds",
         "How long locks were held, until their holder released them.",
-        LOCK,
-        buckets=BUCKETS,
     ),
 }
 NOT_ACQUIRED = Counter(
