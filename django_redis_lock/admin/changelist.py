@@ -19,17 +19,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from django_redis_lock.admin import wording
 from django_redis_lock.admin.filters import BackendFilter, LockFilter
-from django_redis_lock.admin.wording import (
-    held_for_html,
-    lease_left_html,
-    listed_name_html,
-    moment,
-    name_html,
-    origin_html,
-    waiters_text,
-    wrappable,
-)
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
@@ -55,14 +46,16 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "lock": Column(_("Name"), listed_name_html, lambda one: one.name),
-    "holder": Column(_("Holder"), partial(origin_html, brief=True), str),
+    "lock": Column(_("Name"), wording.listed_name_html, lambda one: one.name),
+    "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), str),
     "held_for": Column(
-        _("Held for"), held_for_html, lambda one: (one.held_for is not None, one.held_for)
+        _("Held for"), wording.held_for_html, lambda one: (one.held_for is not None, one.held_for)
     ),
-    "lease_left": Column(_("Lease left"), lease_left_html, lambda one: (one.ttl is None, one.ttl)),
+    "lease_left": Column(
+        _("Lease left"), wording.lease_left_html, lambda one: (one.ttl is None, one.ttl)
+    ),
     "waiters": Column(
-        _("Waiters"), waiters_text, lambda one: (one.waiters is not None, one.waiters)
+        _("Waiters"), wording.waiters_text, lambda one: (one.waiters is not None, one.waiters)
     ),
     "fence": Column(
         _("Fence"),
@@ -70,7 +63,9 @@ COLUMNS = {
         lambda one: "-" if one.fence is None else str(one.fence),
         lambda one: (one.fence is not None, one.fence),
     ),
-    "backend": Column(_("Backend"), lambda one: name_html(one.using), lambda one: one.using),
+    "backend": Column(
+        _("Backend"), lambda one: wording.name_html(one.using), lambda one: one.using
+    ),
 }
 
 
@@ -154,11 +149,11 @@ class HeldLockChangeList(ChangeList):
         return [
             {
                 "key": HeldLock.of(limit.using, limit.name).pk,
-                "name": name_html(limit.name),
-                "backend": name_html(limit.using),
+                "name": wording.name_html(limit.name),
+                "backend": wording.name_html(limit.using),
                 "limit": limit.limit,
-                "by": wrappable(limit.by),
-                "at": moment(limit.at),
+                "by": wording.wrappable(limit.by),
+                "at": wording.moment(limit.at),
                 "waiters": waiters,
             }
             for limit, waiters in self.reading.unused
@@ -281,10 +276,8 @@ def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Pr
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(names, lambda one: list(one.holders_of(names[one.alias])))
-    found: dict[tuple[str, str], list[Holder]] = {}
-    for one in chain(*answers.values()):
-        found.setdefault((one.using, one.name), []).append(one)
-    return [one for key in dict.fromkeys(keys) for one in found.get(key, ())], problems
+    place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return sorted(chain(*answers.values()), key=lambda one: place[one.using, one.name]), problems
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:

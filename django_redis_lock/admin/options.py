@@ -31,6 +31,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
+from django_redis_lock.admin import wording
 from django_redis_lock.admin.changelist import (
     COLUMNS,
     HeldLockChangeList,
@@ -40,19 +41,6 @@ from django_redis_lock.admin.changelist import (
     unwritable,
 )
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
-from django_redis_lock.admin.wording import (
-    duration,
-    held_for_html,
-    latin,
-    lease_bar,
-    lease_left_html,
-    moment,
-    name_html,
-    origin_html,
-    waiters_text,
-    who,
-    wrappable,
-)
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
@@ -389,8 +377,8 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     several = len(aliases()) > 1
     holders, problems = read_holders([(lock.using, lock.name)])
     context: dict[str, Any] = {
-        "name": name_html(lock.name),
-        "backend": name_html(lock.using) if several else "",
+        "name": wording.name_html(lock.name),
+        "backend": wording.name_html(lock.using) if several else "",
         "problems": problems,
     }
     if problems:
@@ -403,7 +391,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         **(_held(holders[0]) if len(holders) == 1 else {}),
         "holders": [_hold(one) for one in holders[:MOST_HOLDERS]] if len(holders) > 1 else [],
         "holders_more": max(0, len(holders) - MOST_HOLDERS),
-        "waiters": waiters_text(holders[0]) if holders else "",
+        "waiters": wording.waiters_text(holders[0]) if holders else "",
         "sharing": sharing(holders[0]) if holders else "",
         "unwritable": unwritable([lock.using]) if holders else [],
         **_limited(lock, [*holders, *waiting]),
@@ -425,8 +413,8 @@ def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
     limit = found[0] if found else None
     return {
         "limit": limit and limit.limit,
-        "limit_by": limit and wrappable(limit.by),
-        "limit_at": limit and moment(limit.at),
+        "limit_by": limit and wording.wrappable(limit.by),
+        "limit_at": limit and wording.moment(limit.at),
         "limit_unknown": unknown,
         "can_limit": True,
         "most_permits": MOST_AT_ONCE,
@@ -437,36 +425,39 @@ def _hold(holder: Holder) -> dict[str, Any]:
     verdict = judge(holder)
     return {
         "hold": HeldLock.of_holder(holder).hold,
-        "who": origin_html(holder),
-        "held_for": held_for_html(holder),
-        "lease_left": lease_left_html(holder),
+        "who": wording.origin_html(holder),
+        "held_for": wording.held_for_html(holder),
+        "lease_left": wording.lease_left_html(holder),
         "life": str(verdict.life),
         "why": visible(verdict.why),
         "fence": holder.fence and str(holder.fence),
-        "token_id": latin(holder.token_id),
+        "token_id": wording.latin(holder.token_id),
         "task_links": task_links(holder),
-        "metadata": [(name_html(key), name_html(text)) for key, text in holder.metadata.items()],
+        "metadata": [
+            (wording.name_html(key), wording.name_html(text))
+            for key, text in holder.metadata.items()
+        ],
     }
 
 
 def _held(holder: Holder) -> dict[str, Any]:
     return {
         **_hold(holder),
-        "lease_bar": lease_bar(holder),
+        "lease_bar": wording.lease_bar(holder),
         "owner": _known(
-            (_("Celery task"), holder.task_name and latin(holder.task_name)),
-            (_("Task id"), holder.task_id and latin(holder.task_id)),
-            (_("Host"), holder.host and latin(holder.host)),
+            (_("Celery task"), holder.task_name and wording.latin(holder.task_name)),
+            (_("Task id"), holder.task_id and wording.latin(holder.task_id)),
+            (_("Host"), holder.host and wording.latin(holder.host)),
             (_("Process id"), holder.pid and str(holder.pid)),
-            (_("Thread"), holder.thread and latin(holder.thread)),
+            (_("Thread"), holder.thread and wording.latin(holder.thread)),
         ),
         "facts": _known(
-            (_("Acquired at"), moment(holder.acquired_at)),
-            (_("Last renewed at"), moment(renewed_at(holder))),
-            (_("Lease ends at"), moment(holder.expires_at)),
-            (_("Renewed for at most"), holder.max_hold and duration(holder.max_hold)),
+            (_("Acquired at"), wording.moment(holder.acquired_at)),
+            (_("Last renewed at"), wording.moment(renewed_at(holder))),
+            (_("Lease ends at"), wording.moment(holder.expires_at)),
+            (_("Renewed for at most"), holder.max_hold and wording.duration(holder.max_hold)),
             (_("Fence"), holder.fence and str(holder.fence)),
-            (_("Token id"), latin(holder.token_id)),
+            (_("Token id"), wording.latin(holder.token_id)),
         ),
         "command": release_command(holder),
     }
@@ -526,12 +517,12 @@ def _asked(
 
 def _waiter(waiter: Waiter) -> dict[str, Any]:
     return {
-        "who": origin_html(waiter),
+        "who": wording.origin_html(waiter),
         "parked": waiter.parked,
         "sharing": sharing(waiter),
-        "since": moment(waiter.since),
-        "waited": None if waiter.waited is None else duration(waiter.waited),
-        "lease": None if waiter.lease is None else duration(waiter.lease),
+        "since": wording.moment(waiter.since),
+        "waited": None if waiter.waited is None else wording.duration(waiter.waited),
+        "lease": None if waiter.lease is None else wording.duration(waiter.lease),
     }
 
 
@@ -539,13 +530,13 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
     events = {FORCE_RELEASED: _("Released by force"), FREED: _("Freed by a Celery worker")}
     return {
         "key": HeldLock.of(entry.using, entry.name).pk,
-        "name": name_html(entry.name),
-        "backend": name_html(entry.using),
-        "at": moment(entry.at),
+        "name": wording.name_html(entry.name),
+        "backend": wording.name_html(entry.using),
+        "at": wording.moment(entry.at),
         "event": events.get(entry.event, visible(entry.event)),
-        "who": origin_html(entry),
-        "by": wrappable(entry.by),
-        "reason": wrappable(entry.reason),
+        "who": wording.origin_html(entry),
+        "by": wording.wrappable(entry.by),
+        "reason": wording.wrappable(entry.reason),
     }
 
 
@@ -565,13 +556,11 @@ def read_shown(texts: Iterable[str]) -> list[HeldLock]:
 def lock_of(key: str) -> HeldLock | None:
     """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
     lock = HeldLock.from_key(key)
-    if lock is None or lock.using not in aliases():
-        return None
-    try:
-        check_name(lock.name)
-    except ValueError:
-        return None
-    return lock
+    if lock is not None and lock.using in aliases():
+        with suppress(ValueError):
+            check_name(lock.name)
+            return lock
+    return None
 
 
 def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
@@ -595,7 +584,7 @@ def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
 
 def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
     cells = [
-        (one.label, origin_html(holder) if name == "holder" else one.html(holder))
+        (one.label, wording.origin_html(holder) if name == "holder" else one.html(holder))
         for name, one in COLUMNS.items()
         if name != "fence"
     ]
@@ -629,7 +618,7 @@ def _message(outcome: Outcome, unlogged: str) -> str:
     match outcome.result:
         case Result.CHANGED:
             assert outcome.holder
-            values["holder"] = who(outcome.holder)
+            values["holder"] = wording.who(outcome.holder)
             return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
         case Result.GONE:
             if outcome.holder:
@@ -640,14 +629,14 @@ def _message(outcome: Outcome, unlogged: str) -> str:
         case Result.UNAVAILABLE:
             return _("It is not known what became of “%(name)s”: %(error)s") % values
     assert outcome.loser
-    values["loser"] = who(outcome.loser)
+    values["loser"] = wording.who(outcome.loser)
     if outcome.loser.held_for is None:
         text = _("Released “%(name)s”, which %(loser)s held.") % values
     else:
-        values["held_for"] = duration(outcome.loser.held_for)
+        values["held_for"] = wording.duration(outcome.loser.held_for)
         text = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
     if outcome.holder:
-        text += " " + _("It went to %(holder)s.") % {"holder": who(outcome.holder)}
+        text += " " + _("It went to %(holder)s.") % {"holder": wording.who(outcome.holder)}
     if unlogged:
         reason = {"reason": visible(unlogged)}
         text += " " + _("It is not in the admin's log: %(reason)s") % reason

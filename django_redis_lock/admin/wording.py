@@ -17,9 +17,6 @@ from django_redis_lock.operators import attention_of, sharing
 from django_redis_lock.protocol.records import Attention, Holder, Origin, is_renewed
 from django_redis_lock.support.text import visible
 
-TIME_OF_DAY = "H:i:s T"
-"""With seconds and zone, unlike Django's formats."""
-
 BRIEF_ID = 8
 """Characters of a task id in the list."""
 
@@ -69,7 +66,7 @@ def moment(at: datetime | None) -> SafeString | None:
         utc.isoformat(timespec="seconds"),
         f"{utc:%Y-%m-%d %H:%M:%S} UTC",
         date_format(here, "DATE_FORMAT"),
-        date_format(here, TIME_OF_DAY),
+        date_format(here, "H:i:s T"),  # with seconds and zone, unlike Django's formats
     )
 
 
