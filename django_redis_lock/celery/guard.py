@@ -85,10 +85,7 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        cls = type(task)
-        if cls not in self.key_makers:
-            self._add_key_maker(cls)
-        return self.key_makers[cls](task.name, args, kwargs)
+        return self._key_maker(type(task))(task.name, args, kwargs)
 
     def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
         """Return how a call, whose key was made, shares its lock with others that may run."""
@@ -104,7 +101,9 @@ class Guard:
         number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
         return Sharing(shared=True, limit=number)
 
-    def _add_key_maker(self, cls: type[AnyTask]) -> None:
+    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
+        if cls in self.key_makers:
+            return self.key_makers[cls]
         # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
         signature = inspect.signature(run)
@@ -112,7 +111,7 @@ class Guard:
             own = list(signature.parameters.values())[1:]
             signature = signature.replace(parameters=own)
         as_models = argument_models(cls.run, is_static(cls))
-        self.key_makers[cls] = self.make_keys(cls.run, signature, as_models)
+        return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
 
     def make_keys(
         self,
@@ -139,8 +138,7 @@ class Guard:
         """
         _refuse_other_ways_to_run(cls)
         installed, sender = getattr(cls, GUARD, None), cls
-        if cls not in self.key_makers:
-            self._add_key_maker(cls)
+        self._key_maker(cls)
         if installed is None:
             sender = _beneath_overrides(cls)
             on_bound = inspect.getattr_static(cls, "on_bound")
@@ -426,15 +424,14 @@ def _unguarded_task(guard: Guard) -> Any:
     task = running_task()
     if task is None or getattr(type(task).run, GUARD, None) is not guard:
         return None
+    request = task.request
     if not hasattr(task, GUARD):
         text = (
             "Task %s was not guarded before this run; decorate it above Celery's decorator (W005)"
         )
         logger.warning(text, task.name)
-    else:
-        request = task.request
-        if request.called_directly or any(run.task_id == request.id for run in runs()):
-            return None
+    elif request.called_directly or any(run.task_id == request.id for run in runs()):
+        return None
     guard.install(type(task))
     return task
 
