@@ -111,7 +111,13 @@ def locked(
     defined. The view raises ``LockLost`` if the lock was lost before it returned.
     """
     _refuse_view(name)
-    _check_answer(status, retry_after)
+    if status not in STATUSES:
+        raise ValueError(
+            f"status={status!r} is not a status for a lock that is held; choose from "
+            f"{', '.join(map(str, STATUSES))}."
+        )
+    if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
+        raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
     if shared and limit is not None:
         raise ValueError("shared and limit exclude each other; leave one of them out.")
     if isinstance(max_hold, Default):
@@ -139,16 +145,6 @@ def locked(
         None if checked.sharing is ALONE else using,
     )
     return guard.decorate
-
-
-def _check_answer(status: int, retry_after: int | None) -> None:
-    if status not in STATUSES:
-        raise ValueError(
-            f"status={status!r} is not a status for a lock that is held; choose from "
-            f"{', '.join(map(str, STATUSES))}."
-        )
-    if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
-        raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:

@@ -276,8 +276,10 @@ def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Pr
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(names, lambda one: list(one.holders_of(names[one.alias])))
-    place = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    return sorted(chain(*answers.values()), key=lambda one: place[one.using, one.name]), problems
+    found: dict[tuple[str, str], list[Holder]] = {}
+    for one in chain(*answers.values()):
+        found.setdefault((one.using, one.name), []).append(one)
+    return [one for key in dict.fromkeys(keys) for one in found.get(key, ())], problems
 
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:

@@ -380,9 +380,8 @@ class _PlainServer(SingleServer):
                 return self._busy()
         yield PlainCommand("ZADD", self._index_key, mine.score, request.name)
         if not random.randrange(16):  # now and then, drop what has expired
-            yield PlainCommand(
-                "ZREMRANGEBYSCORE", self._index_key, "-inf", self._clock.earliest_ms() - 1
-            )
+            ended_ms = self._clock.earliest_ms() - 1
+            yield PlainCommand("ZREMRANGEBYSCORE", self._index_key, "-inf", ended_ms)
         now_ms = self._clock.latest_ms()
         return [fence, mine.left_ms(now_ms), now_ms]
 

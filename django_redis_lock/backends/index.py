@@ -24,10 +24,9 @@ def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 def read_name(member: bytes) -> str | None:
     """Return a member of the index as a name, ``None`` if it is not one."""
-    try:
+    with suppress(ValueError):
         return check_name(member.decode())
-    except ValueError:
-        return None
+    return None
 
 
 def _read_names(members: bytes) -> list[str] | list[str | None]:

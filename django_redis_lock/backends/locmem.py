@@ -187,12 +187,9 @@ class _Store:
         fence = self._give(key, request.token, request.lease_ms, request.record)
         if request.shared:
             self._hand_off(key)
-        self._notify_of_end(key, held.end, self._holders[key][request.token].end)
+        if self._holders[key][request.token].end < held.end:
+            self.hub.poll_soon(request.name)
         return fence
-
-    def _notify_of_end(self, key: _Key, before: float, after: float) -> None:
-        if after < before:
-            self.hub.poll_soon(key[1])
 
     def _release(self, call: calls.Release, prefix: str) -> int:
         key = prefix, call.name
@@ -227,7 +224,8 @@ class _Store:
             before, end = held.end, math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
             if lease_ms and not (call.at_least and before > end):
                 held.end = end
-                self._notify_of_end((prefix, name), before, end)
+                if end < before:
+                    self.hub.poll_soon(name)
             left.append(held.ttl_ms)
         return left
 

@@ -23,7 +23,10 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     publisher = _publisher()
     name, task_id = options["name"], options["task_id"]
     backends = Backends(options["using"], terminal.notice)
-    _check(backends.all)
+    if backends.all and not any(one.runs_scripts for one in backends.all):
+        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
+        text = f"No task can be parked with {which}: that takes RedisLockBackend."
+        raise CommandError(text, returncode=USAGE)
 
     def unpark(backend: BaseLockBackend) -> list[Row]:
         if not backend.runs_scripts:
@@ -61,13 +64,6 @@ def _publisher() -> Publisher:
         text = f"No task is parked without Celery, which can't be imported: {error}."
         raise CommandError(text) from error
     return publisher_of(app_or_default())
-
-
-def _check(backends: list[BaseLockBackend]) -> None:
-    if backends and not any(one.runs_scripts for one in backends):
-        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends)
-        text = f"No task can be parked with {which}: that takes RedisLockBackend."
-        raise CommandError(text, returncode=USAGE)
 
 
 def _say(

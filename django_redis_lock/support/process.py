@@ -88,13 +88,11 @@ def began_at(pid: int) -> int:
 
 def _read_stat(pid: int) -> tuple[str, int]:
     """Return the state of a process and when it began, as ``/proc`` tells them."""
-    try:
+    with contextlib.suppress(OSError, LookupError):
         # It may be mounted from another PID namespace, where the ids are those of others.
         if Path("/proc/self").readlink() == Path(str(getpid())):
             stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
             return stat[0], int(stat[19])
-    except (OSError, LookupError):
-        pass
     return "?", 0
 
 

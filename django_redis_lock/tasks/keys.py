@@ -67,7 +67,7 @@ class KeyMaker:
         if isinstance(key, str):
             # Arguments are in their normal form; models, and what a field finds in one, are not.
             direct = as_models is None and all(field == _root(field) for field in self._fields)
-            self._format = key.format_map if direct else partial(_FORMATTER.vformat, key, ())
+            self._format = key.format_map if direct else partial(_Formatter().vformat, key, ())
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
@@ -160,9 +160,6 @@ class _Formatter(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         value, first = super().get_field(field_name, args, kwargs)
         return normal(value), first
-
-
-_FORMATTER = _Formatter()
 
 
 class _Source(str):

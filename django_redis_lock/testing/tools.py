@@ -24,20 +24,9 @@ from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
-from django_redis_lock.protocol.lease import (
-    Lease,
-    Request,
-    shared_record,
-    token_id,
-    write_record,
-)
+from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
-from django_redis_lock.support.arguments import (
-    Sharing,
-    check_name,
-    check_sharing,
-    check_timeout,
-)
+from django_redis_lock.support.arguments import Sharing, check_name, check_sharing, check_timeout
 from django_redis_lock.support.process import current_process
 
 if TYPE_CHECKING:
@@ -237,8 +226,7 @@ class LockRecorder:
 
     def __enter__(self) -> Self:
         for event in vars(self):
-            signal = getattr(signals, f"lock_{event}", None)
-            if signal is not None:
+            if signal := getattr(signals, f"lock_{event}", None):
                 self._note(event, signal)
         return self
 

@@ -106,9 +106,8 @@ class Topology:
             try:
                 self._read().result(until)
             except TimeoutError:
-                raise redis.exceptions.TimeoutError(
-                    "No node said in time which slots it serves"
-                ) from None
+                text = "No node said in time which slots it serves"
+                raise redis.exceptions.TimeoutError(text) from None
         return self._read_address(slot)
 
     async def aaddress(self, slot: int) -> Address:

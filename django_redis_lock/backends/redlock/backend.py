@@ -396,7 +396,7 @@ def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:
 
 _COUNTS: dict[type[Call], Callable[[list[Any]], Any]] = {
     calls.Release: votes.agree,
-    calls.ForceRelease: votes.agree_or_none,
+    calls.ForceRelease: lambda answers: votes.agree(answers) or None,  # as the script does
     calls.Renew: votes.leases,
     calls.Inspect: votes.holders,
     calls.ReadHistory: votes.history,

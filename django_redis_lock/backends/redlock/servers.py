@@ -170,8 +170,7 @@ class Executor:
             answers = self._client().call_all([job.packed for job in due]) if due else []
         except Exception as error:  # several classes, if the connection is closed meanwhile
             answers = [error] * len(due)
-            owed = [job for job in due if job.owed]
-            self._owed = owed[-self.MOST_OWED :]
+            self._owed = [job for job in due if job.owed][-self.MOST_OWED :]
         finally:
             self._busy_since = None
         for job, answer in zip(due, answers, strict=True):

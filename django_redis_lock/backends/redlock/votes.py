@@ -94,21 +94,13 @@ def count_votes(answers: Answers) -> Any:
         return CONTESTED
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
+    left_ms = sorted(math.inf if vote[1] < 0 else vote[1] for vote in others)
     return Votes(
         won=False,
-        left_ms=sorted(map(_left_ms, others))[needed - len(mine) - 1],
+        left_ms=left_ms[needed - len(mine) - 1],
         split=max(holders.values()) + unknown < needed,
         now_ms=_now_ms(voters),
     )
-
-
-def agree_or_none(answers: Answers) -> Any:
-    """Return True or ``None``, as ``force_release.lua`` does, for what a majority answered."""
-    return agree(answers) or None
-
-
-def _left_ms(vote: Sequence[int]) -> float:
-    return math.inf if vote[1] < 0 else vote[1]
 
 
 def _now_ms(voters: Answers) -> int:

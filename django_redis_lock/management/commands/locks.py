@@ -33,8 +33,6 @@ RUN = {
     "doctor": doctor.run,
     "history": showing.history,
 }
-CLOSED_PIPE = 128 + 13
-"""The exit code of a program that SIGPIPE ended."""
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 EXIT_CODES = (
@@ -147,7 +145,7 @@ class Command(BaseCommand):
             super().run_from_argv(argv)
         except BrokenPipeError:  # the reader has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(CLOSED_PIPE)
+            sys.exit(128 + 13)  # as a program that SIGPIPE ended
         except KeyboardInterrupt:
             sys.stderr.write("\nInterrupted.\n")
             sys.exit(INTERRUPTED)
