@@ -52,11 +52,11 @@ class Program:
         self._due: deque[int] = deque()  # signals that it gets once it has started
         self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
         self._killer.daemon = True
+        lock_lost.connect(self._on_lost)  # before the lock is acquired: none may go unheard
 
     def run(self) -> int:
         """Run it, and return its exit code, or 128 and the number of the signal that ended it."""
         self._starts = True
-        lock_lost.connect(self._on_lost)
         environment = {**os.environ, "DJANGO_REDIS_LOCK_FENCE": str(self._handle.fence)}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - what the operator has given

@@ -9,10 +9,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks
+from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import LockedCommand
+from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.running import Program
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background
+from tests.tools import Background, eventually
 from tests.tools.console import command
 
 
@@ -31,6 +35,19 @@ def test_what_can_not_run(server: EmbeddedServer, name: str) -> None:
 def test_the_dashes_of_other_commands(server: EmbeddedServer, name: str) -> None:
     with lock(f"-{name}", timeout=60):
         assert f"-{name}" in command("show", "--", f"-{name}").out
+
+
+def test_a_lock_that_is_lost_before_the_program_starts(server: EmbeddedServer, name: str) -> None:
+    terminal = Terminal(Command(), {"format": "table", "force_color": False})
+    handle = lock(name, 1, auto_renew=True)
+    program = Program(["sleep", "60"], handle, 60, terminal)
+    handle.acquire()
+    holder = locks["default"].holder(name)
+    locks["default"].force_release(name, token_id=holder.token_id, by="a test")
+    eventually(lambda: handle.lost)
+    assert program.run() == 128 + signal.SIGTERM
+    with pytest.raises(LockLost):
+        handle.release()
 
 
 class Quick(LockedCommand):
