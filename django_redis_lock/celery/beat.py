@@ -25,8 +25,7 @@ from django_redis_lock.protocol.calls import ask
 logger = logging.getLogger("django_redis_lock.celery")
 
 STANDBY = 5.0
-"""Seconds for which a beat waits for the lead at a time. Celery takes one that ticks no more for
-stuck."""
+"""Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""
 TRY_AGAIN = 1.0
 """Seconds after which a beat tries again to reach the lock server."""
 
