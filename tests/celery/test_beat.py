@@ -52,7 +52,7 @@ Make = Callable[..., Any]
 @pytest.fixture
 def make(app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     """Make a beat on a host of its own."""
-    monkeypatch.setattr(beat, "STANDBY", 0.05)
+    monkeypatch.setattr(beat, "STANDBY", 0.3)
     made: list[Any] = []
 
     def make(file: str = "", kind: type[LeaderScheduler] = Brief) -> Any:

@@ -112,11 +112,10 @@ def test_nine_of_ten_do_not_wait(environment: Environment, tmp_path: Path) -> No
 # django.tasks with the workers of django-tasks-db.
 
 
-def enqueue(environment: Environment, task: str, *calls: tuple[str, str]) -> list[str]:
-    """Enqueue calls of a task; return the ids of the results."""
-    lines = [f"print(everyday.{task}.enqueue({shop!r}, {what!r}).id)" for shop, what in calls]
-    code = "\n".join(["from tests.apps import everyday", *lines])
-    return run(environment, "shell", "--verbosity", "0", "--command", code).splitlines()
+def enqueue(environment: Environment, task: str, what: str) -> str:
+    """Enqueue a task for shop 7; return the id of the result."""
+    code = f"from tests.apps import everyday; print(everyday.{task}.enqueue('7', {what!r}).id)"
+    return run(environment, "shell", "--verbosity", "0", "--command", code)
 
 
 def result(environment: Environment, task_id: str) -> tuple[str, object]:
@@ -150,9 +149,9 @@ def workers(environment: Environment) -> Iterator[redis.Redis]:
 def test_workers_run_one_at_a_time(
     environment: Environment, workers: redis.Redis, task: str, outcome: tuple[str, object] | None
 ) -> None:
-    calls = [("7", "a"), ("7", "b")]
-    first, second = enqueue(environment, task, *calls)
+    first = enqueue(environment, task, "a")
     pids = {started(workers, "a")}
+    second = enqueue(environment, task, "b")
     if outcome is None:
         pids.add(started(workers, "b"))
         assert len(pids) == 2
@@ -167,7 +166,7 @@ def test_workers_run_one_at_a_time(
             assert answer["holder"]["pid"] in pids
     go(workers, "a")
     assert result(environment, first) == ("SUCCESSFUL", "go")
-    (third,) = enqueue(environment, task, ("7", "c"))
+    third = enqueue(environment, task, "c")
     started(workers, "c")
     go(workers, "c")
     assert result(environment, third) == ("SUCCESSFUL", "go")
@@ -177,8 +176,9 @@ def test_workers_run_one_at_a_time(
 def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
     environment: Environment, workers: redis.Redis, own_server: EmbeddedServer
 ) -> None:
-    _, second = enqueue(environment, "waits", ("7", "a"), ("7", "b"))
+    enqueue(environment, "waits", "a")
     killed = started(workers, "a")
+    second = enqueue(environment, "waits", "b")
     with redis.Redis.from_url(own_server.url()) as locks:
         eventually(lambda: locks.llen("lock-queue:7") == 1, "the other waits")
     os.kill(killed, signal.SIGKILL)

@@ -71,7 +71,7 @@ def refuses(name):
 
 
 @task
-@single_instance_task(key=KEY, on_conflict="wait", blocking_timeout=0.05)
+@single_instance_task(key=KEY, on_conflict="wait", blocking_timeout=0.3)
 async def gives_up(name):
     return name
 

@@ -154,12 +154,12 @@ def test_a_signal_ends_the_wait(server: EmbeddedServer, name: str, number: int) 
         eventually(lambda: waiters(name) == 0)
 
 
-@pytest.mark.parametrize("argument", ["", "stubborn"])
+@pytest.mark.parametrize(("argument", "grace"), [("", "60"), ("stubborn", "2")])
 def test_a_program_whose_lock_is_lost_is_ended(
-    server: EmbeddedServer, name: str, argument: str
+    server: EmbeddedServer, name: str, argument: str, grace: str
 ) -> None:
     """It gets SIGTERM, and if it goes on SIGKILL."""
-    words = ("--timeout", "1", "--grace", "0.2")
+    words = ("--timeout", "1", "--grace", grace)
     with talking(name, *words, argument=argument) as (running, _, pid):
         holder = locks["default"].holder(name)
         assert locks["default"].force_release(name, token_id=holder.token_id, by="a test")
