@@ -24,6 +24,7 @@ def test_what_can_not_run(server: EmbeddedServer, name: str) -> None:
     for words, text in (
         ([name], "Say what to run, after two dashes"),
         ([name, "--"], "Say what to run"),
+        ([name, "ls", "-l"], "Say what to run, after two dashes"),
         ([name, "--timeout", "0", "--", "true"], "timeout"),
         (["", "--", "true"], "name"),
         ([name, "--using", "nowhere", "--", "true"], "There is no alias 'nowhere' in LOCKS"),

@@ -121,7 +121,6 @@ class Command(BaseCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         parser = super().create_parser(prog_name, subcommand, **kwargs)
-        parse = parser.parse_args
 
         def parse_completed(args: Any = None, namespace: Any = None) -> Any:
             words, program = list(args or []), []
@@ -129,7 +128,9 @@ class Command(BaseCommand):
             if command == "run" and "--" in words:  # the rest is for another program
                 at = words.index("--")
                 words, program = words[:at], words[at + 1 :]
-            parsed = parse(_complete(parser, words), namespace)
+            parsed, unknown = parser.parse_known_args(_complete(parser, words), namespace)
+            if unknown and (program or command != "run"):  # without the dashes, `run` asks for them
+                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             parsed.program = program
             return parsed
 
