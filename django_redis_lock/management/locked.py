@@ -86,7 +86,7 @@ def holding(handle: Lock, who: str) -> Iterator[None]:
             handle.release()
         except LockLost as error:
             if ended:
-                why = f"Lock {name!r} was lost, so {who[0].lower()}{who[1:]} ran without it."
+                why = f"{who} lost lock {name!r} while it ran."
                 raise CommandError(why, returncode=LOST) from error
         except LockNotOwned:
             pass  # it was not acquired

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
@@ -46,9 +47,9 @@ class Program:
     """A program that runs in a session, and so in a process group, of its own."""
 
     def __init__(self, words: list[str], handle: Lock, grace: float, terminal: Terminal) -> None:
-        self._words, self._handle, self._terminal = words, handle, terminal
+        self._words, self._handle, self._grace, self._terminal = words, handle, grace, terminal
         self._process: subprocess.Popen[bytes] | None = None
-        self._starts = False
+        self._starts, self._told = False, False
         self._due: deque[int] = deque()  # signals that it gets once it has started
         self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
         self._killer.daemon = True
@@ -68,10 +69,13 @@ class Program:
             raise CommandError(text, returncode=code) from error
         self._send()
         code = self._process.wait()
+        until = monotonic() + self._grace * self._told
+        with suppress(ProcessLookupError, PermissionError):
+            while monotonic() < until or self._killer.is_alive():  # others of its group end later
+                os.killpg(self._process.pid, 0)
+                sleep(0.05)
         lock_lost.disconnect(self._on_lost)
-        if self._killer.is_alive():
-            self._killer.cancel()
-            self._send(signal.SIGKILL)  # to those whom it has left behind
+        self._killer.cancel()
         return 128 - code if code < 0 else code
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -84,13 +88,14 @@ class Program:
 
     def _on_lost(self, lock: Any, **kwargs: Any) -> None:
         if lock is self._handle:
-            name, what = visible(lock.name), visible(self._words[0])
-            self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
             self._killer.start()
             self._send(signal.SIGTERM)
+            name, what = visible(lock.name), visible(self._words[0])
+            self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
 
     def _send(self, *numbers: int) -> None:
         """Send signals to the process group, with those that came before it was started."""
+        self._told |= bool(numbers)
         self._due += numbers
         with suppress(ProcessLookupError, PermissionError, IndexError):
             while self._process is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from io import StringIO
 from typing import Any
 
 import pytest
@@ -38,8 +39,16 @@ def test_the_dashes_of_other_commands(server: EmbeddedServer, name: str) -> None
         assert f"-{name}" in command("show", "--", f"-{name}").out
 
 
+class Hangup(StringIO):
+    """Nobody reads."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(text)
+
+
 def test_a_lock_that_is_lost_before_the_program_starts(server: EmbeddedServer, name: str) -> None:
-    terminal = Terminal(Command(), {"format": "table", "force_color": False})
+    """The program is ended, though nobody can be told."""
+    terminal = Terminal(Command(stderr=Hangup()), {"format": "table", "force_color": False})
     handle = lock(name, 1, auto_renew=True)
     program = Program(["sleep", "60"], handle, 60, terminal)
     handle.acquire()
@@ -85,7 +94,7 @@ def test_a_command_whose_lock_was_lost_tells(server: EmbeddedServer) -> None:
         def does(handle: Any) -> None:
             locks["default"].force_release(handle.name, token_id=handle.token_id, by="a test")
 
-    with pytest.raises(CommandError, match="Lock 'quick' was lost, so this command ran") as told:
+    with pytest.raises(CommandError, match="This command lost lock 'quick' while it ran") as told:
         call_command(Broken())
     assert told.value.returncode == LOST
 

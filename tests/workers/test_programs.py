@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -39,6 +39,7 @@ while True:
 class Running:
     """A process with its output, of ``locks run`` by default."""
 
+    started: ClassVar[list[subprocess.Popen[str]]] = []
     rest = ""
     """What it has written to standard output at last."""
 
@@ -50,6 +51,7 @@ class Running:
             text=True,
             env=environment(**more),
         )
+        self.started.append(self.process)
 
     def line(self) -> str:
         assert self.process.stdout is not None
@@ -63,6 +65,21 @@ class Running:
         return self.process.returncode, told
 
 
+@pytest.fixture(autouse=True)
+def programs() -> Iterator[None]:
+    """Let programs have the signals that ``nohup``, or a shell in the background, has us ignore."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    ignored = [number for number in numbers if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+    while Running.started:
+        with Running.started.pop() as process:
+            process.kill()
+
+
 @contextlib.contextmanager
 def talking(name: str, *words: str, argument: str = "") -> Iterator[tuple[Running, int, int]]:
     """Run the talker while the lock is held; yield the process, its fence and the talker's id."""
@@ -73,11 +90,8 @@ def talking(name: str, *words: str, argument: str = "") -> Iterator[tuple[Runnin
     try:
         yield running, fence, pid
     finally:
-        running.process.kill()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        if not running.process.stdout.closed:
-            running.process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -117,6 +131,25 @@ def test_signals_are_passed_on(server: EmbeddedServer, name: str) -> None:
         assert locks["default"].holder(name).fence == fence
         assert running.end(signal.SIGTERM) == (7, "")
         assert locks["default"].holder(name) is None
+
+
+def test_the_lock_is_held_until_the_process_group_has_ended(
+    server: EmbeddedServer, name: str
+) -> None:
+    """The program ends at once, and what it has started a while later."""
+    words = ["sh", "-c", '"$@" & wait', "sh", sys.executable, "-c", TALKER, "stubborn"]
+    running = Running(name, "--grace", "60", "--", *words)
+    fence, child, program = map(int, running.line().split())
+    try:
+        running.process.send_signal(signal.SIGTERM)
+        assert running.line() == "SIGTERM"
+        eventually(lambda: not alive(program))
+        assert running.process.poll() is None
+        assert locks["default"].holder(name).fence == fence
+    finally:
+        os.kill(child, signal.SIGKILL)
+    assert running.end() == (128 + signal.SIGTERM, "")
+    assert locks["default"].holder(name) is None
 
 
 def test_sigkill_leaves_the_lease(server: EmbeddedServer, name: str) -> None:
@@ -159,7 +192,7 @@ def test_a_program_whose_lock_is_lost_is_ended(
     server: EmbeddedServer, name: str, argument: str, grace: str
 ) -> None:
     """It gets SIGTERM, and if it goes on SIGKILL."""
-    words = ("--timeout", "1", "--grace", grace)
+    words = ("--timeout", "3", "--grace", grace)
     with talking(name, *words, argument=argument) as (running, _, pid):
         holder = locks["default"].holder(name)
         assert locks["default"].force_release(name, token_id=holder.token_id, by="a test")
@@ -167,7 +200,7 @@ def test_a_program_whose_lock_is_lost_is_ended(
         code, told = running.end()
         assert code == LOST
         assert f"Lock '{name}' was lost: {sys.executable} is told to end." in told
-        assert f"CommandError: Lock '{name}' was lost, so" in told
+        assert f"CommandError: {sys.executable} lost lock '{name}' while it ran." in told
         assert not alive(pid)
 
 
@@ -177,7 +210,7 @@ def test_a_program_whose_server_is_gone_is_ended(
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     talker = [sys.executable, "-c", TALKER]
     running = Running(
-        *(name, "--timeout", "1", "--", *talker),
+        *(name, "--timeout", "3", "--", *talker),
         DJANGO_SETTINGS_MODULE="tests.apps.celery.kept",
         LOCK_TEST_KEPT_PORT=str(own_server.port),
     )
