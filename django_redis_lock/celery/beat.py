@@ -89,14 +89,17 @@ class LeaderScheduler(Scheduler):
             return self._send_due(*args, **kwargs)
         except LockError as error:
             self._say(logging.WARNING, f"beat: does not lead: {error}")
-            self._resign()
+            led = self._led
+            if isinstance(error, LockLost):
+                self._led = None  # another leads, so what it would store is out of date
+            self._resign(led)
             return TRY_AGAIN if isinstance(error, LockUnavailable) else 0.0
         finally:
             self._busy = False
 
     def sync(self) -> None:
         """Store the state of the scheduler that is led."""
-        if self._led is not None and not self._lock.lost:
+        if self._led is not None:
             self._led.sync()
 
     def close(self) -> None:
@@ -106,7 +109,7 @@ class LeaderScheduler(Scheduler):
         """
         self._told_to_end = self._busy
         if not self._busy:
-            self._resign()
+            self._resign(self._led)
 
     def _take_lead(self) -> bool:
         if not self._lock.acquire(blocking_timeout=STANDBY):
@@ -125,14 +128,14 @@ class LeaderScheduler(Scheduler):
         seconds: float = self._led.tick(*args, **kwargs)
         return seconds
 
-    def _resign(self) -> None:
-        led, self._led = self._led, None
+    def _resign(self, led: Any) -> None:
         try:
             if led is not None:
                 led.close()
         except Exception:  # of any scheduler
             logger.exception("beat: the state of the schedule could not be stored")
         finally:
+            self._led = None
             with contextlib.suppress(LockError):  # it is free when its lease ends
                 self._lock.release()
 
@@ -156,16 +159,18 @@ class LeaderScheduler(Scheduler):
         A beat that was killed could not store it. One that has never led has no state, and takes
         the time of its start for that of the last run.
         """
-        if entry.name not in self._sent:
-            return
-        sent = datetime.fromtimestamp(self._sent[entry.name], UTC)
-        known = maybe_make_aware(entry.last_run_at)
-        if known >= sent and known.timestamp() < self._began:
+        at, model = self._sent.get(entry.name), getattr(entry, "model", None)
+        known = maybe_make_aware(entry.last_run_at).timestamp()
+        if model is not None and model.start_time is not None:
+            # If it was enabled again, DatabaseScheduler has gone back thirty years from then.
+            known = max(known, model.date_changed.timestamp())
+        if at is None or (known >= at and (model is not None or known < self._began)):
             return
         naive = entry.last_run_at.tzinfo is None
-        for one in [entry, *([entry.model] if hasattr(entry, "model") else [])]:
+        sent = datetime.fromtimestamp(at, UTC if naive else self.app.timezone)
+        for one in (entry,) if model is None else (entry, model):
             one.last_run_at = sent.replace(tzinfo=None) if naive else sent
-            one.total_run_count += known < sent
+            one.total_run_count += known < at
 
 
 class _Led:
@@ -180,5 +185,10 @@ class _Led:
         super().populate_heap(*args, **kwargs)  # type: ignore[misc]
 
     def reserve(self, entry: Any) -> Any:
+        self.producer  # type: ignore[attr-defined] # noqa: B018 - connects to the broker first
         self.leader.note(entry)
         return super().reserve(entry)  # type: ignore[misc]
+
+    def sync(self) -> None:
+        if self.leader._led is self and not self.leader._lock.lost:
+            super().sync()  # type: ignore[misc]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
@@ -15,7 +15,7 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import schedule
 
 from django_redis_lock import locks
-from django_redis_lock.backends.ticks import NoteTick
+from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.celery import LeaderScheduler, beat
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import ask
@@ -97,8 +97,9 @@ def test_it_sends_what_is_due(make: Make) -> None:
     run_ago(leader, 2 * HOUR)
     assert sent(leader) == 1
     assert leader._led.schedule["hourly"].total_run_count == 1
-    assert leader.should_sync() in (True, False)
+    assert leader.should_sync()
     leader._do_sync()
+    assert not leader.should_sync()
 
 
 def test_what_was_sent_is_not_sent_by_the_next(make: Make, tmp_path: Path) -> None:
@@ -121,6 +122,60 @@ def test_what_became_due_meanwhile_is_sent_once(make: Make) -> None:
     note(first, 1.5 * HOUR)
     first.close()
     assert sent(make()) == 1
+
+
+def test_the_time_of_a_note_is_in_the_zone_of_the_app(make: Make, app: Celery) -> None:
+    """From it a crontab of Celery before 5.7 reads which day it was."""
+    app.conf.timezone = "Asia/Kolkata"
+    first = led(make())
+    note(first, 10)
+    first.close()
+    entry = led(make())._led.schedule["hourly"]
+    assert entry.last_run_at.utcoffset() == timedelta(hours=5.5)
+
+
+def test_the_broker_is_reached_before_the_note(make: Make, app: Celery) -> None:
+    """Where that takes long, no entry is noted that may never be sent."""
+    leader = led(make())
+    run_ago(leader, 2 * HOUR)
+
+    class Unreachable(Exception):
+        """Ends the wait for the broker."""
+
+    def connect() -> None:
+        raise Unreachable
+
+    leader._led._ensure_connected = connect
+    with pytest.raises(Unreachable):
+        leader.tick()
+    leader.close()
+    assert leader._backend.run(ask(ReadTicks(leader.lock_name))) == []
+
+
+class Storing(Scheduler):
+    """Says who stores."""
+
+    stored: ClassVar[list[Any]] = []
+
+    def sync(self) -> None:
+        super().sync()
+        self.stored.append(self)
+
+
+def test_a_beat_that_leads_no_more_stores_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Brief, "scheduler", Storing)
+    first, second = led(make()), make()
+    former = first._led
+    locks["default"].force_release(first.lock_name, by="a test")
+    led(second)
+    run_ago(first, 2 * HOUR)
+    assert first.tick() == 0
+    former.sync()  # as DatabaseScheduler does when the process ends
+    second.close()
+    assert Storing.stored
+    assert former not in Storing.stored
 
 
 def test_a_beat_that_leads_no_more_sends_nothing(make: Make) -> None:

@@ -218,3 +218,47 @@ def test_beats_with_a_schedule_in_the_database(environment: Environment, tmp_pat
         assert len(beats.sent("once")) == 1
     finally:
         beats.kill()
+
+
+ENABLED_AGAIN = """
+from datetime import timedelta
+from time import time
+from django.utils import timezone
+from django_celery_beat.models import IntervalSchedule, PeriodicTask
+from django_redis_lock.backends.ticks import NoteTick
+from django_redis_lock.celery import LeaderScheduler
+from django_redis_lock.protocol.calls import ask
+from tests.apps.celery.beats import app
+hourly = IntervalSchedule.objects.create(every=1, period=IntervalSchedule.HOURS)
+past = timezone.now() - timedelta(days=9)
+PeriodicTask.objects.create(name="kept", task="none", interval=hourly)
+PeriodicTask.objects.create(name="again", task="none", interval=hourly)
+PeriodicTask.objects.create(
+    name="once again", task="none", interval=hourly, start_time=past, one_off=True
+)
+leader = LeaderScheduler(app=app)
+leader._take_lead()
+for task in PeriodicTask.objects.exclude(name__startswith="celery."):
+    token, at = leader._lock._held().token, time() - 86400 * (task.name != "kept")
+    assert leader._backend.run(ask(NoteTick(leader.lock_name, token, task.name, at))) == 1
+    for enabled in (False, True):
+        if task.name != "kept":
+            task.enabled = enabled
+            task.save()
+leader.close()
+leader._take_lead()
+leader._led.populate_heap()
+for name in ("kept", "again", "once again"):
+    entry = leader._led.schedule[name]
+    print(name, entry.is_due()[0], entry.total_run_count, sep=", ")
+leader.close()
+"""
+
+
+def test_a_task_that_is_enabled_again(environment: Environment) -> None:
+    """It is due when django-celery-beat says so, whatever was sent before it was disabled."""
+    run(environment, "migrate", "--verbosity", "0")
+    scheduler = {SCHEDULER: "django_celery_beat.schedulers:DatabaseScheduler"}
+    words = ("shell", "--verbosity", "0", "--command", ENABLED_AGAIN)
+    told = run({**environment, **scheduler}, *words).splitlines()
+    assert told == ["kept, False, 1", "again, False, 0", "once again, True, 0"]

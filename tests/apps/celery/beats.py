@@ -42,9 +42,9 @@ class Slots(schedule):
 
 
 class Brief(LeaderScheduler):
-    """Leads for a second if it is killed."""
+    """Leads for three seconds if it is killed."""
 
-    lease = 1.0
+    lease = 3.0
 
 
 app = new_app("beats", task_default_queue=NOWHERE, task_ignore_result=True)
