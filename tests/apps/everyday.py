@@ -23,7 +23,7 @@ async def refuses(shop, what):
     return tell_and_wait(what)
 
 
-@single_instance_task(key="{shop}", on_conflict="wait", timeout=8)
+@single_instance_task(key="{shop}", on_conflict="wait")
 @task
 def waits(shop, what):
     return tell_and_wait(what)
