@@ -48,6 +48,7 @@ class LeaderScheduler(Scheduler):
     """Seconds after which another leads if this beat was killed."""
     using: ClassVar[str] = "default"
     """An alias of LOCKS."""
+    info = ""  # what the banner of beat says
 
     def __init__(self, app: Any, *, lazy: bool = False, **options: Any) -> None:
         super().__init__(app, lazy=True, **options)
@@ -71,12 +72,7 @@ class LeaderScheduler(Scheduler):
         self._busy, self._told_to_end, self._said = False, False, ""
         unused = self._kind(app, lazy=True, **options)
         self.max_interval = unused.max_interval
-        self._info = f"    . leads -> {qualname(kind)} as {self.lock_name!r}\n{unused.info}"
-
-    @property
-    def info(self) -> str:
-        """What the banner of beat says."""
-        return self._info
+        self.info = f"    . leads -> {qualname(kind)} as {self.lock_name!r}\n{unused.info}"
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, or wait for the lead. Returns the seconds until the next tick."""
@@ -86,7 +82,9 @@ class LeaderScheduler(Scheduler):
         try:
             if self._led is None and not self._take_lead():
                 return 0.0
-            return self._send_due(*args, **kwargs)
+            if self._lock.lost:
+                raise LockLost("its lease ended, or was forcibly released", name=self.lock_name)
+            return float(self._led.tick(*args, **kwargs))
         except LockError as error:
             self._say(logging.WARNING, f"beat: does not lead: {error}")
             led = self._led
@@ -122,12 +120,6 @@ class LeaderScheduler(Scheduler):
         self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")
         return True
 
-    def _send_due(self, *args: Any, **kwargs: Any) -> float:
-        if self._lock.lost:
-            raise LockLost("its lease ended, or was forcibly released", name=self.lock_name)
-        seconds: float = self._led.tick(*args, **kwargs)
-        return seconds
-
     def _resign(self, led: Any) -> None:
         try:
             if led is not None:
@@ -143,8 +135,6 @@ class LeaderScheduler(Scheduler):
         if text != self._said:
             logger.log(level, "%s", text)
         self._said = text
-
-    # For the scheduler that is led.
 
     def note(self, entry: Any) -> None:
         """Note that an entry is sent. Raises ``LockLost`` if another leads, ``LockUnavailable``."""

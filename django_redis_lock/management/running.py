@@ -22,8 +22,6 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.text import visible
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127
-"""Exit codes, as of a shell: the program can't be run; there is none of that name."""
 HANDLED = (*ENDING, "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP")
 """Signals that are passed on, except Ctrl-Z: a process that is stopped renews no lease."""
 
@@ -64,7 +62,7 @@ class Program:
                 self._words, env=environment, start_new_session=True
             )
         except OSError as error:
-            code = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+            code = 127 if isinstance(error, FileNotFoundError) else 126  # as of a shell
             text = f"{visible(self._words[0])} can't be run: {error.strerror}."
             raise CommandError(text, returncode=code) from error
         self._send()

@@ -162,8 +162,7 @@ def name_of(task: Any) -> str:
     function = getattr(task, "func", task)
     if isinstance(function, FunctionType):
         return f"{function.__module__}.{function.__qualname__}"
-    name: str = task.name
-    return name
+    return str(task.name)
 
 
 def describe(holder: Holder | None) -> Described | None:
