@@ -181,7 +181,7 @@ class _Store:
         request = call.request
         key = prefix, request.name
         held = self._holder(key, call.token_id)
-        if held is None or (held.shared and not request.shared):
+        if held is None or (held.shared and not request.shared and len(self._holders[key]) > 1):
             return None
         self._remove(key, held)
         fence = self._give(key, request.token, request.lease_ms, request.record)

@@ -13,9 +13,9 @@ from typing import Self
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import finish, renew_in_time
+from django_redis_lock.primitives.held import finish, renew_in_time, waiting
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.primitives.transactions import released_here, waiting
+from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
 
@@ -91,8 +91,8 @@ class LockGroup(Handle):
             del attempt
 
     def _take(self, until: float | None) -> Steps[bool]:
-        backend, locks = self.backend, self._locks()
-        retaken = [lock for lock in locks if waiting and released_here(backend, lock.name)]
+        locks = self._locks()
+        retaken = [lock for lock in locks if waiting and released_here(lock)]
         for lock in locks:
             if not (lock._deferred and lock in retaken):
                 lock._vacate()

@@ -225,10 +225,12 @@ class Handle(ABC):
         return held
 
     def _to_release(self) -> Sequence[Held]:
+        """Return the locks to release: of a group, those that were not released by themselves."""
         held = self._acquired()
-        for each in held:
+        left = [each for each in held if not each._deferred]
+        for each in left or held:
             each._lease_to_release()
-        return held
+        return left
 
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
@@ -265,7 +267,7 @@ class Handle(ABC):
 
     def _release(self) -> Steps[None]:
         held = self._to_release()
-        if held and not transactions.defer(held):
+        if held and not transactions.defer(held, holds.finish):
             if len(held) == 1:
                 yield from holds.release(held[0])
             else:

@@ -7,12 +7,14 @@ enter one again.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
+from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
@@ -38,14 +40,13 @@ class Held:
     reentrant: bool
     after_commit: bool
     _find_backend: Callable[[], BaseLockBackend]
-    _max_hold: float | None
 
     _lease: Lease | None = None
     _backend: BaseLockBackend | None = None
     _acquired_at = 0.0
     """Monotonic."""
     _deferred = False
-    """Released, but held until a transaction ends."""
+    """Released or detached, but held until a transaction ends."""
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -69,6 +70,15 @@ class Held:
         return token_id(self._held().token.encode())
 
     @property
+    def ticket(self) -> str:
+        """The ``token_id`` that the lock will have once this handle has detached it.
+
+        It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
+        if the lock is not held.
+        """
+        return token_id(detached(self._held().token).encode())
+
+    @property
     def remaining(self) -> float:
         """Seconds left of the lease by the local monotonic clock; 0.0 if the lock is not held.
 
@@ -87,6 +97,15 @@ class Held:
         """
         lease = self._lease
         return lease is not None and (lease.lost or lease.passed)
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this process holds it: the lease is valid, and not released, detached or lost.
+
+        Makes no round trip.
+        """
+        given_up = self._deferred or (self._lease is not None and self._lease.given_up)
+        return self.remaining > 0 and not given_up
 
     def _held(self) -> Lease:
         lease = self._lease
@@ -119,16 +138,15 @@ class Held:
             return
         inherited = lease.process is not current_process()
         if not (inherited or self.lost or lease.given_up):
+            again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
             raise LockError(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
-                f"each caller, or pass reentrant=True to let one caller enter it again.",
+                f"each caller{again}.",
                 name=self.name,
             )
         self._let_go(lease)
 
     def _hold(self, lease: Lease, backend: BaseLockBackend) -> None:
-        if self._max_hold is not None and lease.timeout is not None:
-            lease.renew_until = lease.deadline - lease.timeout + self._max_hold
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, self, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
@@ -142,6 +160,8 @@ class Held:
 
 
 Hold = tuple[Held, Lease]
+waiting: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The exits from holds that wait for a transaction to end; see ``exits``."""
 
 
 def confirm(held: Sequence[Held]) -> Steps[None]:
@@ -269,8 +289,9 @@ def _give_up(held: Held) -> Held:
 
 def _release_in_background(held: Held, lease: Lease) -> None:
     if lease.process is known_process():  # else this is a child, forked in the meantime
-        call = calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
-        renewer.withdraw(call, held.backend, lease.longest)
+        for token in filter(None, (lease.token, lease.detached_as)):
+            call = calls.Release(lease.name, token, shared=lease.permit, patient=False)
+            renewer.withdraw(call, held.backend, lease.longest)
 
 
 _Key = tuple[str, int, str, bool | str]
@@ -354,4 +375,10 @@ register = Register()
 
 
 def _is_mine(lease: Lease) -> bool:
-    return lease.execution is not None and lease.execution() is current_execution()
+    execution = None if lease.execution is None else lease.execution()
+    return execution is current_execution() and lease.process is current_process()
+
+
+def detached(token: str) -> str:
+    """Return the token under which a lock is detached."""
+    return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]

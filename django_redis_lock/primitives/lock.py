@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -17,7 +16,15 @@ from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import Held, finish, register, report_losses, set_leases
+from django_redis_lock.primitives.held import (
+    Held,
+    detached,
+    finish,
+    register,
+    report_losses,
+    set_leases,
+    waiting,
+)
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
@@ -102,21 +109,12 @@ class Lock(Held, Handle):
         """The lease in seconds; ``None`` for a lock that never expires."""
         return self.backend.timeout if isinstance(self._timeout, Default) else self._timeout
 
-    @property
-    def ticket(self) -> str:
-        """The ``token_id`` that the lock will have once this handle has detached it.
-
-        It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
-        if the lock is not held.
-        """
-        return token_id(_detached(self._held().token).encode())
-
     def take_over(self, token_id: str) -> bool:
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
-        Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
-        this handle would not. The former holder finds its lock lost. With the ``ticket`` or
-        ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
+        Returns False, and changes nothing, if that holder no longer has the lock, or shares it with
+        others and this handle would not. The former holder finds its lock lost. With the ``ticket``
+        or ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
         between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, check_token_id(token_id)))
@@ -128,10 +126,11 @@ class Lock(Held, Handle):
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
 
-        The lock becomes free when they have passed, unless ``take_over`` is called before. The
-        handle holds nothing afterwards. ``metadata`` is added to that of the handle. Raises
-        ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the
-        lock, and ``LockError`` for a reentrant lock that was entered more than once.
+        The lock becomes free when they have passed, unless ``take_over`` is called before. In a
+        database transaction they, and the ticket, begin when the transaction ends. The handle holds
+        nothing afterwards. ``metadata`` is added to that of the handle. Raises ``LockLost``,
+        ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the lock, and
+        ``LockError`` for a reentrant lock that was entered more than once.
         """
         return self.backend.run(self._detach(seconds, metadata))
 
@@ -142,8 +141,9 @@ class Lock(Held, Handle):
     def downgrade(self) -> None:
         """Share the lock from now on, without it being free in between, with a new fence.
 
-        Those who wait to share it, and are next, get it at once. The lease goes on as it was. It
-        does nothing if the lock is shared already. Raises ``LockLost``, ``LockNotOwned``,
+        In a database transaction that takes effect when the transaction ends, as a release does.
+        Waiters that share it, and are next, get it then. The lease goes on as it was. It does
+        nothing if the lock is shared already. Raises ``LockLost``, ``LockNotOwned``,
         ``LockUnavailable``, after which it may be shared or not and this can be called again, and
         ``LockError`` for a lock that was entered more than once.
         """
@@ -207,24 +207,20 @@ class Lock(Held, Handle):
             self._again += 1
             return None
         backend = self._find_backend()
-        # Usually none waits for a transaction.
-        former = transactions.released_here(backend, self.name) if transactions.waiting else None
-        if self._lease is not None and not (self._deferred and former):
+        former = transactions.released_here(self) if waiting else None  # usually none waits
+        if former is not None and from_token_id in ("", former.ticket):
+            from django_redis_lock.primitives.exits import retake
+
+            yield from retake(self, former)
+            return None
+        if self._lease is not None:
             self._vacate()
         if self.reentrant and not from_token_id:
             entered = register.find(backend.alias, self.name)
             if entered is not None and self._enter(entered):
                 self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
                 return None
-        if former is None or from_token_id:
-            return (yield from self._obtain(backend, until, from_token_id))
-        lease = former._held()
-        if lease.shared and not self.sharing.shared:
-            raise self._upgrade_refused()
-        if not (yield from self._obtain(backend, None, former.token_id, former)):
-            reason = f"{GONE} before the transaction ended"
-            raise (yield from report_losses([(former, lease)], backend, reason))
-        return True
+        return (yield from self._obtain(backend, until, from_token_id))
 
     def _enter(self, lease: Lease) -> bool:
         entered = register.enter(lease)
@@ -234,15 +230,10 @@ class Lock(Held, Handle):
         return entered
 
     def _obtain(
-        self,
-        backend: BaseLockBackend,
-        until: float | None,
-        from_token_id: str,
-        former: Held | None = None,
+        self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
         request = self._request(backend)
-        # What was taken alone in a transaction is shared with nobody before that has ended.
-        if self.sharing is not ALONE and (former is None or former._held().shared):
+        if self.sharing is not ALONE:
             self._share(request, backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
@@ -255,8 +246,8 @@ class Lock(Held, Handle):
         try:
             lease = yield from steps
             if lease is not None:
-                if former is not None:
-                    former._let_go(former._held())
+                if self._max_hold is not None and lease.timeout is not None:
+                    lease.renew_until = lease.deadline - lease.timeout + self._max_hold
                 self._hold(lease, backend)
             return lease is not None
         finally:
@@ -332,30 +323,35 @@ class Lock(Held, Handle):
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",
                 name=self.name,
             )
+        ticket, record = self.ticket, self._record_of_detached(metadata)
+        if not transactions.defer([self], lambda held: self._detach_now(seconds, record)):
+            yield from self._detach_now(seconds, record)
+        return ticket
+
+    def _detach_now(self, seconds: float, record: str) -> Steps[None]:
+        lease = self._held()
         # Sent under a token of its own, so that nothing meant for this hold can reach it later.
-        record = self._record_of_detached(metadata)
         if lease.shared:
             record = shared_record(record, self.sharing.limit)
-        request = Request(self.name, _detached(lease.token), seconds, record)
+        request = Request(self.name, detached(lease.token), seconds, record)
         request.shared = lease.shared
         call = calls.TakeOver(request, token_id(lease.token.encode()))
         renewer.discard(lease)
         try:
             # An earlier call may have been carried out without an answer; then it is no loss.
             ask = not lease.lost or lease.release_sent_at is not None
-            detached = ask and (yield from locking.detach(lease, call))
+            gone = not (ask and (yield from locking.detach(lease, call)))
         except BaseException:  # it may not be detached, so the handle still holds it
             if lease.auto_renew or lease.verify_by is not None:
                 renewer.add(lease, self.backend, self, renew=lease.auto_renew)
             raise
         backend = self.backend
         self._let_go(lease)
-        if not detached:
+        if gone:
             reason = f"{GONE} before it was detached"
             raise (yield from report_losses([(self, lease)], backend, reason))
         held_for = monotonic() - self._acquired_at
         yield from backend.emit(signals.lock_detached, self.name, lock=self, held_for=held_for)
-        return token_id(request.token.encode())
 
     def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:
         ours = self._origin.get("metadata", {})
@@ -382,8 +378,12 @@ class Lock(Held, Handle):
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be downgraded.",
                 name=self.name,
             )
+        self.backend.require_sharing(self.name)
+        if not transactions.defer([self], lambda held: self._share_hold(lease), ends=False):
+            yield from self._share_hold(lease)
+
+    def _share_hold(self, lease: Lease) -> Steps[None]:
         if not lease.permit:
-            self.backend.require_sharing(self.name)
             if not lease.shared:
                 lease.record = shared_record(lease.record, None)
             left = None if lease.timeout is None else max(lease.remaining, 0.001)
@@ -424,8 +424,3 @@ class Lock(Held, Handle):
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))
         return value is not None
-
-
-def _detached(token: str) -> str:
-    """Return the token under which a lock is detached."""
-    return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]

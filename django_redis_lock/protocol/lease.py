@@ -91,6 +91,8 @@ class Lease:
     once the lease is confirmed."""
     release_sent_at: float | None = None
     """When (monotonic) a release or a detach that was not answered was first sent."""
+    detached_as = ""
+    """The token of a detach that may have been carried out without an answer."""
     passed_to_message = False  # its release handed the lock off to a parked message
     given_up = False
     """Its release was begun, and is completed in the background."""

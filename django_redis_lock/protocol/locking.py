@@ -133,6 +133,8 @@ def release(lease: Lease) -> Steps[bool]:
     call = Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
+        if not held and lease.detached_as:
+            held = yield from ask(Release(lease.name, lease.detached_as, shared=lease.permit))
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -156,7 +158,7 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
     If the reply to an earlier sending was lost, another process may have taken the lock over
     already. So it counts as detached if the lease was valid at that sending.
     """
-    first = lease.release_sent_at
+    first, lease.detached_as = lease.release_sent_at, call.request.token
     try:
         fence = yield from ask(call)
     finally:

@@ -56,6 +56,20 @@ def is_of_test_case(block: Any) -> bool:
     return bool(block._from_testcase)
 
 
+def savepoint_in_test(connection: Any) -> str | None:
+    """Return the savepoint of the outermost block inside of the blocks of a ``TestCase``.
+
+    It stands for the transaction, as it does for ``durable``. A block without a savepoint leaves no
+    trace when it ends, so no release waits for it.
+    """
+    blocks = connection.atomic_blocks
+    if not blocks or not is_of_test_case(blocks[0]):
+        return None
+    outermost = next((i for i, block in enumerate(blocks) if not is_of_test_case(block)), None)
+    # The last block has the last savepoint, whether or not the first one has any.
+    return None if outermost is None else connection.savepoint_ids[outermost - len(blocks)]
+
+
 def client_of_cache(cache: Any) -> Any:
     """Return the client of a ``django.core.cache.backends.redis.RedisCache``."""
     return cache._cache

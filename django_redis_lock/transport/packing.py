@@ -105,6 +105,9 @@ SET_LIMIT = Script("set_limit")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
 HASH = Command("HGETALL")
+ASK = "ask"
+"""Has a takeover only ask whether it could be. The replicas have to acknowledge that before, as
+what it takes from another can't be given back."""
 
 
 class Replicas(NamedTuple):
@@ -159,6 +162,9 @@ class Packed:
             reply = yield self.pack(with_source=True)
         if self.replicas is not None and _is_granted(reply):
             reply = self.replicas.judge(reply, (yield self.replicas.command))
+            if self.script is TAKE_OVER and self.args[-1] == ASK and isinstance(reply, int):
+                self.args = self.args[:-1]
+                reply = yield from self.completed((yield self.pack()))
         return reply
 
 
@@ -220,6 +226,7 @@ class Packing:
     def _encode_take_over(self, call: calls.TakeOver) -> Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.token_id]
+        args += [ASK] if self._replicas else []
         return TAKE_OVER, self.granting_keys(request.name), args
 
     def _encode_release(self, call: calls.Release) -> Encoded:

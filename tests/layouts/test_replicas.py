@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import queueing
 from example_project.embedded import EmbeddedServer
@@ -155,13 +155,35 @@ def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
             locks.reset()
 
 
-def test_take_over_waits_for_replicas(pair: Pair, name: str) -> None:
-    """A takeover waits for replicas, too."""
-    first = lock(name, timeout=60, using="plain")
-    first.acquire()
+@pytest.mark.parametrize("way", ["detach", "take over", "downgrade", "take over a permit"])
+def test_unmet_leaves_the_former_hold(pair: Pair, name: str, way: str) -> None:
+    """What can't be passed on in time stays with its holder, and with its ticket."""
+    limit = {"limit": 2} if way.endswith("permit") else {}
+    make = semaphore if limit else lock
+    held = make(name, **limit, timeout=60, using="hasty")
+    held.acquire()
+    if way.startswith("take over"):
+        ticket = held.detach(60)
+    before = locks["plain"].holder(name)
     pair.replica.pause()
-    second = lock(name, timeout=60, using="hasty")
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-        second.take_over(first.token_id)
+        if way == "detach":
+            held.detach(60)
+        elif way == "downgrade":
+            held.downgrade()
+        else:
+            make(name, **limit, using="hasty").take_over(ticket)
+    after = locks["plain"].holder(name)
+    assert (after.token_id, after.fence, after.shared) == (
+        before.token_id,
+        before.fence,
+        before.shared,
+    )
+    if way.startswith("take over"):
+        heir = make(name, **limit, using="plain")
+        assert heir.take_over(ticket)
+        heir.release()
+    else:
+        held.ensure_held()
+        held.release()
     assert locks["plain"].holder(name) is None
-    pair.replica.resume()

@@ -1,14 +1,19 @@
 -- Take the lock from the holder of a token, before all waiters; they go on waiting.
 -- KEYS: see common.lua and permits.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] the digest of the token that must still hold the lock.
--- Returns the fence, or nil if that holder has it no more, or shares it and the record does not.
+-- ARGV[5] the digest of the token that must still hold the lock, ARGV[6] given to only ask: that
+-- writes what is there already, for the replicas to acknowledge, and returns 1 in place of the fence.
+-- Returns the fence, or nil if that holder no longer has it, or shares it with others and the record
+-- does not.
 -- include leaving
 -- The caller holds it already if the reply to an earlier sending was lost.
 local token, held = find_holder(ARGV[1], ARGV[5])
 local shares, shared = string.find(ARGV[3], '^{"limit":'), type(held) == 'table'
-if not token or (shared and not shares) then
+if not token or (shared and not shares and redis.call('ZCARD', KEYS[1]) > 1) then
   return false
+elseif ARGV[6] then
+  redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or '0')
+  return 1
 end
 local before, others = redis.call('PTTL', KEYS[1]), shared and remove_permit(ARGV[4], token) or 0
 local fence = grant(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock(), others)

@@ -1,0 +1,231 @@
+"""Exits from holds that wait until a database transaction has ended.
+
+Before the commit the server is asked whether the locks are still held, so that nothing done without
+them is committed. Django only reports commits, and forgets an ``on_commit`` callback when its
+savepoint is rolled back. So the methods that end a transaction are wrapped, on each connection for
+which an exit waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from time import monotonic
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from django.db import Error, connections
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.exceptions import LockError, LockLost
+from django_redis_lock.primitives.held import Held, Hold, confirm, finish, set_leases, waiting
+from django_redis_lock.protocol.calls import Steps
+from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.support.django_private import savepoint_in_test
+from django_redis_lock.support.process import current_process
+
+if TYPE_CHECKING:
+    from django_redis_lock.primitives.lock import Lock
+
+logger = logging.getLogger("django_redis_lock")
+_WRAPPED_AS = "_django_redis_lock_wrapped"
+_METHODS = (
+    "commit",
+    "rollback",
+    "close",
+    "set_autocommit",
+    "savepoint_commit",
+    "savepoint_rollback",
+)
+
+Leave = Callable[[Sequence[Held]], Steps[Any]]
+"""Carries out an exit from holds. A ``LockError`` of it is logged, as no caller can handle it."""
+
+
+def wait(held: Sequence[Held], leave: Leave, open_connections: Sequence[Any]) -> None:
+    """Let an exit wait for the transactions of some connections, with earlier ones of its holds."""
+    for each in (*earlier(held), _Exit([(one, one._held()) for one in held], leave)):
+        for connection in open_connections:
+            wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)
+            wrapped.add(each)
+
+
+def earlier(held: Sequence[Held]) -> list[_Exit]:
+    """Return the exits from these holds that wait."""
+    leases = {each._held() for each in held}
+    return [each for each in _waiting_here() if leases & each.leases]
+
+
+def released_here(handle: Held) -> Held | None:
+    backend = handle.backend
+    found = [
+        held
+        for each in _waiting_here()
+        for held in each.held()
+        if held._deferred and held.name == handle.name and _same_locks(held.backend, backend)
+    ]
+    return handle if handle in found else next(iter(found), None)
+
+
+def retake(handle: Lock, former: Held) -> Steps[None]:
+    """Let a handle go on with a hold whose exit waits; the hold becomes no weaker by that.
+
+    Raises as ``acquire`` does.
+    """
+    lease, backend = former._held(), former.backend
+    if lease.shared and not handle.sharing.shared:
+        raise handle._upgrade_refused()
+    if handle is not former:
+        handle._vacate()
+    yield from _strengthen(former, handle._request(backend), handle._max_hold)
+    for each in earlier([former]):  # from now on they only confirm it
+        each.holds = [hold for hold in each.holds if hold[1] is not lease]
+        confirmed = _Exit([(handle, lease)], _stay)
+        for wrapped in [*each.connections]:
+            wrapped.add(confirmed)
+    acquired_at = former._acquired_at
+    former._let_go(lease)
+    lease.entries = 1
+    handle._hold(lease, backend)
+    handle._acquired_at = acquired_at
+
+
+def _strengthen(former: Held, wanted: Request, max_hold: float | None) -> Steps[None]:
+    """Confirm a hold, and give it the lease that is wanted if that is longer."""
+    lease, left_ms = former._held(), 0
+    if wanted.timeout is None:
+        left_ms = 0 if lease.timeout is None else -1
+    elif wanted.timeout > lease.remaining:
+        left_ms = wanted.lease_ms
+    yield from set_leases([former], lambda lease: left_ms)
+    if wanted.timeout is None:
+        lease.timeout, lease.auto_renew = None, False
+    elif wanted.auto_renew and lease.timeout is not None:
+        until = math.inf if max_hold is None else monotonic() + max_hold
+        lease.renew_until = max(lease.renew_until if lease.auto_renew else 0.0, until)
+        lease.timeout, lease.auto_renew = max(lease.timeout, wanted.timeout), True
+
+
+def _stay(held: Sequence[Held]) -> Steps[None]:
+    yield from ()
+
+
+def _same_locks(one: BaseLockBackend, other: BaseLockBackend) -> bool:
+    same_keys = one.key_prefix == other.key_prefix and one.databases() & other.databases()
+    return one is other or bool(same_keys)
+
+
+def _waiting_here() -> list[_Exit]:
+    """Return the exits that wait for a transaction of this thread, each once."""
+    wrapped = [each.__dict__.get(_WRAPPED_AS) for each in connections.all(initialized_only=True)]
+    return [*dict.fromkeys(exit for each in wrapped if each for exit in each.exits)]
+
+
+class _Exit:
+    """An exit from holds that waits for the transactions of some connections."""
+
+    def __init__(self, holds: list[Hold], leave: Leave) -> None:
+        self.connections: set[_Wrapped] = set()
+        self.holds, self.leave = holds, leave
+        waiting.add(self)
+
+    @property
+    def leases(self) -> set[Lease]:
+        return {lease for _, lease in self.holds}
+
+    def held(self) -> list[Held]:
+        """Return the locks that this process still holds."""
+        mine = current_process()
+        return [
+            each for each, lease in self.holds if each._lease is lease and lease.process is mine
+        ]
+
+
+class _Wrapped:
+    """Wraps the methods of a connection that end a transaction, for the life of the connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.exits: list[_Exit] = []
+        self._savepoint: str | None = None  # stands for the transaction in a TestCase
+        self._original: Any = SimpleNamespace()
+        for method in _METHODS:
+            setattr(self._original, method, getattr(connection, method))
+            setattr(connection, method, getattr(self, method))
+        setattr(connection, _WRAPPED_AS, self)
+
+    def add(self, each: _Exit) -> None:
+        self._savepoint = savepoint_in_test(self._connection)
+        if self not in each.connections:
+            each.connections.add(self)
+            self.exits.append(each)
+
+    def commit(self) -> None:
+        self._confirm(self.rollback)
+        self._original.commit()
+        self._ended()
+
+    def rollback(self) -> None:
+        self._original.rollback()
+        self._ended()
+
+    def close(self) -> None:
+        try:
+            self._original.close()
+        finally:
+            # Django does not close SQLite's databases in memory.
+            if self._connection.connection is None or self._connection.closed_in_transaction:
+                self._ended()
+
+    def set_autocommit(self, autocommit: bool, *args: Any, **kwargs: Any) -> None:
+        self._original.set_autocommit(autocommit, *args, **kwargs)
+        if autocommit:  # then no transaction is open
+            self._ended()
+
+    def savepoint_commit(self, sid: str | None) -> None:
+        if sid is None or sid != self._savepoint or not self.exits:
+            self._original.savepoint_commit(sid)
+            return
+        self._confirm(lambda: self.savepoint_rollback(sid))
+        self._original.savepoint_commit(sid)
+        self._ended()
+
+    def savepoint_rollback(self, sid: str | None) -> None:
+        self._original.savepoint_rollback(sid)
+        if sid is not None and sid == self._savepoint:
+            self._ended()
+
+    def _confirm(self, roll_back: Callable[[], None]) -> None:
+        """Roll back and raise ``LockLost`` or ``LockUnavailable`` unless all locks are held."""
+        try:
+            asked: set[Lease] = set()
+            for each in self.exits:
+                held = [one for one in each.held() if one._held() not in asked]
+                asked |= each.leases
+                if held:
+                    held[0].backend.run(confirm(held))
+        except BaseException:
+            try:
+                roll_back()
+            except Error:  # the connection is unusable
+                self._connection.close()
+            raise
+
+    def _ended(self) -> None:
+        while self.exits:
+            each = self.exits.pop(0)
+            each.connections.discard(self)
+            held = each.held()
+            if held and not each.connections:
+                held[0].backend.run(_carry_out(each.leave, held))
+
+
+def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
+    try:
+        yield from leave(held)
+    except LockError as error:
+        if not isinstance(error, LockLost):  # which was logged when it was found
+            names = ", ".join(repr(each.name) for each in held)
+            logger.warning("Lock %s was not passed on after the transaction: %s", names, error)
+        yield from finish([each for each in held if each._deferred])
