@@ -29,7 +29,7 @@ from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
-from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
@@ -47,6 +47,10 @@ RESTING = "resting"
 SINCE = "queued_since"
 """From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
 with a ``+``, that many seconds after the reservation was made."""
+EXPIRES = "expires"
+"""When the message of a reservation expires, in seconds since the epoch."""
+SUPERSEDED = "superseded"
+"""The ``state`` of the record that a newer message does the work of one that is still to come."""
 HEADER = "single_instance_task"
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
@@ -92,12 +96,15 @@ class TaskLock(Lock):
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
     passed_to_message = False
     """Whether its release handed it off to a parked message, which is to be published."""
+    token = ""
+    """The token with which to take it; random by default."""
 
     _read_due = 0.0  # when (monotonic) the holder is due to be read
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
         request.before_sleep = self.check_wait
+        request.token = self.token or request.token
         return request
 
     def _let_go(self, lease: Lease) -> None:
@@ -127,7 +134,6 @@ class Slip:
     task_id: str
     lock: str = ""
     ticket: str = ""
-    good_until: int = 0
     attempts: int = 0
     duplicate_of: dict[str, Any] | None = None
     using: str = ""
@@ -147,15 +153,11 @@ class Slip:
     def header(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}
 
-    def naming(self, lock: Lock, lease: float) -> Self:
-        """Return the slip for a lock that was taken just now, with a lease in seconds."""
-        return replace(
-            self,
-            lock=lock.name,
-            ticket=lock.token_id,
-            good_until=lock.fence + round(lease * 1_000_000),
-            using=lock.backend.alias,
-        )
+    def naming(self, lock: TaskLock) -> Self:
+        """Return the slip for a lock that is held, or that is taken once the message was sent."""
+        lock.token = lock._held().token if lock.is_held_here else secrets.token_hex(16)
+        ticket = token_id(lock.token.encode())
+        return replace(self, lock=lock.name, ticket=ticket, using=lock.backend.alias)
 
     @classmethod
     def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Slip:
@@ -234,9 +236,23 @@ class GuardedCall:
         """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name], brief=True))
 
+    def record_of(self, ticket: str) -> str:
+        """Return the name of the record that the message with a ticket is superseded."""
+        return _marked(self.key, f"{SUPERSEDED}:{ticket}")
+
+    def supersede(self, older: Holder) -> TaskLock:
+        """Record that this message does the work of an older one, for as long as that may come.
+
+        Returns the record. Raises ``LockUnavailable``.
+        """
+        name = self.record_of(older.token_id)
+        record = self.handle(name, max(older.ttl or 0.0, 1.0), state=SUPERSEDED)
+        record.acquire(blocking=False)  # unless another message has it
+        return record
+
     def share_as(self, holder: Holder | None) -> None:
         """Share the lock if a holder, to take over from, does so since an earlier deploy."""
-        if holder and holder.shared and not self.sharing.shared:
+        if holder and holder.limit is not None and not self.sharing.shared:
             self.sharing = Sharing(shared=True, limit=1)
 
 

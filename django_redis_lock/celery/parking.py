@@ -72,8 +72,6 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"or a cluster."
         )
     _store_state(run, holder)
-    if run.slip.lock not in run.reservations:
-        run.give_up_reservation()  # of another key, before a deploy
     request = _request_of(run)
     slip = _slip_for(run, request)
     outbox, message = outbox_of(run.task.app), _message_of(run, slip)
@@ -84,6 +82,8 @@ def park(run: Run, holder: Holder | None) -> bool:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
             backend.run(ask(EndParking(outbox, run.name, request.token, waits=True)))
         raise
+    if run.slip.lock not in run.reservations:
+        run.give_up_reservation()  # of another key, before a deploy
     if call.lease(answer) is not None:
         run.place = slip
         return False

@@ -21,6 +21,7 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_redis_lock.celery.key_locks import (
+    EXPIRES,
     MARK,
     NO_SLIP,
     QUEUED,
@@ -45,7 +46,7 @@ from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.parking import park as park_message
 from django_redis_lock.celery.parking import pass_on
 from django_redis_lock.celery.private import in_worker
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost, never_blocks
@@ -156,7 +157,8 @@ class Run(GuardedCall):
             self._try_to_give_up_reservation()
             raise
         for run in runs():
-            self.nested |= run.lock is not None and run.has_key(self.key, options)
+            holds = run.lock is not None and run.lock.is_held_here
+            self.nested |= holds and run.has_key(self.key, options)
 
     def has_key(self, key: str, options: Options) -> bool:
         """Whether it has this key, on the alias that these options name."""
@@ -226,8 +228,9 @@ class Run(GuardedCall):
             else:
                 lock.release()
         except LockError as error:
-            text = "Task %s[%s] ran, but its lock was not released: %s"
-            logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says it all
+            if isinstance(error, LockLost) or not isinstance(error, LockNotOwned):
+                text = "Task %s[%s] ran, but its lock was not released: %s"
+                logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says all
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
@@ -267,6 +270,10 @@ class Run(GuardedCall):
         if self.redelivered or self.slip.follows or self.retries:
             return True
         return not ours and not sent and is_made_up(self.task_id)
+
+    def is_beside_others(self, own: Holder) -> bool:
+        """Whether the lock, which it needs alone, was downgraded by a run of it, and is shared."""
+        return own.shared and not self.sharing.shared and own.holders > 1
 
     def was_sent_by(self, holder: Holder) -> bool:
         """Whether its message was sent by the run that it meets, as its retry."""
@@ -327,9 +334,10 @@ class Run(GuardedCall):
         try:
             signature.apply_async()
         except Exception as error:
-            if self.task.acks_late:
-                raise Reject(error, requeue=True) from error
-            raise
+            if not self.task.acks_late:
+                raise
+            self.slip, self.place = NO_SLIP, None  # it goes on with this message
+            raise Reject(error, requeue=True) from error
         self.slip, self.place = NO_SLIP, None  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
@@ -339,10 +347,13 @@ class Run(GuardedCall):
         ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
         given_up = False
-        for name, ticket, using in (self.place or self.slip).tickets:
+        slip = self.place or self.slip
+        for name, ticket, using in slip.tickets:
             if using in locks.settings:
                 try:
                     given_up |= self._end_reservation(name, ticket, using)
+                    if not given_up and slip.attempts and (own := self.reservation_in(name)):
+                        given_up |= self._end_reservation(name, own.token_id, using)
                 except LockUnavailable:
                     if using == self.options.using:
                         raise
@@ -364,6 +375,15 @@ class Run(GuardedCall):
         with contextlib.suppress(LockError):
             self.give_up_reservation()
 
+    def reservation_in(self, name: str) -> Holder | None:
+        """Return what the message holds in a place of scope ``queue``.
+
+        Its ticket is that of the message, or of the one that was sent in this one's place.
+        """
+        found = self.holders([name]) if name in self.reservations else []
+        ours = (one for one in found if one.token_id == self.slip.ticket or self.is_same(one))
+        return next((one for one in ours if one.metadata.get("state") == QUEUED), None)
+
     def overtake(self) -> None:
         """End the reservation of an older message, whose arguments must not come after these.
 
@@ -376,30 +396,26 @@ class Run(GuardedCall):
         for other in found:
             is_message = other.metadata.get("state") == QUEUED
             if own is not None and is_message and queued_since(other) < queued_since(own):
+                self.supersede(other)
                 self._end_reservation(other.name, other.token_id, self.options.using)
 
-    def superseded(self, now: float = math.inf) -> Entry | None:
-        """Return the result of a task whose reservation newer arguments have, else ``None``.
+    def superseded(self) -> Entry | None:
+        """Return the result of a task whose work a newer message does, else ``None``.
 
-        ``now`` is the server's clock in microseconds; without it only a newer task that still has
-        the reservation counts. The newer task may have run already, so a ticket that became invalid
-        before its time is proof enough, unless an earlier delivery or attempt of the same task used
-        it.
+        Only the record of that counts. A reservation that is gone proves nothing.
         """
         slip = self.slip
         if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
             return None
-        newer = self.backend.holder(slip.lock)
-        if newer is None or self.is_same(newer):
-            if self.retries or self.redelivered or now >= slip.good_until:
-                return None
-            newer = None
-            stored = stored_state(self.task, self.task_id, slip.sent) if slip.sent else None
-            if stored in states.READY_STATES:
-                self.request.ignore_result = True  # a newer task with the id has stored its own
-        elif newer.task_id == self.task_id:
+        newer = self.backend.holder(self.record_of(slip.ticket))
+        if newer is None:
+            return None
+        if newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
-        return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
+        entry = None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
+        with contextlib.suppress(LockUnavailable):
+            self._end_reservation(newer.name, newer.token_id, self.options.using)
+        return entry
 
 
 def _request_of(task: Any) -> Any:
@@ -434,7 +450,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
         run.overtake()
         if run.give_up_reservation():
             run.may_have_succeeded = False
-        elif (superseded := run.superseded(lock.fence)) is not None:
+        elif (superseded := run.superseded()) is not None:
             lock.release()
             return superseded
     if run.has_succeeded(patience):
@@ -580,21 +596,26 @@ def wait_in_queue(run: Run, holder: Holder) -> Entry:
 
 def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -> Entry:
     """Send the message again, with its reservation if it has one."""
-    conflict = run.conflict(holder)
-    if run.options.scope != "run" and slip.lock in run.reservations:
+    conflict, reserved = run.conflict(holder), None
+    own = run.reservation_in(slip.lock)
+    if own is not None:
+        marks = {key: own.metadata[key] for key in (SINCE, EXPIRES) if key in own.metadata}
+        if SINCE in marks:  # it loses no time
+            marks[SINCE] = f"{queued_since(own):.6f}"
         lease = run.options.queue_timeout + countdown
-        marks = {}
-        if run.options.on_queue_conflict == "supersede":  # it loses no time
-            before = run.backend.holder(slip.lock)
-            marks = {} if before is None else {SINCE: f"{queued_since(before):.6f}"}
         reserved = run.handle(slip.lock, lease, state=QUEUED, **marks)
-        if reserved.take_over(slip.ticket):
-            slip = slip.naming(reserved, lease)
-        elif (superseded := run.superseded((holder and holder.fence) or 0)) is not None:
-            return superseded
+        slip = slip.naming(reserved)
+    elif (superseded := run.superseded()) is not None:
+        return superseded
     text = "comes again: lock %r is held by %s, next try in %g s"
     conflict.notify(task_waiting, text, countdown)
     run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
+    if own is not None and reserved is not None:
+        try:
+            reserved.take_over(own.token_id)
+        except LockError as error:
+            text = "Task %s[%s] was sent again, and has its place in the queue for %s s: %s"
+            logger.warning(text, run.task.name, run.task_id, own.ttl, error)
     when: Any = countdown  # the types of Celery know no float here
     raise Retry(message=f"lock {conflict.key!r} is held by {conflict.who}", when=when)
 
@@ -723,7 +744,8 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     run.share_as(own)
     # A run that sent it may have left it the lock since ``_adopt``.
     just_now = not holders and (first or not run.sharing.shared)
-    if just_now or (own is not None and own.token_id == run.slip.ticket):
+    left_now = own is not None and own.token_id == run.slip.ticket and not run.is_beside_others(own)
+    if just_now or left_now:
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own
@@ -738,6 +760,8 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
     """Return what ``TABLE`` says about a lock that this task has itself."""
+    if run.is_beside_others(own):
+        return {RESERVED}
     if is_dead(own):
         return {DEAD}
     if is_for_message(own):

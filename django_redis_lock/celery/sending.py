@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery.key_locks import (
+    EXPIRES,
     NO_SLIP,
     QUEUED,
     SINCE,
@@ -137,7 +138,9 @@ class Sending(GuardedCall):
             return self._publish_with(self.slip)
         if lock is None:
             return self._give_way(holder)
-        slip = self.slip.naming(lock, self._lease())
+        slip = self.slip.naming(lock)
+        if not lock.is_held_here:
+            return self._publish_and_supersede(slip, lock, holder)
         try:
             return self._publish_with(slip)
         except BaseException:
@@ -174,35 +177,68 @@ class Sending(GuardedCall):
             # message has a reservation of its own, and meets the policy for its run.
             name = place
 
-    def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
-        """Take the reservation of an older message, or one behind one that has waited long enough.
+    def _publish_and_supersede(self, slip: Slip, lock: TaskLock, older: Holder | None) -> Any:
+        """Send the message, and then take the place of an older one.
 
-        What supersedes a message goes on with its work, so it counts as waiting since that did, but
-        always as newer than the message that it waits behind.
+        From then on nothing may fail the sending. If the older one has begun, its place is free.
+        """
+        result = self._publish_with(slip)
+        try:
+            if older is not None:
+                record = self.supersede(older)
+                if not lock.take_over(older.token_id):
+                    if record.is_held_here:
+                        record.release()
+                    lock.acquire(blocking=False)
+        except LockError as error:
+            text = "Task %s[%s] was sent, but supersedes no older message: %s"
+            logger.warning(text, self.task.name, self.task_id, error)
+        return result
+
+    def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
+        """Take a free place; or return that of an older message, to be taken once this one is sent.
+
+        The older one may not be superseded any more, and then this one waits behind it. What
+        supersedes a message goes on with its work, so it counts as waiting since that did, but
+        always as newer than the message that it waits behind. Where this one expires sooner than
+        all that wait, none is returned, and it is sent without a place.
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
+        marks = {} if self._expires is None else {EXPIRES: repr(self._expires)}
         while True:
             holders = self.holders(self.reservations)
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
             taken = [one.name for one in holders]
             free = [name for name in self.reservations if name not in taken]
-            older = next((one for one in waiting if self._may_be_superseded(one, lease)), None)
-            if older is None and not free:
-                older = next(filter(self._has_ended, waiting), waiting[0] if waiting else None)
-                if older is None:
-                    return None, holders[0]  # both are held by hand
-            if older is None:
-                name, since = free[0], f"+{due:.6f}"
-            else:
-                others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
-                begun = max(
-                    min(queued_since(older), clock_at(older) / 1_000_000 + due), *others, 0.0
-                )
-                name, since = older.name, f"{begun:.6f}"
-            lock = self.handle(name, lease, state=QUEUED, **{SINCE: since})
-            if lock.take_over(older.token_id) if older else lock.acquire(blocking=False):
-                return lock, None
+            outlived = [*filter(self._outlives, waiting)]
+            older = next((one for one in outlived if self._may_be_superseded(one, lease)), None)
+            if older is None and free:
+                marks[SINCE] = f"+{due:.6f}"
+                lock = self.handle(free[0], lease, state=QUEUED, **marks)
+                if lock.acquire(blocking=False):
+                    return lock, None
+                continue
+            if not waiting:
+                return None, holders[0]  # both are held by hand
+            older = older or next(filter(self._has_ended, waiting), next(iter(outlived), None))
+            others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
+            if older is not None:
+                since = min(queued_since(older), clock_at(older) / 1_000_000 + due)
+                marks[SINCE] = f"{max(since, *others, 0.0):.6f}"
+            name = older.name if older else self.reservations[0]
+            return self.handle(name, lease, state=QUEUED, **marks), older
+
+    @property
+    def _expires(self) -> float | None:
+        """When the message expires, in seconds since the epoch."""
+        left = _seconds_until(self._timing.get("expires"))
+        return None if left is None else time.time() + left
+
+    def _outlives(self, reserved: Holder) -> bool:
+        """Whether this message expires no sooner than that of a reservation."""
+        theirs = float(reserved.metadata.get(EXPIRES, math.inf))
+        return self._expires is None or theirs < self._expires + 0.1  # both were read from a clock
 
     def _may_be_superseded(self, reserved: Holder, lease: float) -> bool:
         """Whether a message is new, or due later than one that has this lease.
@@ -243,7 +279,7 @@ class Sending(GuardedCall):
         assert run.lock is not None
         slip, lock, options = replace(self.slip, follows=run.fence), run.lock, self.options
         passes_on = options.scope == "queue_and_run" and lock.name == self.name
-        if not (passes_on and lock.remaining):
+        if not (passes_on and lock.is_held_here):
             return self._publish_with(slip)
         slip = replace(slip, lock=lock.name, ticket=lock.ticket, using=options.using)
         result = self._publish_with(slip)

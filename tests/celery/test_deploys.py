@@ -70,7 +70,7 @@ def test_waiting_message_runs_once_and_leaves_nothing(
         locks[using].force_release(key_locks(task).name)
         reserved = take(task, before, id_of(message), state=QUEUED)
         assert reserved is not None
-        message.headers |= slip_of(message).naming(reserved, 60).header()
+        message.headers |= slip_of(message).naming(reserved).header()
     deploy(consumer, after, scope=scope, using=using)
     taken, acquire = [], TaskLock.acquire
 
@@ -94,6 +94,7 @@ def test_lock_is_given_up_in_its_form(
     """For one that a run has alone, a server's user may lack what shared ones need."""
     task = deploy(consumer, before, scope=QUEUE_AND_RUN, key="before", using=using)
     message, taken = consumer.send(task), []
+    beside = consumer.send(task) if shared else None
 
     def note(lock: TaskLock, **news: Any) -> None:
         taken.append((lock.name, lock.sharing.shared))
@@ -105,6 +106,7 @@ def test_lock_is_given_up_in_its_form(
     finally:
         lock_acquired.disconnect(note)
     assert taken == [("after", False), ("before", shared)]
+    assert beside is None or consumer.deliver(beside) == "ran"
     assert not list(locks[using].holders("before"))
 
 

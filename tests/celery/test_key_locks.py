@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery.exceptions import Retry
+import redis
+from celery.exceptions import Reject, Retry
+from django.test import override_settings
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
+from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, TaskLock, queued_since
 from django_redis_lock.celery.options import make_options
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
+from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, body, held, id_of, key_locks
 from tests.tools import eventually
 
@@ -178,3 +183,101 @@ def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> N
     third = consumer.send(task)
     assert waiting(consumer) == {id_of(second), id_of(third)}
     assert [consumer.deliver(each) for each in (second, third)] == ["ran", "ran"]
+
+
+# What is dropped, is dropped on the record of who does the work.
+
+
+def no_broker(*args: Any, **kwargs: Any) -> None:
+    raise ConnectionError("no broker")
+
+
+def unavailable_server(*args: Any, **kwargs: Any) -> None:
+    raise LockUnavailable("no server")
+
+
+@pytest.fixture
+def one(server: EmbeddedServer) -> Iterator[dict[str, Any]]:
+    """An entry of LOCKS on a server without replicas, which is the default one."""
+    entry = {**locks.settings["default"], "LOCATION": server.url()}
+    with override_settings(LOCKS={"default": entry}):
+        yield entry
+
+
+@pytest.mark.parametrize("how", ["released", "flushed", "not sent", "expires sooner", "no replica"])
+def test_older_message_runs_if_nothing_newer_does_its_work(
+    consumer: Consumer, one: dict[str, Any], monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A place that is gone, or that a newer message could not take, is no evidence."""
+    task, newer = consumer.task(body, **SUPERSEDE, using="default"), None
+    older = consumer.send(task, 1)
+    match how:
+        case "released":
+            locks["default"].force_release(key_locks(task).reservations[0])
+        case "flushed":
+            with redis.Redis.from_url(one["LOCATION"]) as client:
+                client.flushall()
+        case "not sent":
+            with monkeypatch.context() as patched, pytest.raises(ConnectionError):
+                patched.setattr(consumer.app.amqp, "send_task_message", no_broker)
+                task.delay(2)
+        case "expires sooner":
+            newer = consumer.send(task, 2, expires=60)
+        case "no replica":
+            options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 0.05}
+            with override_settings(LOCKS={"default": {**one, "OPTIONS": options}}):
+                newer = consumer.send(task, 2)
+    assert consumer.deliver(older) == "ran"
+    assert newer is None or consumer.deliver(newer) == "ran"
+    assert not list(locks["default"].holders())
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "ends"), [(60, 70, "superseded"), (60, None, "superseded"), (70, 60, "ran")]
+)
+def test_only_what_lasts_longer_supersedes(
+    consumer: Consumer, older: float | None, newer: float | None, ends: str
+) -> None:
+    """A message that expires before an older one does not take its work away."""
+    task = consumer.task(body, **SUPERSEDE)
+    messages = [consumer.send(task, expires=expires) for expires in (older, older, newer)]
+    first, *others = [consumer.deliver(each) for each in messages]
+    assert is_superseded(first)  # both expire together
+    assert is_superseded(others[0]) is (ends == "superseded")
+    assert others[1] == "ran"
+    assert not waiting(consumer)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_superseded_message_stays_so_without_the_place(consumer: Consumer, lost: int) -> None:
+    """What was superseded is on record by itself, until it has come."""
+    task = consumer.task(body, **SUPERSEDE)
+    older, newer = consumer.send(task), consumer.send(task)
+    if lost:
+        locks["locmem"].force_release(key_locks(task).reservations[0])
+    assert consumer.deliver(newer) == "ran"
+    assert is_superseded(consumer.deliver(older))
+    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
+
+@pytest.mark.parametrize("policy", ["skip", "supersede"])
+@pytest.mark.parametrize("fails", ["publishing", "taking the place"])
+def test_message_that_comes_again_leaves_no_place_behind(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str, fails: str
+) -> None:
+    """Whatever fails when it is sent again: its place is known to the message that comes."""
+    options = {"scope": "queue", "on_conflict": {"queue": policy, "run": "retry"}}
+    task = consumer.task(body, {"acks_late": True, "ignore_result": True}, **options)
+    running, message = held(task, "another"), consumer.send(task)
+    with monkeypatch.context() as patched:
+        if fails == "publishing":
+            patched.setattr(consumer.app.amqp, "send_task_message", no_broker)
+        else:
+            patched.setattr(TaskLock, "take_over", unavailable_server)
+        ended = consumer.deliver(message)
+    assert isinstance(ended, Reject if fails == "publishing" else Retry)
+    assert waiting(consumer) == {id_of(message)}
+    running.release()
+    assert consumer.deliver(message if fails == "publishing" else None) == "ran"
+    assert not waiting(consumer)
+    assert consumer.send(task) is not None

@@ -52,7 +52,6 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
         id_of(message),
         lock=holder.name,
         ticket=holder.token_id,
-        good_until=holder.fence + 100_000_000,
         using="locmem",
     )
     assert message.headers["theirs"] == 1
