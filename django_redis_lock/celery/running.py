@@ -231,6 +231,8 @@ class Run(GuardedCall):
             if isinstance(error, LockLost) or not isinstance(error, LockNotOwned):
                 text = "Task %s[%s] ran, but its lock was not released: %s"
                 logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says all
+                with contextlib.suppress(LockError):  # what can't be passed on is freed in time
+                    lock.release()
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
@@ -662,7 +664,7 @@ KNOWN = "has a header, or is redelivered"
 INSIDE = "is made inside a run with its key"
 CALL = "is direct or eager"
 
-SUPERSEDED = "newer arguments have its reservation"
+SUPERSEDED = "superseded, on the record of a newer message"
 FREE = "free, or reserved for it"
 DEAD = "held by a dead run of this task"
 SENT_AGAIN = "queued for another message of this task"

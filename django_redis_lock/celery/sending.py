@@ -34,6 +34,8 @@ from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.calls import Renew, ask
+from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
 from django_redis_lock.tasks.conflicts import Conflict, describe
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_redis_lock.celery")
 
+UNSENT_LEASE = 30.0
+"""Seconds of lease for a reservation until its message was sent, in case the process dies first."""
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
@@ -142,11 +146,15 @@ class Sending(GuardedCall):
         if not lock.is_held_here:
             return self._publish_and_supersede(slip, lock, holder)
         try:
-            return self._publish_with(slip)
+            result = self._publish_with(slip)
         except BaseException:
             with contextlib.suppress(LockError):
                 lock.release()
             raise
+        with contextlib.suppress(LockUnavailable):  # its message may have it by now
+            renewal = Renew([(lock.name, lock.token, milliseconds(self._lease()))])
+            self.backend.run(ask(renewal))
+        return result
 
     def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
         if self.options.on_queue_conflict == "supersede":
@@ -154,7 +162,7 @@ class Sending(GuardedCall):
         place, again = self.reservations[0], False
         name = place if self.options.scope == "queue" else self.name
         while True:
-            lock = self.handle(name, self._lease(), state=QUEUED)
+            lock = self.handle(name, min(self._lease(), UNSENT_LEASE), state=QUEUED)
             lock.sharing = ALONE if name == place else self.sharing
             if lock.acquire(blocking=False):
                 return lock, None
@@ -215,7 +223,7 @@ class Sending(GuardedCall):
             older = next((one for one in outlived if self._may_be_superseded(one, lease)), None)
             if older is None and free:
                 marks[SINCE] = f"+{due:.6f}"
-                lock = self.handle(free[0], lease, state=QUEUED, **marks)
+                lock = self.handle(free[0], min(lease, UNSENT_LEASE), state=QUEUED, **marks)
                 if lock.acquire(blocking=False):
                     return lock, None
                 continue

@@ -41,10 +41,8 @@ def body(*args: Any, **kwargs: Any) -> str:
 class Consumer:
     """An app with a broker and results in memory, whose messages the test delivers one by one."""
 
-    def __init__(self, name: str) -> None:
-        self.app = Celery(
-            name, broker="memory://localhost", backend="cache+memory://", set_as_current=False
-        )
+    def __init__(self, name: str, broker: str = "memory://localhost") -> None:
+        self.app = Celery(name, broker=broker, backend="cache+memory://", set_as_current=False)
         self.app.conf.update(task_default_queue=name, result_extended=True)
         self.ended: list[str] = []
         """How each delivery ended for the broker: ``ack`` or ``reject``."""
