@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
 
-from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockLost
 from django_redis_lock.primitives.held import Held, Hold, confirm, finish, set_leases, waiting
 from django_redis_lock.protocol.calls import Steps
@@ -40,15 +39,23 @@ _METHODS = (
 )
 
 Leave = Callable[[Sequence[Held]], Steps[Any]]
-"""Carries out an exit from holds. A ``LockError`` of it is logged, as no caller can handle it."""
+"""Carries out an exit from holds; a ``LockError`` is logged, as no caller can handle it."""
 
 
-def wait(held: Sequence[Held], leave: Leave, open_connections: Sequence[Any]) -> None:
-    """Let an exit wait for the transactions of some connections, with earlier ones of its holds."""
-    for each in (*earlier(held), _Exit([(one, one._held()) for one in held], leave)):
-        for connection in open_connections:
+def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
+    """Let an exit wait for the transactions on some connections, as earlier ones of its holds do.
+
+    A hold ends once: what was locked again meanwhile ends as it was to end before.
+    """
+    before = earlier(held)
+    ending = {lease for each in before if each.ends for lease in each.leases}
+    holds = [(one, one._held()) for one in held if not (ends and one._held() in ending)]
+    for each in (*before, _Exit(holds, leave, ends=ends)):
+        for connection in databases:
             wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)
             wrapped.add(each)
+    for one in held:
+        one._deferred |= ends
 
 
 def earlier(held: Sequence[Held]) -> list[_Exit]:
@@ -58,14 +65,15 @@ def earlier(held: Sequence[Held]) -> list[_Exit]:
 
 
 def released_here(handle: Held) -> Held | None:
-    backend = handle.backend
-    found = [
-        held
-        for each in _waiting_here()
-        for held in each.held()
-        if held._deferred and held.name == handle.name and _same_locks(held.backend, backend)
-    ]
+    released = [one for each in _waiting_here() for one in each.held() if one._deferred]
+    found = [one for one in released if one.name == handle.name and _same_locks(one, handle)]
     return handle if handle in found else next(iter(found), None)
+
+
+def _same_locks(one: Held, other: Held) -> bool:
+    mine, theirs = one.backend, other.backend
+    same_keys = mine.key_prefix == theirs.key_prefix and mine.databases() & theirs.databases()
+    return mine is theirs or bool(same_keys)
 
 
 def retake(handle: Lock, former: Held) -> Steps[None]:
@@ -79,11 +87,9 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
     if handle is not former:
         handle._vacate()
     yield from _strengthen(former, handle._request(backend), handle._max_hold)
-    for each in earlier([former]):  # from now on they only confirm it
-        each.holds = [hold for hold in each.holds if hold[1] is not lease]
-        confirmed = _Exit([(handle, lease)], _stay)
-        for wrapped in [*each.connections]:
-            wrapped.add(confirmed)
+    for each in earlier([former]):  # without the handle's release, it is only confirmed
+        others = [hold for hold in each.holds if hold[1] is not lease]
+        each.holds = [*others, (handle, lease)] if each.ends else others
     acquired_at = former._acquired_at
     former._let_go(lease)
     lease.entries = 1
@@ -107,15 +113,6 @@ def _strengthen(former: Held, wanted: Request, max_hold: float | None) -> Steps[
         lease.timeout, lease.auto_renew = max(lease.timeout, wanted.timeout), True
 
 
-def _stay(held: Sequence[Held]) -> Steps[None]:
-    yield from ()
-
-
-def _same_locks(one: BaseLockBackend, other: BaseLockBackend) -> bool:
-    same_keys = one.key_prefix == other.key_prefix and one.databases() & other.databases()
-    return one is other or bool(same_keys)
-
-
 def _waiting_here() -> list[_Exit]:
     """Return the exits that wait for a transaction of this thread, each once."""
     wrapped = [each.__dict__.get(_WRAPPED_AS) for each in connections.all(initialized_only=True)]
@@ -125,9 +122,9 @@ def _waiting_here() -> list[_Exit]:
 class _Exit:
     """An exit from holds that waits for the transactions of some connections."""
 
-    def __init__(self, holds: list[Hold], leave: Leave) -> None:
+    def __init__(self, holds: list[Hold], leave: Leave, *, ends: bool) -> None:
         self.connections: set[_Wrapped] = set()
-        self.holds, self.leave = holds, leave
+        self.holds, self.leave, self.ends = holds, leave, ends
         waiting.add(self)
 
     @property
@@ -216,7 +213,7 @@ class _Wrapped:
         while self.exits:
             each = self.exits.pop(0)
             each.connections.discard(self)
-            held = each.held()
+            held = [one for one in each.held() if one._deferred or not each.ends]
             if held and not each.connections:
                 held[0].backend.run(_carry_out(each.leave, held))
 

@@ -324,34 +324,10 @@ class Lock(Held, Handle):
                 name=self.name,
             )
         ticket, record = self.ticket, self._record_of_detached(metadata)
-        if not transactions.defer([self], lambda held: self._detach_now(seconds, record)):
-            yield from self._detach_now(seconds, record)
+        detach = partial(_detach, seconds=seconds, record=record, limit=self.sharing.limit)
+        if not transactions.defer([self], detach):
+            yield from detach([self])
         return ticket
-
-    def _detach_now(self, seconds: float, record: str) -> Steps[None]:
-        lease = self._held()
-        # Sent under a token of its own, so that nothing meant for this hold can reach it later.
-        if lease.shared:
-            record = shared_record(record, self.sharing.limit)
-        request = Request(self.name, detached(lease.token), seconds, record)
-        request.shared = lease.shared
-        call = calls.TakeOver(request, token_id(lease.token.encode()))
-        renewer.discard(lease)
-        try:
-            # An earlier call may have been carried out without an answer; then it is no loss.
-            ask = not lease.lost or lease.release_sent_at is not None
-            gone = not (ask and (yield from locking.detach(lease, call)))
-        except BaseException:  # it may not be detached, so the handle still holds it
-            if lease.auto_renew or lease.verify_by is not None:
-                renewer.add(lease, self.backend, self, renew=lease.auto_renew)
-            raise
-        backend = self.backend
-        self._let_go(lease)
-        if gone:
-            reason = f"{GONE} before it was detached"
-            raise (yield from report_losses([(self, lease)], backend, reason))
-        held_for = monotonic() - self._acquired_at
-        yield from backend.emit(signals.lock_detached, self.name, lock=self, held_for=held_for)
 
     def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:
         ours = self._origin.get("metadata", {})
@@ -424,3 +400,33 @@ class Lock(Held, Handle):
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))
         return value is not None
+
+
+def _detach(
+    several: Sequence[Held], *, seconds: float, record: str, limit: int | None
+) -> Steps[None]:
+    """Leave one lock locked without a holder."""
+    (held,) = several
+    lease = held._held()
+    # Sent under a token of its own, so that nothing meant for this hold can reach it later.
+    if lease.shared:
+        record = shared_record(record, limit)
+    request = Request(held.name, detached(lease.token), seconds, record)
+    request.shared = lease.shared
+    call = calls.TakeOver(request, token_id(lease.token.encode()))
+    renewer.discard(lease)
+    try:
+        # An earlier call may have been carried out without an answer; then it is no loss.
+        ask = not lease.lost or lease.release_sent_at is not None
+        gone = not (ask and (yield from locking.detach(lease, call)))
+    except BaseException:  # it may not be detached, so the handle still holds it
+        if lease.auto_renew or lease.verify_by is not None:
+            renewer.add(lease, held.backend, held, renew=lease.auto_renew)
+        raise
+    backend = held.backend
+    held._let_go(lease)
+    if gone:
+        reason = f"{GONE} before it was detached"
+        raise (yield from report_losses([(held, lease)], backend, reason))
+    held_for = monotonic() - held._acquired_at
+    yield from backend.emit(signals.lock_detached, held.name, lock=held, held_for=held_for)

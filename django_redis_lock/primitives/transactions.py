@@ -48,9 +48,7 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
             ", ".join(repr(connection.alias) for connection in open_connections),
         )
         return False
-    exits.wait(held, leave, open_connections)
-    for each in held:
-        each._deferred |= ends
+    exits.wait(held, leave, open_connections, ends=ends)
     return True
 
 
