@@ -224,7 +224,7 @@ class Run(GuardedCall):
             if self.reserve_for is not None:
                 lock.detach(self.reserve_for, {"state": QUEUED})
             elif rest >= 0.001 and not self.followed:
-                lock.detach(rest, {"state": RESTING})
+                lock.backend.run(lock._detach(rest, {"state": RESTING}, late=False))
             else:
                 lock.release()
         except LockError as error:

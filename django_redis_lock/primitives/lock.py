@@ -21,6 +21,7 @@ from django_redis_lock.primitives.held import (
     detached,
     finish,
     register,
+    release,
     report_losses,
     set_leases,
     waiting,
@@ -313,7 +314,10 @@ class Lock(Held, Handle):
             self._lease = self._backend = None
         return []
 
-    def _detach(self, seconds: float, metadata: Mapping[str, str] | None) -> Steps[str]:
+    def _detach(
+        self, seconds: float, metadata: Mapping[str, str] | None, *, late: bool = True
+    ) -> Steps[str]:
+        """Detach the lock; unless ``late``, the seconds begin now, also where it waits to be."""
         lease = self._lease_to_release()
         self._lease_to_set()
         if check_timeout(seconds, "seconds") is None:
@@ -324,7 +328,8 @@ class Lock(Held, Handle):
                 name=self.name,
             )
         ticket, record = self.ticket, self._record_of_detached(metadata)
-        detach = partial(_detach, seconds=seconds, record=record, limit=self.sharing.limit)
+        until = math.inf if late else monotonic() + seconds
+        detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
         if not transactions.defer([self], detach):
             yield from detach([self])
         return ticket
@@ -403,10 +408,13 @@ class Lock(Held, Handle):
 
 
 def _detach(
-    several: Sequence[Held], *, seconds: float, record: str, limit: int | None
+    seconds: float, until: float, several: Sequence[Held], *, record: str, limit: int | None
 ) -> Steps[None]:
-    """Leave one lock locked without a holder."""
-    (held,) = several
+    """Leave one lock locked without a holder, ``until`` a moment (monotonic) at the latest."""
+    (held,), seconds = several, min(seconds, until - monotonic())
+    if seconds < 0.001:
+        yield from release(held)
+        return
     lease = held._held()
     # Sent under a token of its own, so that nothing meant for this hold can reach it later.
     if lease.shared:
