@@ -25,7 +25,7 @@ class TestOnSQLite(TransactionContract):
     @pytest.fixture
     def databases(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
         """Two files with a table each, that can be read while they are written."""
-        options = {"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF", "timeout": 20}
+        options = {"init_command": "PRAGMA synchronous=OFF; PRAGMA journal_mode=WAL", "timeout": 20}
         with (
             django_db_blocker.unblock(),
             aliases(
