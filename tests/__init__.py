@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contracts.locks", "tests.tools")
+pytest.register_assert_rewrite("tests.contracts.locks", "tests.contracts.exits", "tests.tools")

@@ -15,12 +15,13 @@ from django.db.transaction import atomic
 
 from django_redis_lock import lock
 from django_redis_lock.celery import single_instance_task
+from tests.contracts.exits import ExitContract
 from tests.contracts.transactions import TransactionContract, aliases, execute, is_held, sell, units
 from tests.tools import ROOT
 
 
-class TestOnSQLite(TransactionContract):
-    """Transactions on two SQLite files."""
+class OnSQLite:
+    """Two SQLite files."""
 
     @pytest.fixture
     def databases(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
@@ -36,6 +37,14 @@ class TestOnSQLite(TransactionContract):
             ),
         ):
             yield
+
+
+class TestExitsOnSQLite(OnSQLite, ExitContract):
+    """Holds that are left inside of transactions on two SQLite files."""
+
+
+class TestOnSQLite(OnSQLite, TransactionContract):
+    """Transactions on two SQLite files."""
 
     def test_guarded_task(self, name: str) -> None:
         """A task's lock ends with its run, or with the transaction that an eager call is in."""
