@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock, locks, semaphore
+from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import queueing
 from example_project.embedded import EmbeddedServer
+from tests.contracts.exits import gets, state
 from tests.contracts.locks import LayoutContract
 from tests.layouts.servers import BACKEND, client
 from tests.tools import Background, connections, eventually, waiters
@@ -155,35 +156,38 @@ def test_server_that_became_read_only_is_left(name: str, way: str) -> None:
             locks.reset()
 
 
-@pytest.mark.parametrize("way", ["detach", "take over", "downgrade", "take over a permit"])
-def test_unmet_leaves_the_former_hold(pair: Pair, name: str, way: str) -> None:
-    """What can't be passed on in time stays with its holder, and with its ticket."""
-    limit = {"limit": 2} if way.endswith("permit") else {}
-    make = semaphore if limit else lock
-    held = make(name, **limit, timeout=60, using="hasty")
-    held.acquire()
-    if way.startswith("take over"):
-        ticket = held.detach(60)
-    before = locks["plain"].holder(name)
+@pytest.mark.parametrize(
+    ("how", "shared"),
+    [("detach", False), ("detach", True), ("downgrade", False), ("rob", False), ("rob", True)],
+)
+def test_unmet_exit_or_takeover_leaves_the_hold(
+    pair: Pair, name: str, how: str, shared: bool
+) -> None:
+    """Without the replica it goes on as before, under its token, and can be released."""
+    held, thief = (lock(name, 60, using="hasty", shared=shared) for _ in range(2))
+    assert held.acquire(blocking=False)
+    before = held.fence, held.token_id, state(name, "plain")
     pair.replica.pause()
+    ways = {"detach": lambda: held.detach(20), "rob": lambda: thief.take_over(held.token_id)}
     with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-        if way == "detach":
-            held.detach(60)
-        elif way == "downgrade":
-            held.downgrade()
-        else:
-            make(name, **limit, using="hasty").take_over(ticket)
-    after = locks["plain"].holder(name)
-    assert (after.token_id, after.fence, after.shared) == (
-        before.token_id,
-        before.fence,
-        before.shared,
-    )
-    if way.startswith("take over"):
-        heir = make(name, **limit, using="plain")
-        assert heir.take_over(ticket)
-        heir.release()
-    else:
-        held.ensure_held()
-        held.release()
-    assert locks["plain"].holder(name) is None
+        ways.get(how, held.downgrade)()
+    held.ensure_held()
+    assert (held.fence, held.token_id, state(name, "plain")) == before
+    held.release()
+    assert state(name, "plain") == "free"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_unmet_takeover_leaves_the_ticket(
+    own_server: EmbeddedServer, name: str, shared: bool
+) -> None:
+    """Where there is no replica at all, who asks for none gets the lock afterwards."""
+    plain = {"BACKEND": BACKEND, "LOCATION": own_server.url()}
+    strict = {**plain, "OPTIONS": {"REPLICAS": 1, "REPLICA_TIMEOUT": 0.05}}
+    with override_settings(LOCKS={"default": plain, "strict": strict}):
+        ticket = lock(name, shared=shared).__enter__().detach(60)
+        with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+            lock(name, using="strict", shared=shared).take_over(ticket)
+        assert state(name) == ("shared" if shared else "taken")
+        assert gets(lock(name, shared=shared), ticket)
+        assert state(name) == "free"
