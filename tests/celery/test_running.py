@@ -17,13 +17,14 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.result import AsyncResult
 from celery.signals import worker_init, worker_shutting_down
 
-from django_redis_lock import locks
+from django_redis_lock import locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
+from tests.contracts.exits import in_child, state
 from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table
 
@@ -1010,3 +1011,65 @@ def test_call_without_a_message_waits_on(consumer: Consumer, stop: Any, call: st
     assert (task() if call == "direct" else task.apply().get()) == "ran"
     releasing.outcome()
     assert consumer.message() is None
+
+
+# When the task has left its lock itself.
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_retry_after_a_downgrade_runs_alone(
+    server: EmbeddedServer, consumer: Consumer, reads: bool
+) -> None:
+    """Once the readers that it let in have left."""
+    key, seen = consumer.app.main, []
+    reader = semaphore(key, 9)
+
+    def work(task: Any) -> None:
+        seen.append(state(key))
+        if len(seen) == 1:
+            task.lock.downgrade()
+            assert not reads or Background(lambda: reader.acquire(blocking=False)).outcome()
+            raise task.retry(countdown=0)
+
+    task = consumer.task(work, {"bind": True}, using="default", scope="queue_and_run")
+    assert isinstance(consumer.deliver(consumer.send(task)), Retry)
+    if reads:
+        delivery = Background(consumer.deliver)
+        eventually(lambda: not delivery.is_alive() or waiters(key))
+        assert seen == ["taken"]
+        reader.release()
+        delivery.outcome()
+    for _ in range(5):  # it may have been sent again
+        if (message := consumer.message()) is not None:
+            consumer.deliver(message)
+    assert seen == ["taken", "taken"]
+    assert state(key) == "free"
+
+
+@pytest.mark.parametrize("how", ["keeps", "release", "detach", "loses", "forks"])
+def test_call_inside_a_run_passes_while_that_holds(
+    server: EmbeddedServer, consumer: Consumer, how: str
+) -> None:
+    """Afterwards, and in a child, it meets the guard."""
+    key, ran = consumer.app.main, []
+
+    def work(task: Any, inner: bool = False) -> Any:
+        def call() -> None:
+            result = task(inner=True)
+            assert bool(result and result["skipped"]) == (how != "keeps")
+
+        if inner:
+            return ran.append(how)
+        if how in ("release", "detach"):
+            getattr(task.lock, how)(*[20] * (how == "detach"))
+        if how == "loses":
+            locks["default"].force_release(key)
+            assert not task.lock.owned()
+        if how in ("release", "loses"):
+            Background(lambda: held(task, "another")).outcome()
+        assert in_child(call) if how == "forks" else call() is None
+        return "left"
+
+    task = consumer.task(work, {"bind": True}, using="default")
+    assert consumer.deliver(consumer.send(task)) == "left"
+    assert ran == ["keeps"] * (how == "keeps")
