@@ -13,10 +13,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import Lock, locks, signals
-from django_redis_lock.exceptions import (
-    LockLost,
-    LockNotAcquired,
-)
+from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired
 from tests.contracts.base import needs
 from tests.contracts.callers import CallerContract
 from tests.contracts.handles import HandleContract
@@ -134,6 +131,9 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
                     ).outcome()
                     is False
                 )
+                with pytest.raises(LockError, match="already holds") as caught:
+                    Background(outer.acquire).outcome()
+                assert "reentrant=True" not in str(caught.value)
             outer.ensure_held()
             assert outer.locked()
         assert not outer.locked()
