@@ -45,11 +45,16 @@ Leave = Callable[[Sequence[Held]], Steps[Any]]
 def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
     """Let an exit wait for the transactions on some connections, as earlier ones of its holds do.
 
-    A hold ends once: what was locked again meanwhile ends as it was to end before.
+    A hold ends once. If it was locked again meanwhile, it is detached if either caller says so.
     """
-    before = earlier(held)
-    ending = {lease for each in before if each.ends for lease in each.leases}
-    holds = [(one, one._held()) for one in held if not (ends and one._held() in ending)]
+    before, holds = earlier(held), [(one, one._held()) for one in held]
+    ending = [each for each in before if each.ends]
+    if leave is finish:
+        waits = {lease for each in ending for lease in each.leases}
+        holds = [hold for hold in holds if hold[1] not in waits]
+    elif ends:
+        for each in ending:
+            each.holds = [hold for hold in each.holds if hold not in holds]
     for each in (*before, _Exit(holds, leave, ends=ends)):
         for connection in databases:
             wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)

@@ -150,6 +150,7 @@ class Held:
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, self, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
+        lease.after_commit |= self.after_commit
         self._lease, self._backend, self._deferred = lease, backend, False
 
     def _let_go(self, lease: Lease) -> None:

@@ -228,6 +228,7 @@ class Lock(Held, Handle):
         if entered and lease.shared and not self.sharing.shared:
             register.leave(lease)
             raise self._upgrade_refused()
+        lease.after_commit |= entered and self.after_commit
         return entered
 
     def _obtain(

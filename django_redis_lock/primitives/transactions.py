@@ -27,7 +27,7 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
 
     ``ends`` says whether that ends the holds. Returns False if it has to be carried out now: there
     is no transaction, a loss was noticed, the app is not in ``INSTALLED_APPS``, or, with a warning,
-    the handle has ``after_commit=False`` and no earlier exit from its hold waits.
+    all handles that had the lock have ``after_commit=False``.
     """
     open_connections = [
         connection
@@ -38,9 +38,7 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
         return False
     if not (apps.ready and apps.is_installed("django_redis_lock")):
         return False
-    from django_redis_lock.primitives import exits
-
-    if not (held[0].after_commit or exits.earlier(held)):
+    if not any(each._held().after_commit for each in held):
         logger.warning(
             "Lock %s was released before the transaction on %s ended, so the next holder may not "
             "see what it wrote. Leave out after_commit=False.",
@@ -48,6 +46,8 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
             ", ".join(repr(connection.alias) for connection in open_connections),
         )
         return False
+    from django_redis_lock.primitives import exits
+
     exits.wait(held, leave, open_connections, ends=ends)
     return True
 

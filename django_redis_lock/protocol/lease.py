@@ -101,6 +101,8 @@ class Lease:
     execution: weakref.ref[Any] | None = None
     """The thread, greenlet or asyncio task that holds it."""
     entries = 1
+    after_commit = False
+    """Whether a caller that has it relies on it until its transaction ends."""
     shared = False
     """Whether others may hold the lock at the same time."""
     permit = False
