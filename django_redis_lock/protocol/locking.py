@@ -133,8 +133,6 @@ def release(lease: Lease) -> Steps[bool]:
     call = Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
-        if not held and lease.detached_as:
-            held = yield from ask(Release(lease.name, lease.detached_as, shared=lease.permit))
     except GeneratorExit:
         raise
     except BaseException as error:
@@ -143,7 +141,13 @@ def release(lease: Lease) -> Steps[bool]:
                 yield Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
     lease.passed_to_message = held == 2
-    return bool(held) or _done_before(call, first, lease)
+    return bool(held) or (yield from _released_before(call, first, lease))
+
+
+def _released_before(call: Call, first: float | None, lease: Lease) -> Steps[bool]:
+    if lease.detached_as:
+        yield from ask(Release(lease.name, lease.detached_as, shared=lease.permit))
+    return _done_before(call, first, lease)
 
 
 def _done_before(call: Call, first: float | None, lease: Lease) -> bool:
