@@ -243,11 +243,11 @@ class GuardedCall:
     def supersede(self, older: Holder) -> TaskLock:
         """Record that this message does the work of an older one, for as long as that may come.
 
-        Returns the record. Raises ``LockUnavailable``.
+        Returns the record, unless another message has it. Raises ``LockUnavailable``.
         """
-        name = self.record_of(older.token_id)
-        record = self.handle(name, max(older.ttl or 0.0, 1.0), state=SUPERSEDED)
-        record.acquire(blocking=False)  # unless another message has it
+        lease = max(older.ttl or 0.0, self.options.queue_timeout)
+        record = self.handle(self.record_of(older.token_id), lease, state=SUPERSEDED)
+        record.acquire(blocking=False)
         return record
 
     def share_as(self, holder: Holder | None) -> None:
