@@ -16,19 +16,21 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from celery import bootsteps
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import task_received, worker_ready, worker_shutdown
+from celery.signals import task_received
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
+from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.private import encode_body, headers_of, revoked_ids
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask
@@ -68,8 +70,8 @@ def park(run: Run, holder: Holder | None) -> bool:
     if not backend.runs_scripts:
         raise InvalidLockBackend(
             f"Task {run.task.name} can't be parked: LOCKS[{options.using!r}] is a "
-            f"{type(backend).__name__}. Use an alias with RedisLockBackend for it, on one server "
-            f"or a cluster."
+            f"{type(backend).__name__}, and parking needs a server. Use an alias with "
+            f"RedisLockBackend, on one server or a cluster; in a test, the lock space 'settings'."
         )
     _store_state(run, holder)
     request = _request_of(run)
@@ -159,9 +161,9 @@ def _superseded(run: Run) -> str:
 def _message_of(run: Run, slip: Slip) -> str:
     """Return a message as it came, but with this slip, as JSON."""
     request = run.request
-    headers = {**headers_of(request), **slip.header()}
+    headers = {**private.headers_of(request), **slip.header()}
     properties = request.properties or {}
-    body, content_type, encoding = encode_body(request, properties.get("content_type"))
+    body, content_type, encoding = private.encode_body(request, properties.get("content_type"))
     delivery = request.delivery_info or {}
     options = {
         **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
@@ -306,26 +308,42 @@ def outbox_of(app: Any) -> str:
     return _digest(f"{url} {prefix}")
 
 
-class Look(threading.Thread):
+_look_now = threading.Event()
+
+look_soon = _look_now.set
+"""Lets the worker of this process look now."""
+
+
+class Look(bootsteps.StartStopStep):
     """The looks of a worker at the outbox, at the locks, and at the tasks that were revoked."""
 
-    def __init__(self, app: Any, aliases: Iterable[str], every: float) -> None:
-        super().__init__(name="django-redis-lock-parked", daemon=True)
-        self._app, self._aliases, self._every = app, list(aliases), every
-        self._ended = False
-        self._revoked: frozenset[str] = frozenset()
+    # The processes that these fork when they start must not find the thread in an import.
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
+    _ended = False
 
-    def run(self) -> None:
-        publisher, failure = publisher_of(self._app), ""
-        while not self._ended:
-            pause = self._every
+    def start(self, parent: Any) -> None:
+        aliases, every = set(), IDLE_LOOK_EVERY
+        for task in parent.app.tasks.values():
+            with contextlib.suppress(Exception):  # the checks report what is wrong
+                if guard := getattr(task, GUARD, None):
+                    locks[guard.options.using].open()  # before its thread needs what that imports
+                    aliases.add(guard.options.using)
+                    every = LOOK_EVERY if guard.options.run_policy == "park" else every
+        look = partial(self._look, publisher_of(parent.app), aliases, every)
+        self._thread = threading.Thread(target=look, name="django-redis-lock-parked", daemon=True)
+        self._thread.start()
+
+    def _look(self, publisher: Publisher, aliases: Iterable[str], every: float) -> None:
+        known, failure = frozenset[str](), ""
+        while aliases and not self._ended:
+            pause = every
             try:
-                revoked = revoked_ids()
-                for backend in map(locks.__getitem__, self._aliases):
-                    if revoked - self._revoked:
-                        publisher.unpark_revoked(backend, revoked - self._revoked)
+                revoked = private.revoked_ids()
+                for backend in filter(attrgetter("runs_scripts"), map(locks.__getitem__, aliases)):
+                    if revoked - known:
+                        publisher.unpark_revoked(backend, revoked - known)
                     pause = min(pause, publisher.publish(backend, most_locks=LOOK_AT))
-                self._revoked, failure = revoked, ""
+                known, failure = revoked, ""
             except Exception as error:
                 if repr(error) != failure:
                     logger.warning("Parked tasks can't be looked after yet: %s", error)
@@ -333,37 +351,18 @@ class Look(threading.Thread):
             _look_now.wait(max(pause, 0.02))
             _look_now.clear()
 
-    def end(self) -> None:
+    def stop(self, parent: Any) -> None:
         self._ended = True
         look_soon()
-        self.join(LOOK_EVERY)
+        self._thread.join(LOOK_EVERY)
+
+    terminate = stop
 
 
-_looks: list[Look] = []
-_look_now = threading.Event()
-
-look_soon = _look_now.set
-"""Lets the worker of this process look now."""
+def _add_step(app: Any) -> None:
+    app.steps["worker"].add(Look)
 
 
-def _on_ready(sender: Any, **kwargs: Any) -> None:
-    guards = [getattr(task, GUARD, None) for task in sender.app.tasks.values()]
-    options = [guard.options for guard in guards if guard is not None]
-    parks = any(one.run_policy == "park" for one in options)
-    with contextlib.suppress(InvalidLockBackend):  # reported by the checks
-        aliases = {one.using for one in options if locks[one.using].runs_scripts}
-        for using in aliases:
-            locks[using].open()  # before its thread needs what that imports
-        if aliases:
-            look = Look(sender.app, aliases, LOOK_EVERY if parks else IDLE_LOOK_EVERY)
-            look.start()
-            _looks.append(look)
-
-
-def _on_shutdown(**kwargs: Any) -> None:
-    while _looks:
-        _looks.pop().end()
-
-
-worker_ready.connect(_on_ready, weak=False)
-worker_shutdown.connect(_on_shutdown, weak=False)
+private.connect_on_app_finalize(_add_step)
+for _app in private.active_apps():
+    _add_step(_app)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.celery.parking import Look
+from django_redis_lock.celery.parking import Look, publisher_of
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, is_free
+from tests.tools import Background
 
 WINDOW = 0.6
 """Seconds of a countdown, or from one run to the next."""
@@ -63,10 +64,10 @@ def worker(consumer: Consumer) -> Worker:
 @pytest.fixture
 def look(server: EmbeddedServer, consumer: Consumer) -> Iterator[None]:
     """What each worker looks at besides."""
-    thread = Look(consumer.app, ["default"], 0.05)
-    thread.start()
+    step, publisher = Look(consumer), publisher_of(consumer.app)
+    step._thread = Background(lambda: step._look(publisher, ["default"], 0.05))
     yield
-    thread.end()
+    step.stop(consumer)
 
 
 def test_debounced_task_runs_once_after_the_last_call(worker: Worker) -> None:

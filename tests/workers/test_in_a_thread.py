@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from example_project.embedded import EmbeddedServer
 from tests.testing.project import Project
 
 TESTS = """
@@ -47,6 +50,11 @@ TESTS = """
         expire_now("losing")
         return "done"
 
+    @shared_task
+    @single_instance_task(key="parking", on_conflict="park")
+    def parking():
+        return "done"
+
     @pytest.fixture(autouse=True)
     def worker(celery_session_app, celery_session_worker):
         yield
@@ -66,6 +74,11 @@ TESTS = """
             result = later.delay()
             assert part.delay(3).get(timeout=20) == 3
         assert result.get(timeout=20) == "done"
+
+    def test_a_task_that_parks_needs_a_server():
+        with held_by_another("parking"), pytest.raises(InvalidLockBackend, match="settings"):
+            parking.delay().get(timeout=20)
+        assert parking.delay().get(timeout=20) == "done"
 
     def test_a_task_that_rests_left_no_lock(recorded_locks):
         assert rare.delay().get(timeout=20) == "done"
@@ -100,10 +113,49 @@ def test_a_worker_in_a_thread_guards_as_documented(tmp_path: Path) -> None:
     project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.write("conftest.py", "pytest_plugins = ['celery.contrib.pytest']")
     project.tests(TESTS)
-    assert project.run() == {"passed": 7}, project.output
+    assert project.run() == {"passed": 8}, project.output
 
 
-def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path) -> None:
-    project = Project(tmp_path)
+PARKED = """
+    from celery.contrib.testing.worker import start_worker
+
+    def looking():
+        return any(one.name == "django-redis-lock-parked" for one in threading.enumerate())
+
+    def test_parked(celery_session_app):
+        celery_session_app.finalize()  # as start_worker does before it imports the tasks
+        from django_redis_lock.celery import single_instance_task
+
+        @celery_session_app.task
+        @single_instance_task(key="one", on_conflict="park")
+        def parking():
+            return "done"
+
+        celery_session_app.task(single_instance_task(using="nope")(looking))
+        with start_worker(celery_session_app, pool="POOL", perform_ping_check=False):
+            with lock("one"):
+                result = parking.delay()
+                while not locks["default"].waiting("one"):
+                    pass
+            assert result.get(timeout=20) == "done"
+            assert looking()
+        assert not looking()
+"""
+
+
+@pytest.mark.parametrize("pool", ["solo", "threads"])
+def test_a_worker_in_a_thread_sends_parked_tasks(
+    tmp_path: Path, server: EmbeddedServer, pool: str
+) -> None:
+    project = Project(tmp_path, server.url())
+    project.configure()
+    project.write("conftest.py", "pytest_plugins = ['celery.contrib.pytest']")
+    project.tests(PARKED.replace("POOL", pool))
+    assert project.run() == {"passed": 1}, project.output
+
+
+def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path, server: EmbeddedServer) -> None:
+    project = Project(tmp_path, server.url())
     number = project.follow_the_guide()
-    assert project.run("-k", "mails") == {"passed": 1, "deselected": number - 1}, project.output
+    found = project.run("-k", "mails or parked")
+    assert found == {"passed": 2, "deselected": number - 2}, project.output
