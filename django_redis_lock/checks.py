@@ -13,7 +13,7 @@ from django.utils.module_loading import import_string
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, locks
+from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
 
 DAY = 86_400
 REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
@@ -82,23 +82,25 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
 
 
 @checks.register
-def check_views(**kwargs: Any) -> Iterator[checks.CheckMessage]:
-    """Check that views share locks only on aliases that can."""
+def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
+    """Check that views and tasks name aliases that exist, and share locks only where they can."""
     from django.urls import get_resolver
-
-    from django_redis_lock.views import SHARING
 
     if getattr(settings, "ROOT_URLCONF", None):
         get_resolver().url_patterns  # noqa: B018 - imports the views
-    for using, view in sorted(SHARING):
+    for using, what, shares in sorted(USES, key=str):
         with suppress(InvalidLockBackend):  # check_locks reports it
-            backend = locks.create(using)
-            if not backend.can_share:
+            if using not in locks.settings:
                 yield checks.Error(
-                    f"The view {view} shares its lock or bounds its queue, which the locks of "
+                    f"{what} has using={using!r}, which is not an alias of LOCKS.",
+                    hint="Correct using=, or add that alias to LOCKS.",
+                    id="django_redis_lock.E013",
+                )
+            elif shares and not (backend := locks.create(using)).can_share:
+                yield checks.Error(
+                    f"{what} shares its lock or bounds its queue, which the locks of "
                     f"LOCKS[{using!r}] can't do, as its BACKEND is {type(backend).__name__}.",
-                    hint="Name with using= an alias with RedisLockBackend, on one server or a "
-                    "cluster.",
+                    hint="Set using= to an alias with RedisLockBackend, on a server or a cluster.",
                     id="django_redis_lock.E011",
                 )
 

@@ -39,6 +39,8 @@ HOW_TO_WRITE = (
     f'Write LOCKS = {{"default": {{"BACKEND": "{DEFAULT_BACKEND}", '
     '"LOCATION": "redis://127.0.0.1:6379/1"}}, or leave LOCKS out to use the default cache.'
 )
+USES: set[tuple[str, str, bool]] = set()
+"""Aliases, what uses them, and whether it shares its lock or bounds its queue: for the checks."""
 
 
 class LockHandler:

@@ -30,7 +30,7 @@ from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.handler import DEFAULT_ALIAS, locks
+from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_name
 from django_redis_lock.support.django_private import (
@@ -61,8 +61,6 @@ UNAVAILABLE = 503
 RETRY_AFTER = 5
 """Seconds for Retry-After when the server is unavailable and the view gives none."""
 TEMPLATE = "django_redis_lock/locked.html"
-SHARING: set[tuple[str, str]] = set()
-"""The alias and the path of each view whose lock is shared, or has a bounded queue."""
 
 
 class ViewLock(Lock):
@@ -135,14 +133,14 @@ def locked(
         max_hold=max_hold,
         sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
-    checked = new_lock(name="checks the arguments")
+    new_lock(name="checks the arguments")
     guard = _Guard(
         NameMaker(name),
         new_lock,
         _check_methods(methods),
         status,
         retry_after,
-        None if checked.sharing is ALONE else using,
+        using,
     )
     return guard.decorate
 
@@ -162,12 +160,11 @@ class _Guard:
     """Guards views with the arguments of one ``locked()``."""
 
     _make_name: NameMaker
-    _new_lock: Callable[..., Lock]
+    _new_lock: functools.partial[ViewLock]
     _methods: frozenset[str] | None
     _status: int
     _retry_after: int | None
-    _shares_on: str | None
-    """The alias, if the lock is shared or has a bounded queue."""
+    _using: str
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
         if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
@@ -180,7 +177,8 @@ class _Guard:
                 raise TypeError(f"locked() decorates a view, and {view!r} has no dispatch().")
             view.dispatch = self.decorate(view.dispatch)
             return cast("Decorated", view)
-        self._note(view)
+        path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
+        USES.add((self._using, f"The view {path}", self._new_lock.keywords["sharing"] != ALONE))
         if is_async(view):
 
             @functools.wraps(view)
@@ -201,11 +199,6 @@ class _Guard:
 
         set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
-
-    def _note(self, view: View) -> None:
-        if self._shares_on is not None:
-            path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
-            SHARING.add((self._shares_on, path))
 
     def _run(
         self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: Declined

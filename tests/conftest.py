@@ -13,7 +13,7 @@ import redis
 from celery import Celery, current_app
 from django.utils import translation
 
-from django_redis_lock import views
+from django_redis_lock import handler
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.settings import PORT
@@ -69,7 +69,7 @@ def _leave_nothing() -> Iterator[None]:
     translation.deactivate()
     leave_no_lease()
     LocMemLockBackend("locmem", {}).clear()
-    views.SHARING.clear()
+    handler.USES.clear()
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from django.views import View
 from django_redis_lock import lock, lock_many, locks, views
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.checks import check_deployed
+from django_redis_lock.checks import check_deployed, check_uses
 from django_redis_lock.exceptions import InvalidLockBackend, LockNotAcquired
+from django_redis_lock.tasks import single_instance_task
 from tests.tools import ROOT, Background, eventually, findings, waiters
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
@@ -217,7 +218,7 @@ def test_a_lease_of_days(settings: Any, timeout: float | None, warned: bool) -> 
 
 @pytest.mark.parametrize("path", [REDLOCK, GETSET, REDIS, LOCMEM, DUMMY])
 @pytest.mark.parametrize("arguments", [{"shared": True}, {"limit": 3}, {"max_waiters": 0}, {}])
-def test_views_that_share_need_an_alias_that_can(
+def test_views_and_tasks_name_aliases_that_can(
     settings: Any, path: str, arguments: dict[str, Any]
 ) -> None:
     of_redlock = [f"redis://127.0.0.1:{port}/1" for port in (1, 2, 3)]
@@ -233,10 +234,24 @@ def test_views_that_share_need_an_alias_that_can(
 
     @views.locked("a", using="nowhere", **arguments)
     class Page(View):
-        pass
+        def dispatch(self, request: Any) -> None:
+            pass
 
-    assert ids() == ["django_redis_lock.E011"] * bool(path in (REDLOCK, GETSET) and arguments)
-    assert all(f"The view {__name__}.test_views_" in item.msg for item in findings())
+    for using in ("other", "nowhere"):
+
+        @single_instance_task(using=using, concurrency=arguments.get("limit", 1))
+        def work() -> None: ...
+
+    cannot = path in (REDLOCK, GETSET)
+    expected = {
+        "E013 Task work has using='nowhere'": True,
+        "E013 The view Page.dispatch has using='nowhere'": True,
+        "E011 Task work shares its lock": cannot and "limit" in arguments,
+        "E011 The view rendered shares its lock": cannot and bool(arguments),
+    }
+    told = [f"{item.id[-4:]} {re.sub('[a-z_.]+<locals>.', '', item.msg)}" for item in check_uses()]
+    found = {text: any(one.startswith(text) for one in told) for text in expected}
+    assert (found, len(told)) == (expected, sum(expected.values()))
 
 
 @pytest.mark.parametrize(

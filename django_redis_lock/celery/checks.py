@@ -43,8 +43,8 @@ def check_tasks(
     return list(found.values())
 
 
-def _wrong(text: str, hint: str | None = None) -> checks.Error:
-    return checks.Error(text, hint=hint, id="django_redis_lock.E008")
+def _wrong(text: str, hint: str | None = None, number: str = "E008") -> checks.Error:
+    return checks.Error(text, hint=hint, id=f"django_redis_lock.{number}")
 
 
 def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
@@ -69,7 +69,10 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
 
 
 def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckMessage]:
-    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS, or at the call
+    with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
+        if options.using not in locks.settings:
+            text = f"Task {task.name} has using={options.using!r}, which is not an alias of LOCKS."
+            yield _wrong(text, "Correct using=, or add that alias to LOCKS.", "E013")
         backend = locks[options.using]
         if options.concurrency != 1 and not backend.can_share:
             yield checks.Error(

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from asgiref.sync import sync_to_async
 
-from django_redis_lock.handler import locks
+from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
@@ -94,7 +94,7 @@ class Guard:
         waits = on_conflict == "wait"
         if not waits and not isinstance(blocking_timeout, Default):
             raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
-        self.key, self.policy = key, on_conflict
+        self.key, self.policy, self.using = key, on_conflict, using
         self.lock = partial(
             Lock,
             partial(locks.__getitem__, using),
@@ -122,6 +122,7 @@ class Guard:
         make = _guarded_coroutine if is_async(target) else _guarded_function
         guarded = wraps(target)(make(target, partial(_Run, self, keys, target)))
         setattr(guarded, GUARDED, self)
+        USES.add((self.using, f"Task {name_of(target)}", self.lock.keywords["sharing"] != ALONE))
         return guarded
 
 

@@ -107,6 +107,7 @@ def test_locks_that_can_not_be_shared(
         ("default", "park", []),
         ("locmem", "wait", []),
         ("locmem", "park", ["E012"]),
+        ("nope", "park", ["E013"]),
         ("locmem", {"queue": "skip", "run": "park"}, ["E012"]),
     ],
 )
