@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -11,9 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
-from django_redis_lock.exceptions import InvalidLockBackend, LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import lock
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
@@ -23,6 +25,7 @@ logger = logging.getLogger("django_redis_lock")
 USAGE, UNAVAILABLE, BUSY, LOST = 2, 69, 75, 76
 """Exit codes: wrong arguments; the server is unavailable; another has the lock (EX_TEMPFAIL of
 sysexits.h, as other programs use it); the lock was lost while the command ran."""
+HELD = "DJANGO_REDIS_LOCK_HELD"  # the token ids of the locks that are held around a program
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals that end a program, which leaves its locks locked until their leases end."""
 
@@ -68,7 +71,7 @@ def make_lock(
     try:
         handle = lock(name, timeout, auto_renew=renewed, blocking_timeout=wait, using=using)
         handle.backend  # noqa: B018 - an alias that is unknown, or has wrong settings
-    except (TypeError, ValueError, InvalidLockBackend) as error:
+    except (TypeError, ValueError, ImproperlyConfigured) as error:
         raise CommandError(str(error), returncode=USAGE) from error
     return handle
 
@@ -95,15 +98,22 @@ def holding(handle: Lock, who: str) -> Iterator[None]:
 
 
 def _acquire(handle: Lock, name: str, who: str) -> None:
+    around = os.environ.get(HELD, "").split()
     try:
-        if handle.acquire():
+        holder = handle.backend.holder(handle.name) if around else None
+        nested = holder is not None and holder.token_id in around
+        if not nested and handle.acquire():
             return
         holder = handle.backend.holder(handle.name)
     except LockUnavailable as error:
         raise CommandError(f"{error} {who} did not run.", returncode=UNAVAILABLE) from error
+    except LockError as error:
+        why = f"This thread holds lock {name!r}, and would wait for itself. {who} did not run."
+        raise CommandError(why, returncode=BUSY) from error
     by = visible(str(holder)) if holder else "another"
     if holder and holder.acquired_at:
         by += f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
+    by += ", which started this and waits for its end" * nested
     raise CommandError(f"Lock {name!r} is held by {by}. {who} did not run.", returncode=BUSY)
 
 

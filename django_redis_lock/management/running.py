@@ -16,8 +16,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from django_redis_lock.handler import DEFAULT_ALIAS
-from django_redis_lock.management.locked import ENDING, USAGE, end, holding, make_lock, signals_to
-from django_redis_lock.management.output import Terminal
+from django_redis_lock.management.locked import ENDING, HELD, end, holding, make_lock, signals_to
+from django_redis_lock.management.output import USAGE, Terminal
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.text import visible
@@ -56,7 +56,8 @@ class Program:
     def run(self) -> int:
         """Run it, and return its exit code, or 128 and the number of the signal that ended it."""
         self._starts = True
-        environment = {**os.environ, "DJANGO_REDIS_LOCK_FENCE": str(self._handle.fence)}
+        held, fence = f"{os.environ.get(HELD, '')} {self._handle.token_id}", str(self._handle.fence)
+        environment = {**os.environ, "DJANGO_REDIS_LOCK_FENCE": fence, HELD: held}
         try:
             self._process = subprocess.Popen(  # noqa: S603 - what the operator has given
                 self._words, env=environment, start_new_session=True

@@ -84,6 +84,10 @@ def test_a_command_may_wait(server: EmbeddedServer) -> None:
         call_command(Patient())
     assert told.value.returncode == BUSY
     call_command(Patient())
+    Patient.lock_wait = None
+    with lock("quick"), pytest.raises(CommandError, match="This thread holds lock 'quick'") as told:
+        call_command(Patient())
+    assert told.value.returncode == BUSY
 
 
 def test_a_command_whose_lock_was_lost_tells(server: EmbeddedServer) -> None:

@@ -178,6 +178,32 @@ def test_a_second_waits_by_default(server: EmbeddedServer, name: str) -> None:
     assert running.end() == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("around", "nested"),
+    [
+        (["NAME", "NAME"], "echo"),
+        (["NAME", "b", "NAME --wait 60"], "echo"),
+        (["b", "import:NAME"], "This command"),
+        (["NAME", "b"], ""),
+        (["NAME", "NAME --using url"], ""),
+    ],
+)
+def test_what_holds_the_lock_around_a_program_is_not_waited_for(
+    server: EmbeddedServer, name: str, around: list[str], nested: str
+) -> None:
+    words = ["echo", "ran"]
+    if nested == "This command":
+        words = [sys.executable, "-m", "tests.apps.commands", name]
+    for each in reversed(around):
+        words = arguments("run", *each.replace("NAME", name).split(), "--", *words)
+    running = Running(command=words)
+    code, told = running.end()
+    text = f" UTC, which started this and waits for its end. {nested} did not run."
+    assert (code, running.rest, text in told) == (
+        (BUSY, "", True) if nested else (0, "ran\n", False)
+    )
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_wait(server: EmbeddedServer, name: str, number: int) -> None:
     with lock(name, timeout=60):
