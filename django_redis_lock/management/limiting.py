@@ -34,6 +34,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 def _change(name: str, limit: int | None, by: str, backends: Backends, terminal: Terminal) -> None:
     if backends.many:
         raise CommandError("LOCKS has several aliases: name one with --using.", returncode=USAGE)
+    if backends.alone:
+        raise CommandError("Limits can't be changed for other processes here.", returncode=USAGE)
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = limit_of(backend, name)

@@ -22,6 +22,8 @@ from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
@@ -71,6 +73,11 @@ class Backends:
         for alias in self.aliases:
             with self.noting(alias):
                 self.all.append(locks[alias])
+        near = LocMemLockBackend | DummyLockBackend
+        self.alone = [one for one in self.all if isinstance(one, near)]
+        for one in self.alone:
+            which = f"LOCKS[{visible(one.alias)!r}] is a {type(one).__name__}"
+            notice(f"{which}, which neither shows nor excludes other processes.")
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable, and ask it no more."""

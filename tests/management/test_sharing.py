@@ -17,12 +17,29 @@ from tests.tools import counted, let_go, permits, queue
 from tests.tools.console import Done, command, held, read
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
+DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
 @pytest.fixture(autouse=True)
 def _one(server: EmbeddedServer, settings: Any) -> None:
     settings.LOCKS = {"default": {"LOCATION": server.url()}}
+
+
+@pytest.mark.parametrize("path", [LOCMEM, DUMMY])
+def test_a_backend_that_does_not_see_other_processes_says_so(
+    settings: Any, name: str, path: str
+) -> None:
+    settings.LOCKS = {"default": {"BACKEND": path}}
+    told = (
+        f"LOCKS['default'] is a {path.rpartition('.')[2]}, which neither shows nor excludes other"
+    )
+    for words in ("list", "show {}", "history", "limit", "release {}", "run {} -- true"):
+        assert command(*words.format(name).split()).err.startswith(told)
+    for words in (["3"], ["--clear"]):
+        done = command("limit", name, *words)
+        assert (done.code, "can't be changed for other processes" in done.err) == (2, True)
+    assert locks["default"].limits() == []
 
 
 # list and show
