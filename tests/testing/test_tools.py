@@ -83,8 +83,11 @@ def test_another_holder_shares(name: str) -> None:
         assert not lock(name, blocking=False).acquire()
         assert [holder.limit for holder in locks["default"].holders_of([name])] == [2, 2]
         permit.ensure_held()
-        with pytest.raises(LockNotAcquired), held_by_another(name, limit=2):
-            pass
+        for limit, why in ((None, "2, and 2 of its"), (0, "0, set by ada, and 2 of its")):
+            locks["default"].set_limit(name, limit, by="ada")
+            with pytest.raises(LockNotAcquired, match=why), held_by_another(name, limit=2):
+                pass
+        locks["default"].set_limit(name, None)
     with held_by_another(name, shared=True), lock(name, shared=True):
         assert not lock(name, blocking=False).acquire()
     with held_by_another(name):
