@@ -347,7 +347,10 @@ class LockSpace:
             return kind, params
         if not issubclass(kind, LocMemLockBackend):
             params = {key: value for key, value in params.items() if key != "OPTIONS"}
-        return LocMemLockBackend, {
+        moved: Any = LocMemLockBackend
+        if not kind.can_share:  # errors name the class
+            moved = type(kind.__name__, (LocMemLockBackend,), {"can_share": False})
+        return moved, {
             **params,
             "LOCATION": f"{self._id} {params.get('LOCATION') or ''}",
         }

@@ -99,6 +99,17 @@ def test_another_holder_shares(name: str) -> None:
     assert waiting.outcome()
 
 
+@pytest.mark.parametrize("kind", ["getset.GetSetLockBackend", "redlock.RedlockLockBackend"])
+def test_what_an_alias_can_not_do_it_can_not_in_memory_either(name: str, kind: str) -> None:
+    location: Any = [f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]
+    location = location if kind.startswith("redlock") else location[0]
+    entry = {"BACKEND": f"django_redis_lock.backends.{kind}", "LOCATION": location}
+    with override_settings(LOCKS={**LOCKS, "other": entry}):
+        for arguments in ({"shared": True}, {"max_waiters": 1}):
+            with pytest.raises(InvalidLockBackend, match=f"is a {kind.partition('.')[2]}. Use"):
+                lock(name, using="other", **arguments).acquire()
+
+
 def test_nobody_is_excluded_by_dummy(name: str) -> None:
     for tool in (expire_now, lose):
         with pytest.raises(LockError, match="excludes nobody"):
