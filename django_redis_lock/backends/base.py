@@ -177,14 +177,14 @@ class BaseLockBackend(Runner):
             for holder in await self.arun(self._read(names)):
                 yield holder
 
-    def read_index(self, pattern: str = "*") -> dict[str, float]:
+    def read_index(self, pattern: str = "*", queues: bool = False) -> dict[str, float]:
         """Return the names of the held locks with the ends of their leases, the latest first.
 
         The ends are milliseconds by the server's clock, infinite for a lease without end. The locks
-        themselves are not read, so what another program did to a lock does not show. A hundred
-        thousand locks take a fraction of a second. Raises ``LockUnavailable``.
+        themselves are not read, so what another program did to a lock does not show. With
+        ``queues``, the names are those of queues without a held lock. Raises ``LockUnavailable``.
         """
-        return self.run(self._read_index(pattern))
+        return self.run(self._read_index(pattern, queues))
 
     def holders_of(self, names: Iterable[str], *, brief: bool = False) -> Iterator[Holder]:
         """Yield the holders of some locks, not of free ones; ``brief`` counts dead waiters too.
@@ -333,10 +333,10 @@ class BaseLockBackend(Runner):
         queue = queue[:limit]  # a quorum may return more
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
 
-    def _read_index(self, pattern: str) -> Steps[dict[str, float]]:
+    def _read_index(self, pattern: str, queues: bool = False) -> Steps[dict[str, float]]:
         from django_redis_lock.backends.index import read_indexes
 
-        return read_indexes(pattern, self._indexes, 10 * self.page_size)  # of names alone
+        return read_indexes(pattern, self._indexes, 10 * self.page_size, queues)  # of names alone
 
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
         from django_redis_lock.protocol.records import newest, read_entry

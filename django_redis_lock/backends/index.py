@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import translate
 from itertools import islice
 from re import compile as compile_pattern
@@ -59,7 +59,7 @@ class Index:
                 self._ends[name] = end
         if len(ends) < call.count:
             return None
-        return ReadIndex(ends[-1].decode(), last if ends[0] == ends[-1] else b"", call.count)
+        return replace(call, start=ends[-1].decode(), after=last if ends[0] == ends[-1] else b"")
 
     def latest_first(self) -> dict[str, float]:
         """Return the ends of the leases by name, in ms, infinite for none; the latest first."""
@@ -82,11 +82,11 @@ class ReadPages(Call):
         return self.parts[number] or ReadIndex("+inf", b"", 0)
 
 
-def read_indexes(pattern: str, number: int, size: int) -> Steps[dict[str, float]]:
+def read_indexes(pattern: str, number: int, size: int, queues: bool) -> Steps[dict[str, float]]:
     """Read the indexes of so many servers or shards, ``size`` names in all at a time."""
     index = Index(pattern)
     # With pages of one name, a lock that is renewed again and again would fill them for ever.
-    parts: list[ReadIndex | None] = [ReadIndex("", b"", max(2, size // number))] * number
+    parts: list[ReadIndex | None] = [ReadIndex("", b"", max(2, size // number), queues)] * number
     while any(parts):
         only = parts[0] if number == 1 else None
         pages = [(yield from ask(only))] if only else (yield from ask(ReadPages(parts)))

@@ -276,9 +276,9 @@ class _Store:
 
     def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
         last = {
-            name: max(held.end for held in holders.values())
-            for (of, name) in list(self._holders)
-            if of == prefix and (holders := self._live((of, name)))
+            name: max((held.end for held in holders.values()), default=math.inf)
+            for (of, name) in list(self._queues if call.queues else self._holders)
+            if of == prefix and bool(holders := self._live((of, name))) != call.queues
         }
         ends = sorted(
             (round(end * 1000) if math.isfinite(end) else math.inf, name.encode())

@@ -43,7 +43,7 @@ class Park(Acquire):
         args += [f"@park:{packing.parked_prefix}{self.channel}", "", most, "", self.message]
         args += [self.instead_of] if self.instead_of else []
         script = ACQUIRE_SHARED if request.shared else ACQUIRE
-        return script, packing.granting_keys(request.name), args
+        return script, [*packing.granting_keys(request.name), packing.queues_key], args
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -98,7 +98,7 @@ class LookAfter(_OutboxCall):
 
     def encode(self, packing: Packing) -> Encoded:
         own = [self.key(packing, ":locks"), self.messages(packing), self.key(packing)]
-        keys = [*packing.granting_keys(self.name), *own]
+        keys = [*packing.granting_keys(self.name), *own, packing.queues_key]
         return LOOK, keys, [self.name, str(LOOK_WITHIN)]
 
 

@@ -277,11 +277,12 @@ class ReadQueue(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadIndex(Call):
-    """Read a page of the held locks; ``index.lua`` describes the answer."""
+    """Read a page of the held locks, or of the queues of other locks; see ``index.lua``."""
 
     start: str
     after: bytes
     count: int
+    queues: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -183,6 +183,7 @@ class Packing:
         tag = f":{{{shard}}}" if shard else ""
         self.lock_prefix = f"{prefix}{tag}:"
         self.queue_prefix = f"{prefix}-queue{tag}:"
+        self.queues_key = f"{prefix}-queues{tag}"
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
@@ -215,12 +216,13 @@ class Packing:
     def _encode_acquire(self, call: calls.Acquire) -> Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
+        keys = self.granting_keys(request.name)
         if call.channel or self._replicas is not None:
+            keys += [self.queues_key] if call.channel else []
             args.append("" if call.asked_ms is None else str(call.asked_ms))
             if request.max_waiters is not None or self._replicas is not None:
                 args.append("" if request.max_waiters is None else str(request.max_waiters))
                 args.append("" if self._replicas is None else "1")
-        keys = self.granting_keys(request.name)
         return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
 
     def _encode_take_over(self, call: calls.TakeOver) -> Encoded:
@@ -276,7 +278,8 @@ class Packing:
         return (PERMITS, [key], ["0", "-1", "WITHSCORES"]) if call.shared else (GET, [key], [])
 
     def _encode_read_index(self, call: calls.ReadIndex) -> Encoded:
-        return INDEX, [self.index_key], [call.start, call.after.hex(), str(call.count)]
+        keys = [self.queues_key, self.index_key] if call.queues else [self.index_key]
+        return INDEX, keys, [call.start, call.after.hex(), str(call.count)]
 
 
 def _must_be_replicated(call: Call) -> bool:

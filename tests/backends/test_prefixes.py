@@ -97,7 +97,7 @@ def test_the_check_knows_each_key() -> None:
         ({"LOCATION": URL}, {"LOCATION": URL, "TIMEOUT": 5}),
         ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "shop:lock"}),
         ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock-shop"}),
-        ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock-queues"}),
+        ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock-queued"}),
         ({"LOCATION": URL}, {"LOCATION": "redis://10.0.0.1:6379/2", "KEY_PREFIX": "lock:x"}),
         ({"LOCATION": URL}, {"LOCATION": "redis://10.0.0.1:6380/1", "KEY_PREFIX": "lock:x"}),
         (

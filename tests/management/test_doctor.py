@@ -388,7 +388,7 @@ def test_documented_user_of_getset_has_all_permissions(
             "+hgetall",
             "+pexpireat",
         ),
-        *("~lock-queue:*", "~lock-permits:*", "~lock-limits"),
+        *("~lock-queue:*", "~lock-permits:*", "~lock-limits", "~lock-queues"),
     ],
 )
 def test_missing_permission_is_found_and_named(

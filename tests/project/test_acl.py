@@ -182,13 +182,14 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
         _tick()
 
 
-def test_without_its_channels_a_user_can_lock_but_not_wait(
-    locker: Callable[[list[str]], redis.Redis],
+@pytest.mark.parametrize(
+    ("missing", "told"),
+    [("&", r"listen for grants: .*channel"), ("~lock-queues", r"(?i)permissions to access .*key")],
+)
+def test_without_channels_or_names_of_queues_a_user_can_lock_but_not_wait(
+    missing: str, told: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
-    locker([word for word in acl_rule() if not word.startswith("&")])
-    with (
-        lock("a", timeout=20),
-        pytest.raises(LockUnavailable, match=r"listen for grants: .*channel"),
-    ):
+    locker([word for word in acl_rule() if not word.startswith(missing)])
+    with lock("a", timeout=20), pytest.raises(LockUnavailable, match=told):
         lock("a", blocking_timeout=20).acquire()
-    assert lock("a", timeout=20).acquire()
+    assert lock("a", timeout=20).acquire(blocking=False)

@@ -481,6 +481,7 @@ class BoundedKeys(Promise):
     """Nothing outlives its bound on a server."""
 
     BOUNDS = (
+        (b"lock-queues", None),
         (b"lock-queue", 60_000),
         (b"lock-heard", 120_000),
         (b"lock-claim", 5_000),

@@ -13,6 +13,7 @@
 -- KEYS[4] the last fence.
 -- KEYS[5] when each waiting process was last seen: its channel, scored by the server's clock in ms.
 --         A negative score tells since when it is silent: it did not claim a lock in time.
+-- KEYS[8] if the caller may wait: the names of the queues, scored by when they expire (ms).
 --
 -- The messages are "grant token fence lease now name" to the process that is granted the lock, and
 -- "look name" to the processes that wait for a lock that may come free sooner than they know.

@@ -1,11 +1,11 @@
 -- Read a page of the names of held locks, the earliest lease end first. A lock that is renewed
 -- between two pages moves to a later page, so it is not missed.
--- KEYS[1] the index.
+-- KEYS[1] the index; or the names of the queues, of which those in the index, KEYS[2], are left out.
 -- ARGV[1] the lease end (ms) to begin at, or '' for now, ARGV[2] the member (in hexadecimal digits)
 -- of that lease end to begin after, or '' to begin with the first, ARGV[3] page size.
 -- Returns {names, lease ends, last member}, the first two each as one text with a line for each
 -- lock, which is read much faster than as many items. An empty line stands for a member that can't
--- be a name.
+-- be a name, and for one that is left out.
 -- include base
 local from, after, found = ARGV[1], ARGV[2], nil
 if after == '' then
@@ -32,10 +32,11 @@ else
   end
   found = redis.call('ZRANGE', KEYS[1], low, low + ARGV[3] - 1, 'WITHSCORES')
 end
-local names, ends = {}, {}
+local names, ends, now = {}, {}, math.floor(clock() / 1000)
 for i = 1, #found, 2 do
   local name = found[i]
-  names[#names + 1] = string.find(name, '\n', 1, true) and '' or name
+  local held = KEYS[2] and tonumber(redis.call('ZSCORE', KEYS[2], name) or 0) >= now
+  names[#names + 1] = (held or string.find(name, '\n', 1, true)) and '' or name
   ends[#ends + 1] = found[i + 1]
 end
 return {table.concat(names, '\n'), table.concat(ends, '\n'), found[#found - 1] or ''}

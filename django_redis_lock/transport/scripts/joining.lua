@@ -167,6 +167,14 @@ if shared then -- no fence that was given until now is greater
 end
 if ARGV[5] ~= '' then
   kind = kind + join(now)
+  local stays = redis.call('PTTL', KEYS[2])
+  local ends = stays == -1 and '+inf' or now + stays
+  if kind % 3 > 0 and redis.pcall('ZADD', KEYS[8], ends, ARGV[4]) == 1 then -- a new name
+    local expired = redis.pcall('ZRANGEBYSCORE', KEYS[8], '-inf', '(' .. now, 'LIMIT', 0, 32)
+    redis.pcall('ZREM', KEYS[8], '', unpack(expired)) -- no name is empty
+  end
+  local endless = redis.pcall('ZRANGE', KEYS[8], -1, -1, 'WITHSCORES')[2] == 'inf'
+  redis.pcall(unpack(endless and {'PERSIST', KEYS[8]} or {'PEXPIRE', KEYS[8], 2 * FORGET}))
   if key and kind % 3 > 0 then
     return string.format('0 -1 %.0f %.0f', now, kind)
   end

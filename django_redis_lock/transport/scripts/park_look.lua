@@ -1,6 +1,6 @@
 -- Do for the parked messages of a lock what other waiters do when they poll: grant it if it is free.
 -- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for, KEYS[9] the
--- messages that wait for this one, KEYS[10] the outbox.
+-- messages that wait for this one, KEYS[10] the outbox, KEYS[11] the names of the queues.
 -- ARGV[1] name, ARGV[2] after how many ms to look again at the latest, unless so many locks are waited
 -- for that all of them together would be looked at more than 200 times a second. Returns 1.
 -- include leaving
@@ -32,6 +32,7 @@ if redis.call('HLEN', KEYS[9]) > redis.call('LLEN', KEYS[2]) then
 end
 if redis.call('EXISTS', KEYS[2]) == 0 then
   redis.call('ZREM', KEYS[8], ARGV[1])
+  redis.pcall('ZREM', KEYS[11], ARGV[1])
   return 1
 end
 local first = redis.pcall('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES') -- the permit that ends first

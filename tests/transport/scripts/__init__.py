@@ -37,12 +37,14 @@ class Keys:
         ]
         self.lock, self.queue, self.index, self.fence, self.heard = self.all[:5]
         self.limits, self.permits = self.all[5:]
+        self.queues = f"{name}:queues"
 
     def call(self, script: Script, keys: list[str], *arguments: object) -> Any:
         return self.client.eval(script.source, len(keys), *keys, *map(str, arguments))
 
     def acquire(self, token: str, channel: str = "", lease: int = LEASE, *more: str) -> Any:
-        return self.call(ACQUIRE, self.all, token, lease, RECORD, self.name, channel, *more)
+        keys = [*self.all, self.queues] if channel else self.all
+        return self.call(ACQUIRE, keys, token, lease, RECORD, self.name, channel, *more)
 
     def release(self, token: str, *more: str) -> Any:
         return self.call(RELEASE, self.all, token, self.name, *(more or [""]))

@@ -53,6 +53,22 @@ def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
     assert 9_000 < keys.client.pttl(keys.queue) <= 10_000
 
 
+def test_the_name_of_a_queue_is_known_until_it_expires(keys: Keys) -> None:
+    """A new name removes up to 32 whose queues have expired. Who is turned away adds none."""
+    now, client = keys.now(), keys.client
+    keys.hold("one")
+    client.zadd(keys.queues, {f"expired {i}": now - 100 + i for i in range(40)})
+    assert keys.acquire("two", CHANNEL, LEASE, "", "0").endswith(" 0")
+    assert client.zcard(keys.queues) == 40
+    for _ in range(2):
+        keys.acquire("two", CHANNEL)
+    assert client.zcard(keys.queues) == 9
+    assert 10_000 <= client.zscore(keys.queues, keys.name) - now < 20_000
+    assert 0 < client.ttl(keys.queues) <= 120
+    client.set(keys.queues, "of another program")
+    assert keys.acquire("three", CHANNEL).endswith(" 1")
+
+
 @pytest.mark.parametrize("last", ["9", None])
 @pytest.mark.parametrize("for_replicas", [True, False])
 def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool) -> None:
