@@ -24,10 +24,12 @@ from django.utils.translation import gettext_lazy as _
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.backends.index import in_pages
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.records import Attention, Holder, Limit, Waiter, attention
+from django_redis_lock.protocol.calls import Inspect, ask
+from django_redis_lock.protocol.records import Attention, Holder, Limit, Unheld, Waiter, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import STOPPED, current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
@@ -158,18 +160,28 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
     return next((one for one in backend.limits() if one.name == name), None)
 
 
-def unused_limits(
-    backend: BaseLockBackend, matches: Callable[[str], bool]
-) -> Iterator[tuple[Limit, int]]:
-    """Yield the limits of semaphores that nobody holds, each with how many wait.
+def unheld(backend: BaseLockBackend, matches: Callable[[str], bool]) -> Iterator[Unheld]:
+    """Yield the limits and queues without a holder; the lowest limits, which pause, come first."""
+    limits = {one.name: one for one in sorted(backend.limits(), key=lambda one: one.limit)}
+    names = dict.fromkeys([*limits, *queues_of(backend)])
+    for one in unheld_among(backend, filter(matches, names)):
+        if one.waiters != 0 or one.name in limits:
+            yield one._replace(limit=limits.get(one.name))
 
-    No held lock tells of them. The lowest come first: with 0 a semaphore is paused.
-    """
-    limits = [one for one in backend.limits() if matches(one.name)]
-    held = {one.name for one in backend.holders_of([one.name for one in limits])}
-    for one in sorted(limits, key=lambda one: one.limit):
-        if one.name not in held:
-            yield one, len(backend.waiting(one.name))
+
+def queues_of(backend: BaseLockBackend) -> Iterable[str]:
+    """Return the names that are waited for, without those of held locks."""
+    return backend.read_index(queues=True) if backend.can_share else ()
+
+
+def unheld_among(backend: BaseLockBackend, names: Iterable[str]) -> Iterator[Unheld]:
+    """Yield which of some names have no holder, without their limits."""
+    for page in in_pages(names, backend.page_size):
+        _, *rest = backend.run(ask(Inspect(page)))
+        for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
+            if held is None:
+                counts = count if isinstance(count, list) else (count, 0)
+                yield Unheld(name, backend.alias, *counts)
 
 
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:

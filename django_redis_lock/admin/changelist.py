@@ -25,14 +25,14 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import attention_of, unused_limits, unwritable_because
-from django_redis_lock.protocol.records import Holder, Limit
+from django_redis_lock.operators import attention_of, unheld, unwritable_because
+from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import visible, without_passwords
 
 AT_ONCE = 8
 """Backends that are asked at the same time."""
-MOST_LIMITS = 100
-"""Semaphores with a limit and no holder that are shown of a backend, the lowest limits first."""
+MOST_UNHELD = 100
+"""Limits and queues without a holder that are shown of a backend, the lowest limits first."""
 
 Answer = TypeVar("Answer")
 DEFAULT_COLUMN = "held_for"
@@ -141,22 +141,23 @@ class HeldLockChangeList(ChangeList):
     @property
     def waiting(self) -> int:
         queues = {(one.using, one.name): one.waiters or 0 for one in self.reading.holders}
-        return sum(queues.values()) + sum(waiters for _, waiters in self.reading.unused)
+        return sum(queues.values()) + sum(one.waiters or 0 for one in self.reading.unheld)
 
     @property
-    def unused(self) -> list[dict[str, Any]]:
-        """Return the limits of semaphores that nobody holds."""
+    def unheld(self) -> list[dict[str, Any]]:
+        """Return the limits and queues without a holder."""
         return [
             {
-                "key": HeldLock.of(limit.using, limit.name).pk,
-                "name": wording.name_html(limit.name),
-                "backend": wording.name_html(limit.using),
-                "limit": limit.limit,
-                "by": wording.wrappable(limit.by),
-                "at": wording.moment(limit.at),
-                "waiters": waiters,
+                "key": HeldLock.of(one.using, one.name).pk,
+                "name": wording.name_html(one.name),
+                "backend": wording.name_html(one.using),
+                "limit": one.limit and one.limit.limit,
+                "by": one.limit and wording.wrappable(one.limit.by),
+                "at": one.limit and wording.moment(one.limit.at),
+                "waiters": wording.waiters_text(one),
+                "parked": one.parked,
             }
-            for limit, waiters in self.reading.unused
+            for one in self.reading.unheld
         ]
 
     @property
@@ -201,8 +202,8 @@ class Reading:
     """How many locks whose names match were not read."""
     problems: list[Problem] = field(default_factory=list)
     unwritable: list[Problem] = field(default_factory=list)
-    unused: list[tuple[Limit, int]] = field(default_factory=list)
-    """The limits of semaphores that nobody holds and whose names match, with how many wait."""
+    unheld: list[Unheld] = field(default_factory=list)
+    """The limits and queues without a holder whose names match."""
 
 
 def ask_each(
@@ -252,12 +253,12 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
-    unused, unknown = ask_each(
+    others, unknown = ask_each(
         [one for one in asked if using in (None, one) and visible(one) not in failed],
-        lambda one: list(islice(unused_limits(one, matches), MOST_LIMITS)),
+        lambda one: list(islice(unheld(one, matches), MOST_UNHELD)),
     )
     for problem in unknown:
-        text = _("does not tell the limits of semaphores: %(reason)s")
+        text = _("does not list the limits and queues without a holder: %(reason)s")
         refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
     return Reading(
         holders,
@@ -266,7 +267,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         max(0, len(found) - most),
         problems,
         refusals,
-        [*chain(*unused.values())],
+        [*chain(*others.values())],
     )
 
 

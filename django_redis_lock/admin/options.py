@@ -56,6 +56,7 @@ from django_redis_lock.operators import (
     release_shown,
     requires_reason,
     sharing,
+    unheld_among,
 )
 from django_redis_lock.protocol.records import (
     FORCE_RELEASED,
@@ -385,13 +386,14 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         return context
     waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, limit=MOST_WAITERS))
     entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
-    in_queue = (holders and holders[0].waiters) or 0
+    unheld = [] if holders else _asked(lock, lambda one: [*unheld_among(one, [lock.name])])[0]
+    in_queue = (holders and holders[0].waiters) or (unheld and unheld[0].waiters) or 0
     return {
         **context,
         **(_held(holders[0]) if len(holders) == 1 else {}),
         "holders": [_hold(one) for one in holders[:MOST_HOLDERS]] if len(holders) > 1 else [],
         "holders_more": max(0, len(holders) - MOST_HOLDERS),
-        "waiters": wording.waiters_text(holders[0]) if holders else "",
+        "waiters": wording.waiters_text(holders[0]) if holders else str(in_queue or ""),
         "sharing": sharing(holders[0]) if holders else "",
         "unwritable": unwritable([lock.using]) if holders else [],
         **_limited(lock, [*holders, *waiting]),

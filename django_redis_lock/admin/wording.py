@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import attention_of, sharing
-from django_redis_lock.protocol.records import Attention, Holder, Origin, is_renewed
+from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, is_renewed
 from django_redis_lock.support.text import visible
 
 BRIEF_ID = 8
@@ -172,5 +172,5 @@ def lease_bar(holder: Holder) -> SafeString:
     )
 
 
-def waiters_text(holder: Holder) -> str:
-    return _("not known") if holder.waiters is None else str(holder.waiters)
+def waiters_text(one: Holder | Unheld) -> str:
+    return _("not known") if one.waiters is None else str(one.waiters)

@@ -19,7 +19,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.operators import aliases
+from django_redis_lock.operators import aliases, queues_of, unheld_among
 from django_redis_lock.protocol.records import Holder, is_renewed
 from django_redis_lock.support.process import forget_after_fork
 
@@ -49,7 +49,7 @@ class Figures:
 MEANINGS = {
     "held": "Locks and permits that are held now.",
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
-    "waiting": "Waiters for held locks, and for semaphores whose limit an operator has set.",
+    "waiting": "Waiters for locks, held or not.",
     "parked": "Celery tasks among these waiters that are parked, so that no worker waits.",
     "oldest_wait": "The longest that the first waiter of a queue has waited.",
     "oldest_hold": "The longest that one of the held locks has been held.",
@@ -86,7 +86,7 @@ def read_held(backend: BaseLockBackend) -> Held:
     for known in {*backend.operators.groups.values(), OTHER}:
         held.groups[known] = Figures()  # 0 rather than absent while none is held
     ending_first = _count_names(backend, held)
-    limits = _limits(backend)
+    limits, waited_for = _limits(backend)
     queues: dict[str, tuple[int, int]] = {}  # how many wait, and how many of them are parked
     for holder in backend.holders_of(ending_first):
         figures = held.groups[group(holder.name)]
@@ -97,9 +97,9 @@ def read_held(backend: BaseLockBackend) -> Held:
         elif holder.limit is not None:
             limits.setdefault(holder.name, holder.limit)
         queues[holder.name] = holder.waiters or 0, holder.parked
-    for name in islice(limits.keys() - queues.keys(), MOST_QUEUES):  # nobody has a permit
-        waiting = backend.waiting(name)
-        queues[name] = len(waiting), sum(one.parked for one in waiting)
+    others = {*limits, *waited_for} - queues.keys()
+    for one in unheld_among(backend, islice(others, MOST_HOLDERS)):
+        queues[one.name] = one.waiters or 0, one.parked
     for name, limit in limits.items():
         held.groups[group(name)].limit += limit
     for name, (waiters, parked) in queues.items():
@@ -107,7 +107,7 @@ def read_held(backend: BaseLockBackend) -> Held:
         held.groups[group(name)].parked += parked
     awaited = [name for name, (waiters, _) in queues.items() if waiters]
     longest = nlargest(MOST_QUEUES, awaited, key=queues.__getitem__)
-    held.queues_unread = len(awaited) - len(longest)
+    held.queues_unread = len(awaited) - len(longest) + max(0, len(others) - MOST_HOLDERS)
     for name in longest:
         figures = held.groups[group(name)]
         for waiter in backend.waiting(name, limit=1):
@@ -118,17 +118,17 @@ def read_held(backend: BaseLockBackend) -> Held:
 _refusing: set[str] = set()
 
 
-def _limits(backend: BaseLockBackend) -> dict[str, int]:
-    """Return the limits that are set; none if the server's user may not read them."""
+def _limits(backend: BaseLockBackend) -> tuple[dict[str, int], Iterable[str]]:
+    """Return the limits that are set, and the names of queues, if the user may read both."""
     try:
-        return {limit.name: limit.limit for limit in backend.limits()}
+        return {limit.name: limit.limit for limit in backend.limits()}, queues_of(backend)
     except LockUnavailable as error:
         if not error.refused:
             raise
         if backend.alias not in _refusing:
             _refusing.add(backend.alias)
-            logger.info("LOCKS[%r] has gauges without limits: %s", backend.alias, error)
-        return {}
+            logger.info("LOCKS[%r] has gauges of held locks only: %s", backend.alias, error)
+        return {}, ()
 
 
 def _count_names(backend: BaseLockBackend, held: Held) -> Iterable[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain, islice, starmap
+from itertools import chain, islice
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -15,8 +15,8 @@ from django.utils.text import get_text_list
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, nothing
-from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unused_limits
-from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
+from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unheld
+from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.text import visible
 
 EVENTS = 10
@@ -30,21 +30,22 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     first = list(islice(found, 1))
     found = chain(first, found)
     matches = partial(fnmatchcase, pat=options["pattern"])
-    unused = backends.each(lambda backend: unused_limits(backend, matches))
+    others = backends.each(lambda backend: unheld(backend, matches))
     if terminal.as_json:
         terminal.json_object(
             "locks",
             map(output.holder_facts, found),
-            lambda: {"limits": [*starmap(_unused_facts, unused)], **backends.not_known()},
+            lambda: {**_unheld_facts(others), **backends.not_known()},
         )
     else:
         terminal.table(output.holder_columns(many=backends.many), found, attention_of)
-        for limit, waiters in unused:
-            where = f" of {visible(limit.using)!r}" if backends.many else ""
-            state = "not held" if limit.limit else "paused"
-            terminal.notice(
-                f"{visible(limit.name)!r}{where} is {state}: limit {_set(limit)}, {waiters} waiting"
-            )
+        for one in others:
+            where = f" of {visible(one.using)!r}" if backends.many else ""
+            state = "paused" if one.limit and not one.limit.limit else "not held"
+            limit = f"limit {_set(one.limit)}, " if one.limit else ""
+            waiting = f"{'?' if one.waiters is None else one.waiters} waiting"
+            parked = f", {one.parked} of them parked" if one.parked else ""
+            terminal.notice(f"{visible(one.name)!r}{where} is {state}: {limit}{waiting}{parked}")
     backends.finish()
     if first:
         backends.warn_of_unwritable()
@@ -55,8 +56,12 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.notice("No locks are held.")
 
 
-def _unused_facts(limit: Limit, waiters: int) -> dict[str, Any]:
-    return {**output.limit_facts(limit), "held": 0, "waiters": waiters}
+def _unheld_facts(found: Iterable[Unheld]) -> dict[str, list[dict[str, Any]]]:
+    facts: dict[str, list[dict[str, Any]]] = {"limits": [], "queues": []}
+    for one in found:
+        limit = output.limit_facts(one.limit) if one.limit else {}
+        facts["limits" if limit else "queues"].append({**one._asdict(), "held": 0, **limit})
+    return facts
 
 
 def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:

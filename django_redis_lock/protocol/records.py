@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
@@ -141,6 +141,16 @@ class Limit:
     """The ``by`` given to ``set_limit()``."""
     at: datetime
     """When it was set, by the server's clock."""
+
+
+class Unheld(NamedTuple):
+    """A name without a holder: how many wait for it, and the limit that an operator has set."""
+
+    name: str
+    using: str
+    waiters: int | None
+    parked: int
+    limit: Limit | None = None
 
 
 def read_holder(

@@ -14,6 +14,7 @@ from django_redis_lock.models import HeldLock
 from tests.tools import counted, let_go, permits, queue
 from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, names, page_of, root, staff, told
 from tests.tools.admin import release as confirm
+from tests.tools.parking import parking
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -112,24 +113,36 @@ def test_the_list_tells_of_limits_that_no_row_shows(settings: Any) -> None:
     (waiting,) = queue(semaphore("render", 1, timeout=60))
     client = root()
     page = client.get(LIST)
-    shown = [(one["limit"], one["by"], one["waiters"]) for one in page.context["cl"].unused]
-    assert shown == [(0, "ada", 1), (3, "ada", 0)]
+    shown = [(one["limit"], one["by"], one["waiters"]) for one in page.context["cl"].unheld]
+    assert shown == [(0, "ada", "1"), (3, "ada", "0")]
     text = page.content.decode()
     assert text.count(">paused<") == 1
     assert f'<a href="{page_of("render")}"><bdi>render</bdi></a>' in text
     assert "<bdi>1 waiting</bdi>" in text
     assert '<td data-label="Backend"><bdi>default</bdi></td>' in text
-    assert "nobody holds" not in client.get(f"{LIST}?using=locmem").content.decode()
-    assert "nobody holds" not in client.get(f"{LIST}?q=used").content.decode()
-    assert [one["key"] for one in client.get(f"{LIST}?q=idl").context["cl"].unused] == [
+    assert "without a holder" not in client.get(f"{LIST}?using=locmem").content.decode()
+    assert "without a holder" not in client.get(f"{LIST}?q=used").content.decode()
+    assert [one["key"] for one in client.get(f"{LIST}?q=idl").context["cl"].unheld] == [
         HeldLock.of("default", "idle").pk
     ]
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     text = client.get(LIST).content.decode()
-    assert "nobody holds" in text
+    assert "without a holder" in text
     assert 'data-label="Backend"' not in text
     locks["default"].set_limit("render", None)
     assert waiting.outcome()
+
+
+def test_queue_without_a_holder_is_in_the_list_and_on_its_page(name: str) -> None:
+    with parking(name, hold=False) as parked:
+        parked.park(2)
+        client = root()
+        text = client.get(LIST).content.decode()
+        page = client.get(page_of(name)).content.decode()
+    assert 'data-label="Waiters">2 <span class="lock-aside">2 parked<' in text
+    assert (">paused<" in text, "<bdi>2 waiting</bdi>" in text) == (False, True)
+    assert "This lock has waiters, but no holder." in page
+    assert 'Waiters</div><div class="lock-value">2<' in page
 
 
 def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +155,7 @@ def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPa
     page = root().get(LIST)
     assert names(page) == ["render"]
     text = page.content.decode()
-    told = "The server of “default” does not tell the limits of semaphores: "
+    told = "The server of “default” does not list the limits and queues without a holder: "
     assert f"{told}redis://***@h refused: &lt;no permission&gt;." in text
 
 

@@ -17,6 +17,7 @@ from django_redis_lock.exceptions import (
     LockNotAcquired,
     LockNotOwned,
 )
+from django_redis_lock.operators import unheld
 from tests.contracts.base import Contract
 from tests.tools import SOON, Background, eventually, queue, told
 
@@ -447,6 +448,25 @@ class SharingContract(_Sharing):
         backend.set_limit(name, None)
         check(5)
         assert name not in [item.name for item in backend.limits()]
+
+    def test_queue_without_a_holder(self, name: str) -> None:
+        """Operators see how many wait, whether a limit is set or not."""
+        backend = locks[self.using]
+
+        def found() -> list[Any]:
+            found = unheld(backend, name.__eq__)
+            return [(each.limit and each.limit.limit, each.waiters) for each in found]
+
+        first, second = queue(self.semaphore(name, 0), self.lock(name))
+        assert found() == [(None, 2)]
+        backend.set_limit(name, 1)
+        assert (first.outcome(), found()) == (True, [])
+        self.release_others(name)
+        assert (second.outcome(), found()) == (True, [])
+        self.release_others(name)
+        assert found() == [(1, 0)]
+        backend.set_limit(name, None)
+        assert found() == []
 
     @pytest.mark.parametrize("limit", [-1, True, 1.0, "3", 1_000_001])
     def test_senseless_limits_are_refused(self, name: str, limit: Any) -> None:

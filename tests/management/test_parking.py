@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,7 +13,9 @@ import redis
 from kombu import Connection
 
 from django_redis_lock import locks
+from django_redis_lock.backends.parking import LookAfter
 from django_redis_lock.celery.parking import outbox_of
+from django_redis_lock.protocol.calls import ask
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read
 from tests.tools.parking import Parking, parking
@@ -42,6 +46,24 @@ def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
         (task_id, True) for task_id in ids
     ]
     assert all(one["since"].startswith("20") for one in known["waiting"])
+
+
+def test_list_shows_tasks_that_are_parked_without_a_holder(
+    server: EmbeddedServer, settings: Any, name: str, client: redis.Redis
+) -> None:
+    """Their queue is listed until it is gone, however long that takes."""
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    with parking(name, hold=False) as parked:
+        parked.park(2)
+        told = f"{name!r} is not held: 2 waiting, 2 of them parked"
+        assert command("list").err.splitlines() == [told, "No locks are held."]
+        answer = json.loads(command("list", "--format", "json").out)
+        row = {"name": name, "using": "default", "waiters": 2, "parked": 2}
+        assert (answer["limits"], answer["queues"]) == ([], [{**row, "held": 0, "limit": None}])
+        assert (client.zscore("lock-queues", name), client.ttl("lock-queues")) == (math.inf, -1)
+        command("unpark", name)
+        locks["default"].run(ask(LookAfter(outbox_of(parked.consumer.app), name)))
+        assert not client.exists("lock-queues")
 
 
 def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:

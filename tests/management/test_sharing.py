@@ -93,7 +93,7 @@ def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
     (render, idle) = answer["limits"]
     assert render.pop("at").startswith("20")
     of_render = {"name": "render", "using": "default", "limit": 0, "by": "ada"}
-    assert render == {**of_render, "held": 0, "waiters": 1}
+    assert render == {**of_render, "held": 0, "waiters": 1, "parked": 0}
     assert (idle["name"], idle["limit"], idle["waiters"]) == ("idle", 3, 0)
     settings.LOCKS = {**settings.LOCKS, "memory": {"BACKEND": LOCMEM}}
     assert "'render' of 'default' is paused" in command("list").err
@@ -110,16 +110,19 @@ def test_a_list_asks_once_for_limits(
     settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": server.url()}}
     with counted(client) as commands:
         assert "alone" in command("list").out
-    assert "hgetall" not in commands
+    assert ("hgetall" in commands, commands["zrangebyscore"]) == (False, 1)
 
 
-def test_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("read", ["backends.base.BaseLockBackend.limits", "operators.queues_of"])
+def test_list_without_permission_to_read_limits_or_queues(
+    read: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     held("alone")
 
     def refuse(*args: Any) -> None:
         raise LockUnavailable("LOCKS['default'] refused: no permission")
 
-    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    monkeypatch.setattr(f"django_redis_lock.{read}", refuse)
     done = command("list")
     assert (done.code, len(done.lines), "no permission" in done.err) == (2, 2, True)
     done = command("list", "--format", "json")

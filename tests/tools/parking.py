@@ -14,10 +14,11 @@ from tests.celery.consumer import Consumer, body, held, id_of
 class Parking:
     """Parks tasks of the current app, whose broker is in memory, behind a lock that is held."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(self, name: str, *, hold: bool = True, **options: Any) -> None:
+        options |= {} if hold else {"concurrency": lambda **_: 0}  # no call may run
         self.consumer = Consumer(name)
         self.task = self.consumer.task(body, using="default", on_conflict="park", **options)
-        self.lock = held(self.task)
+        self.lock: Any = held(self.task) if hold else None
 
     def park(self, number: int = 1) -> list[str]:
         """Park so many tasks; return their ids."""

@@ -92,15 +92,16 @@ def test_used_share_of_a_lease_tells_late_renewals(
 
 
 def test_too_many_locks_and_queues_are_counted_and_some_read(
-    holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch
+    holding: Any, value: Value, monkeypatch: pytest.MonkeyPatch, client: redis.Redis
 ) -> None:
     monkeypatch.setattr(gauges, "MOST_HOLDERS", 2)
     monkeypatch.setattr(gauges, "MOST_QUEUES", 1)
     for number in range(3):
         holding(f"other:{number}", timeout=120)
+    client.zadd("lock-queues", {f"other:{number}": 9e15 for number in range(9)})
     with awaited("product:1", "product:1", "import:1"):
         assert [value("held", group=each) for each in ("other", "product")] == [3, 1]
-        assert (value("unread", what="holders"), value("unread", what="queues")) == (3, 1)
+        assert (value("unread", what="holders"), value("unread", what="queues")) == (3, 5)
         first = locks["default"].waiting("product:1")[0]
         assert value("waiting", group="product") == 2
         assert 0 < value("oldest_wait_seconds", group="product") <= first.waited
@@ -120,12 +121,13 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
         assert [value("limit", group=each) for each in ("product", "import")] == [9, 0]
         locks["default"].set_limit("product:1", 3)
         locks["default"].set_limit("report", 0)
-        names = ("report", "product:1")
-        waiting = [queue(semaphore(each, 1), semaphore(each, 1)) for each in names]
+        names = {"report": 1, "product:1": 1, "import:2": 0}
+        waiting = [queue(semaphore(each, n), semaphore(each, n)) for each, n in names.items()]
         gauges.forget_readings()
         assert value("limit", group="product") == 3 + 4
         assert value("waiting", group="product") == 2
         assert value("waiting", group="other") == 2, "for a semaphore that is paused"
+        assert value("waiting", group="import") == 2, "though no limit is set"
         assert value("oldest_wait_seconds", group="other") > 0
         for name, started in zip(names, waiting, strict=True):
             locks["default"].set_limit(name, 10)
@@ -144,7 +146,7 @@ def test_parked_tasks_are_counted_by_group(
         gauges.forget_readings()
         with counted(client) as commands:
             assert value("parked", group="import") == 2
-        assert commands["evalsha"] == 3, "the index, the holder, the first waiter"
+        assert commands["evalsha"] == 4, "the index, the queues, the holder, the first waiter"
         (waiting,) = queue(lock(name, timeout=60))
         gauges.forget_readings()
         assert (value("waiting", group="import"), value("parked", group="import")) == (3, 2)
@@ -157,26 +159,24 @@ def test_parked_tasks_are_counted_by_group(
         let_go(name, [waiting])
 
 
-def test_a_user_who_may_not_read_limits_has_the_other_gauges(
+def test_a_user_who_may_not_read_the_names_of_queues_has_the_other_gauges(
     own_server: EmbeddedServer, settings: Any, value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As one whose rule is of a version without semaphores."""
-    rule = [word for word in acl_rule() if word != "+hgetall"]
-    with redis.Redis.from_url(own_server.url()) as client:
+    """As one whose rule is of a version without that key."""
+    rule = [word for word in acl_rule() if word != "~lock-queues"]
+    with redis.Redis.from_url(own_server.url(1)) as client:
         client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
+        client.rpush("lock-queue:report", "channel token 1000 {}")
+        client.set("lock:report", "token 1 {}")
+        client.zadd("lock-index", {"report": "inf"})
     url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
     settings.LOCKS = {"default": {"LOCATION": url}}
     caplog.set_level("INFO", "django_redis_lock")
-    with awaited("report"):
-        for _ in range(2):
-            gauges.forget_readings()
-            assert [value(each, group="other") for each in ("held", "waiting", "limit")] == [
-                1,
-                1,
-                0,
-            ]
-    (told,) = [each for each in caplog.messages if "without limits" in each]
-    assert told.startswith("LOCKS['default'] has gauges without limits: ")
+    for _ in range(2):
+        gauges.forget_readings()
+        assert [value(each, group="other") for each in ("held", "waiting", "limit")] == [1, 1, 0]
+    (told,) = [each for each in caplog.messages if "held locks only" in each]
+    assert told.startswith("LOCKS['default'] has gauges of held locks only: ")
     assert "secret" not in told
 
 
