@@ -59,6 +59,7 @@ def synchronous() -> None:
         assert_type(held, Lock)
         assert_type(held.fence, int)
         assert_type(held.remaining, float)
+        assert_type(held.is_held_here, bool)
         assert_type(held.lost, bool)
         assert_type(held.extend(5), bool)
         assert_type(held.reacquire(), bool)
