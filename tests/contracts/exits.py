@@ -180,7 +180,7 @@ class Hold:
         assert answer(RequestFactory().get("/")).status_code == 200
 
     def task(self, run: Run, how: str = "__call__", **options: Any) -> None:
-        @Celery(self.name, set_as_current=False).task(bind=True)
+        @Celery(self.name, set_as_current=False).task(bind=True, name=self.name, shared=False)
         @single_instance_task(key=self.name, **self.options, **options)
         def work(task: Any) -> None:
             self.enter(task.lock)
@@ -342,7 +342,7 @@ class ExitContract:
         """After the commit the lock is held for what is left; before it in any case."""
         began: list[float] = []
 
-        @Celery(name, set_as_current=False).task
+        @Celery(name, set_as_current=False).task(name=name, shared=False)
         @single_instance_task(key=name, at_least_for=rest)
         def work() -> None:
             began.append(time.monotonic())
