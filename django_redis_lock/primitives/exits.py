@@ -95,10 +95,10 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
         each.holds = [*others, (handle, lease)] if each.ends else others
-    acquired_at = former._acquired_at
+    acquired_at, acquired_by = former._acquired_at, former._acquired_by or former
     former._let_go(lease)
     lease.entries = 1
-    handle._hold(lease, backend)
+    handle._hold(lease, backend, None if acquired_by is handle else acquired_by)
     handle._acquired_at = acquired_at
 
 

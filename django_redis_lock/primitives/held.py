@@ -45,6 +45,8 @@ class Held:
     _backend: BaseLockBackend | None = None
     _acquired_at = 0.0
     """Monotonic."""
+    _acquired_by: Held | None = None
+    """The handle that acquired the hold, of which signals tell, if this one goes on with it."""
     _deferred = False
     """Released or detached, but held until a transaction ends."""
 
@@ -146,12 +148,12 @@ class Held:
             )
         self._let_go(lease)
 
-    def _hold(self, lease: Lease, backend: BaseLockBackend) -> None:
+    def _hold(self, lease: Lease, backend: BaseLockBackend, by: Held | None = None) -> None:
         if lease.auto_renew or lease.verify_by is not None:
-            renewer.add(lease, backend, self, renew=lease.auto_renew)
+            renewer.add(lease, backend, by or self, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
         lease.after_commit |= self.after_commit
-        self._lease, self._backend, self._deferred = lease, backend, False
+        self._lease, self._backend, self._deferred, self._acquired_by = lease, backend, False, by
 
     def _let_go(self, lease: Lease) -> None:
         register.forget(lease)
@@ -217,7 +219,8 @@ def release(held: Held) -> Steps[None]:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at
-        yield from backend.emit(signals.lock_released, lease.name, lock=held, held_for=held_for)
+        facts = {"lock": held._acquired_by or held, "held_for": held_for}
+        yield from backend.emit(signals.lock_released, lease.name, **facts)
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
@@ -274,7 +277,7 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
         if mark_lost(lease, reason):
-            yield from backend.emit(signals.lock_lost, lease.name, lock=each)
+            yield from backend.emit(signals.lock_lost, lease.name, lock=each._acquired_by or each)
     name = holds[0][1].name
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
 

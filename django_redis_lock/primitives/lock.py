@@ -438,4 +438,5 @@ def _detach(
         reason = f"{GONE} before it was detached"
         raise (yield from report_losses([(held, lease)], backend, reason))
     held_for = monotonic() - held._acquired_at
-    yield from backend.emit(signals.lock_detached, held.name, lock=held, held_for=held_for)
+    facts = {"lock": held._acquired_by or held, "held_for": held_for}
+    yield from backend.emit(signals.lock_detached, held.name, **facts)
