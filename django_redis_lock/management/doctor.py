@@ -71,7 +71,6 @@ SLOW = 0.010
 SKEW = 1.0
 """Seconds by which clocks may differ."""
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
-"""The oldest versions that are supported."""
 START_IT = "Start the server, or fix LOCATION, its password or the network."
 START_SENTINELS = "Start the sentinels, or fix SENTINELS or the name of the master in the URL."
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a server of their own."
@@ -224,10 +223,9 @@ def _check_sharing(servers: list[Server]) -> Finding:
     """
     ours = in_parallel(lambda server: _location(lambda: server.pool), servers)
     run_ids = [location[0] for location in ours if isinstance(location, tuple)]
-    why = next((location for location in ours if isinstance(location, str)), "")
-    unknown = [f"the locks' server: {why}"] if why else []
+    unknown = [f"the locks' server: {why}" for why in ours if isinstance(why, str)][:1]
     same_database, same_server = [], []
-    others = _others()
+    others = list(_others())
     locations = in_parallel(lambda other: _location(other[1]), others)
     for (name, _), location in zip(others, locations, strict=True):
         if isinstance(location, str):
@@ -236,11 +234,12 @@ def _check_sharing(servers: list[Server]) -> Finding:
             same_database.append(name)
         elif location and location[0] in run_ids:
             same_server.append(name)
-    found = [f"not known: {'; '.join(unknown)}"] if unknown else []
-    remedy = "Fix its settings, start its server, or let its user run INFO."
+    found, remedy = [], "Fix its settings, start its server, or let its user run INFO."
     if same_database:
-        found.insert(0, f"clearing {', '.join(same_database)} frees locks: in the same database")
+        found = [f"clearing {', '.join(same_database)} frees locks: in the same database"]
         remedy = "Give the locks a database of their own, in a cluster servers of their own."
+    if unknown:
+        found.append(f"not known: {'; '.join(unknown)}")
     if found:
         return warn("sharing", "; ".join(found), remedy)
     if same_server:
@@ -248,21 +247,14 @@ def _check_sharing(servers: list[Server]) -> Finding:
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
-def _others() -> list[tuple[str, _MakePool]]:
-    found: list[tuple[str, _MakePool]] = [
-        (f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry))
-        for alias, entry in settings.CACHES.items()
-    ]
+def _others() -> Iterator[tuple[str, _MakePool]]:
+    for alias, entry in settings.CACHES.items():
+        yield f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)
     if app := _celery_app():
-        conf = app.conf
-        value = conf.broker_write_url or conf.broker_url or ()
-        urls = value.split(";") if isinstance(value, str) else map(str, value)
-        found += [
-            ("Celery's broker", partial(pool_from_url, url))
-            for url in urls
-            if url.startswith(("redis://", "rediss://"))
-        ]
-    return found
+        value = app.conf.broker_write_url or app.conf.broker_url or ()
+        for url in value.split(";") if isinstance(value, str) else map(str, value):
+            if url.startswith(("redis://", "rediss://")):
+                yield "Celery's broker", partial(pool_from_url, url)
 
 
 def _location(make_pool: _MakePool) -> tuple[str, int] | str | None:
