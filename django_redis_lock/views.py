@@ -32,15 +32,8 @@ from django.utils.translation import gettext as _
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support import django_private
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_name
-from django_redis_lock.support.django_private import (
-    body_stream,
-    bytes_read,
-    has_begun_reading,
-    non_atomic_databases,
-    replace_body_stream,
-    set_non_atomic_databases,
-)
 from django_redis_lock.support.functions import finished, is_async, is_generator
 
 logger = logging.getLogger("django_redis_lock")
@@ -197,7 +190,7 @@ class _Guard:
                 return self._arun(view, args, kwargs)
             return self._run(view, args, kwargs, declined)
 
-        set_non_atomic_databases(locked, declined)
+        django_private.set_non_atomic_databases(locked, declined)
         return cast("Decorated", locked)
 
     def _run(
@@ -271,7 +264,6 @@ class _Guard:
         return response
 
     def _runs_without(self, request: Any) -> bool:
-        """Whether a request does not need the lock."""
         if self._methods is None or request.method in self._methods:
             return False
         if not getattr(request, "lock", None):  # an outer guard may have taken one
@@ -318,7 +310,7 @@ class Declined(set[str]):
     """
 
     def __init__(self, view: View) -> None:
-        given = non_atomic_databases(view)
+        given = django_private.non_atomic_databases(view)
         super().__init__(given)
         # An inner guard begins the transactions, after it has taken its own lock.
         self._left_to_view = isinstance(given, Declined)
@@ -433,8 +425,8 @@ class LockedRequest(HttpRequest):
 
 def has_arrived(request: Any) -> bool:
     """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
-    stream = body_stream(request)
-    if stream is None or has_begun_reading(request) or _length(request) <= 0:
+    stream = django_private.body_stream(request)
+    if stream is None or django_private.has_begun_reading(request) or _length(request) <= 0:
         return True
     return bool(hasattr(stream, "seekable") and stream.seekable())
 
@@ -449,7 +441,8 @@ def receive(request: Any) -> None:
     try:
         if has_arrived(request):
             # Django's CSRF middleware may have read a form, and ignores one that is cut off.
-            received = bytes_read(body_stream(request), default=length)
+            stream = django_private.body_stream(request)
+            received = django_private.bytes_read(stream, default=length)
         elif request.content_type == "multipart/form-data":
             received = _spool(request)
         else:
@@ -480,7 +473,7 @@ def _spool(request: Any) -> int:
         shutil.copyfileobj(request, spool)
         size = spool.tell()
         spool.seek(0)
-        replace_body_stream(request, spool)
+        django_private.replace_body_stream(request, spool)
         closing.callback(request.close)
         request.close = closing.pop_all().close
     return size
