@@ -31,41 +31,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
-from django_redis_lock.admin import wording
-from django_redis_lock.admin.changelist import (
-    COLUMNS,
-    HeldLockChangeList,
-    ask_each,
-    column,
-    read_holders,
-    unwritable,
-)
+from django_redis_lock import operators
+from django_redis_lock.admin import changelist, wording
+from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, read_holders, unwritable
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import (
-    Outcome,
-    Result,
-    aliases,
-    change_limit,
-    judge,
-    limit_of,
-    release_shown,
-    requires_reason,
-    sharing,
-    unheld_among,
-)
-from django_redis_lock.protocol.records import (
-    FORCE_RELEASED,
-    FREED,
-    AuditEntry,
-    Holder,
-    Waiter,
-    is_renewed,
-)
+from django_redis_lock.operators import Outcome, Result, aliases, change_limit, limit_of, sharing
+from django_redis_lock.protocol import records
+from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, MOST_AT_ONCE, TOKEN_ID, check_name
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -113,13 +90,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             css={"all": ["django_redis_lock/held_locks.css"]},
         )
 
-    lock = column("lock")
-    holder = column("holder")
-    held_for = column("held_for")
-    lease_left = column("lease_left")
-    waiters = column("waiters")
-    fence = column("fence")
-    backend = column("backend")
+    lock = changelist.column("lock")
+    holder = changelist.column("holder")
+    held_for = changelist.column("held_for")
+    lease_left = changelist.column("lease_left")
+    waiters = changelist.column("waiters")
+    fence = changelist.column("fence")
+    backend = changelist.column("backend")
 
     # Who may do what.
 
@@ -200,7 +177,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> HeldLock | None:
-        """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
         return lock_of(object_id)
 
     @method_decorator(require_safe)
@@ -236,7 +212,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        answers, problems = ask_each(aliases(), lambda one: one.history(limit=MOST_RELEASES))
+        answers, problems = changelist.ask_each(
+            aliases(), lambda one: one.history(limit=MOST_RELEASES)
+        )
         entries = [entry for answer in answers.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
         shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
@@ -265,7 +243,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if "confirmed" not in request.POST:
             return self._confirm(request, holds, denied)
         reason = request.POST.get("reason", "")
-        if not reason.strip() and requires_reason(one.using for one in holds):
+        if not reason.strip() and operators.requires_reason(one.using for one in holds):
             return self._confirm(request, holds, denied, _("Say why they are released."))
         log = partial(self.log_change, request)
         try:
@@ -386,7 +364,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         return context
     waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, limit=MOST_WAITERS))
     entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
-    unheld = [] if holders else _asked(lock, lambda one: [*unheld_among(one, [lock.name])])[0]
+    unheld = [] if holders else _asked(lock, lambda one: [*operators.unheld_among(one, [lock.name])])[0]
     in_queue = (holders and holders[0].waiters) or (unheld and unheld[0].waiters) or 0
     return {
         **context,
@@ -424,7 +402,7 @@ def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
 
 
 def _hold(holder: Holder) -> dict[str, Any]:
-    verdict = judge(holder)
+    verdict = operators.judge(holder)
     return {
         "hold": HeldLock.of_holder(holder).hold,
         "who": wording.origin_html(holder),
@@ -481,7 +459,7 @@ def task_links(holder: Holder) -> list[tuple[str, str]]:
 def renewed_at(holder: Holder) -> datetime | None:
     """Return when the lease was last renewed, as far as its end and its length tell."""
     lease = holder.lease
-    if not is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
+    if not records.is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
         return None  # not renewed, or its holder set another length
     if holder.held_for is None or holder.held_for <= lease / RENEWALS:
         return None
@@ -513,7 +491,7 @@ def _asked(
     lock: HeldLock, question: Callable[[BaseLockBackend], list[Item]]
 ) -> tuple[list[Item], str]:
     """Return what a lock's backend answers, or why it does not."""
-    answers, problems = ask_each([lock.using], question)
+    answers, problems = changelist.ask_each([lock.using], question)
     return answers.get(lock.using, []), problems[0].reason if problems else ""
 
 
@@ -580,7 +558,7 @@ def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
         "problems": problems,
         "unwritable": unwritable({hold.using for hold in holds}, problems),
         "max_reason_length": MAX_TEXT_LENGTH,
-        "reason_required": requires_reason(one.using for one in holds) is not None,
+        "reason_required": operators.requires_reason(one.using for one in holds) is not None,
     }
 
 
@@ -601,7 +579,7 @@ def release(
     ``log`` writes an entry of the admin's log. Raises ``ValueError`` for an invalid reason, before
     anything is released.
     """
-    outcomes = release_shown(holds, by=by, reason=reason)
+    outcomes = operators.release_shown(holds, by=by, reason=reason)
     because, unlogged = f" Reason: {visible(reason)}" if reason else "", ""
     try:
         with transaction.atomic(using=router.db_for_write(LogEntry)):
