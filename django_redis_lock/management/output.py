@@ -27,7 +27,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
-from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
+from django_redis_lock.protocol.records import ORIGIN, AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -53,7 +53,6 @@ CELLS = 4
 
 UNKNOWN = "-"
 """The cell of an absent value."""
-ORIGIN = ("host", "pid", "thread", "task_id", "task_name")
 
 _encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).encode
 
@@ -314,7 +313,6 @@ def lease_left(holder: Holder) -> str:
 
 
 def who(one: Holder | Waiter | AuditEntry) -> str:
-    """Return a holder, a waiter or an entry's holder in one line."""
     return visible(str(one))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,6 +38,9 @@ class Origin:
         if self.task_id:
             return f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
         return f"{self.host}:{self.pid} ({self.thread})" if self.host else ""
+
+
+ORIGIN = tuple(Origin.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +262,8 @@ def _sharing(record: Mapping[str, Any]) -> dict[str, Any]:
 def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that make an ``Origin``, ``None`` if unknown."""
     pid = record.get("pid")
-    return {
-        "host": _text(record.get("host")),
-        "pid": pid if type(pid) is int else None,
-        "thread": _text(record.get("thread")),
-        "task_id": _text(record.get("task_id")),
-        "task_name": _text(record.get("task_name")),
-    }
+    texts = {key: _text(record.get(key)) for key in ORIGIN}
+    return {**texts, "pid": pid if type(pid) is int else None}
 
 
 def _facts(record: bytes) -> dict[str, Any]:
@@ -373,7 +372,7 @@ Fields = Mapping[str, str]
 
 def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
     """Return the entry for a lock that is released by force or freed."""
-    origin = {key: getattr(holder, key) for key in _ORIGIN}
+    origin = {key: getattr(holder, key) for key in ORIGIN}
     return {
         "event": event,
         "name": holder.name,
@@ -395,7 +394,7 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
     facts: dict[str, Any] = {
         key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
     }
-    facts |= {key: fields.get(key) or None for key in _ORIGIN}
+    facts |= {key: fields.get(key) or None for key in ORIGIN}
     facts["pid"] = _whole(fields.get("pid", ""))
     return AuditEntry(
         id=entry_id.decode(errors="replace"),
@@ -421,9 +420,6 @@ def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
 
 def _parts(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
-
-
-_ORIGIN = tuple(Origin.__dataclass_fields__)
 
 
 # Which holds the admin page and the command mark as needing attention.
@@ -454,13 +450,11 @@ def attention(holder: Holder, threshold: float | None) -> Attention | None:
     """
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
         return Attention.RENEWAL_LATE
-    if holder.held_for is None:
+    if threshold is None:
+        threshold = DAY if holder.ttl is None else math.inf
+    if holder.held_for is None or holder.held_for <= threshold:
         return None
-    if holder.ttl is None:
-        too_long = holder.held_for > (DAY if threshold is None else threshold)
-        return Attention.ENDLESS_OLD if too_long else None
-    too_long = threshold is not None and holder.held_for > threshold
-    return Attention.HELD_LONG if too_long else None
+    return Attention.ENDLESS_OLD if holder.ttl is None else Attention.HELD_LONG
 
 
 def is_renewed(holder: Holder) -> bool:
