@@ -11,18 +11,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import USAGE, Backends, Column, Terminal, counted, nothing
-from django_redis_lock.operators import (
-    Life,
-    Result,
-    Verdict,
-    attention_of,
-    judge,
-    release_shown,
-    requires_reason,
-)
+from django_redis_lock.operators import Life, Result, Verdict
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible
@@ -39,11 +32,11 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     columns = output.holder_columns(many=backends.many)
     _demand_token_id(options, shown, columns, terminal)
     if options["only_dead"]:
-        verdicts = {one.token_id: judge(one) for one in shown}
+        verdicts = {one.token_id: operators.judge(one) for one in shown}
         columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
         shown = _the_dead(shown, verdicts, terminal)
     if not terminal.as_json:
-        terminal.table(columns, shown, attention_of)
+        terminal.table(columns, shown, operators.attention_of)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
@@ -71,7 +64,7 @@ def _demand_token_id(
         terminal.json_object("locks", map(output.holder_facts, several))
     else:
         token_id: Column[Holder] = Column("TOKEN ID", lambda one: one.token_id)
-        terminal.table([*columns, token_id], several, attention_of)
+        terminal.table([*columns, token_id], several, operators.attention_of)
     raise CommandError(
         f"Lock {visible(several[0].name)!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release.",
@@ -108,7 +101,7 @@ def _asks_reason(options: dict[str, Any]) -> bool:
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
     if options["dry_run"] or options["reason"].strip():
         return
-    if using := requires_reason(backend.alias for backend in backends.all):
+    if using := operators.requires_reason(backend.alias for backend in backends.all):
         raise CommandError(
             f"Give a --reason: LOCKS[{visible(using)!r}]['OPERATORS'] has 'REASON_REQUIRED': True.",
             returncode=USAGE,
@@ -181,7 +174,7 @@ def _ask(
 def _release(
     shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
 ) -> list[Result]:
-    outcomes = release_shown(shown, by=operator(options), reason=options["reason"])
+    outcomes = operators.release_shown(shown, by=operator(options), reason=options["reason"])
     results = [outcome.result for outcome in outcomes]
     if terminal.as_json:
         terminal.json_object("outcomes", map(output.outcome_facts, outcomes), backends.not_known)

@@ -12,7 +12,6 @@ import redis
 
 from django_redis_lock import locks, operators
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.management import releasing
 from django_redis_lock.management.releasing import system_user
 from django_redis_lock.operators import Outcome, Result
 from django_redis_lock.protocol.records import Attention
@@ -105,7 +104,7 @@ def test_refusal_is_told_from_silence(
     def fail(shown: Any, **options: Any) -> Any:
         return [Outcome(one, result, error="OOM command not allowed") for one in shown]
 
-    monkeypatch.setattr(releasing, "release_shown", fail)
+    monkeypatch.setattr("django_redis_lock.operators.release_shown", fail)
     done = command("release", "a", "--noinput")
     assert (done.code, done.lines[-1]) == (code, f"a: {told}: OOM command not allowed")
     assert done.err.endswith(f"0 of 1 lock released; {summary}")
