@@ -13,17 +13,8 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import (
-    Acquire,
-    Claim,
-    Listen,
-    Pause,
-    Peek,
-    Steps,
-    Wait,
-    ask,
-    withdrawal,
-)
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Steps, ask
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY, Grant, Hub, LocalWaiter
 
@@ -50,7 +41,7 @@ def wait_in_queue(hub: Hub, request: Request, until: float) -> Steps[Lease | Non
 
 def _listen(hub: Hub, request: Request) -> Steps[None]:
     if not hub.receives(request.name):
-        yield from ask(Listen(hub, request.name, until=request.until))
+        yield from ask(calls.Listen(hub, request.name, until=request.until))
 
 
 def _wait_for_turn(
@@ -82,7 +73,9 @@ def _wait_for_turn(
         if hub.peeks and not for_all:  # it did not see for which waiter here the lock is
             due = min(due, schedule.due)
         schedule.plan(due, version)
-        yield from _found_held(request)
+        if request.when_waiting is not None:
+            begin, request.when_waiting = request.when_waiting, None
+            yield from begin()
         reason = yield from _sleep(hub, request, waiter, until)
         if reason is _Awake.GRANTED:
             assert waiter.grant is not None
@@ -92,7 +85,7 @@ def _wait_for_turn(
             if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
                 return lease
         elif reason is _Awake.OVER:
-            yield from ask(withdrawal(request, patient=True, until=request.until))
+            yield from ask(calls.withdrawal(request, patient=True, until=request.until))
             return None
         for_all = reason is _Awake.TURN
 
@@ -119,12 +112,6 @@ def _pause(hub: Hub, ttl_ms: int, kind: int, *, for_all: bool) -> float:
     return hub.next_poll(ttl_ms, foreign=kind >= 3)
 
 
-def _found_held(request: Request) -> Steps[None]:
-    if request.when_waiting is not None:
-        begin, request.when_waiting = request.when_waiting, None
-        yield from begin()
-
-
 class _Awake(Enum):
     """Why a waiter does not sleep any more: the first of these that is so."""
 
@@ -137,7 +124,7 @@ class _Awake(Enum):
 def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
     while True:
         check = request.before_sleep
-        yield Wait(hub, waiter, until if check is None else min(until, check()))
+        yield calls.Wait(hub, waiter, until if check is None else min(until, check()))
         if waiter.grant is not None:
             return _Awake.GRANTED
         if waiter.must_poll:
@@ -176,7 +163,7 @@ def _peek_shows_need(hub: Hub, waiter: LocalWaiter) -> Steps[bool]:
 
 def _peek(waiter: LocalWaiter, shared: bool, *, again: bool = False) -> Steps[Any]:
     try:
-        return (yield from ask(Peek(waiter.name, shared, until=waiter.until)))
+        return (yield from ask(calls.Peek(waiter.name, shared, until=waiter.until)))
     except LockUnavailable:
         raise
     except LockError:  # shared by others while it waits to have it alone, or the reverse
@@ -195,7 +182,7 @@ def _is_overdue(hub: Hub, value: Any) -> bool:
 
 def _poll(
     hub: Hub, request: Request, until: float, answered_ms: int | None
-) -> Steps[tuple[Acquire, Any]]:
+) -> Steps[tuple[calls.Acquire, Any]]:
     """Ask for the lock. A request that waits already tolerates an outage for a while."""
     give_up = min(until, monotonic() + OUTAGE_LIMIT)
     pause = 0.05
@@ -203,12 +190,12 @@ def _poll(
         try:
             yield from _listen(hub, request)
             request.channel = hub.channel_of(request.name)
-            call = Acquire(request, request.channel, answered_ms, until=request.until)
+            call = calls.Acquire(request, request.channel, answered_ms, until=request.until)
             return call, (yield from ask(call))
         except LockUnavailable:
             if answered_ms is None or monotonic() >= give_up:
                 raise
-        yield Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
+        yield calls.Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
         pause = min(pause * 2, 1.0)
 
 
@@ -238,7 +225,7 @@ def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
         return False
     try:
         end_ms = grant.now_ms + grant.lease_ms
-        yield Claim(lease.name, lease.token, end_ms, shared=lease.shared, until=until)
+        yield calls.Claim(lease.name, lease.token, end_ms, shared=lease.shared, until=until)
     except LockUnavailable:
         return False
     return True
