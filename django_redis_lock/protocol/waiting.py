@@ -13,14 +13,7 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.support.process import (
-    LONGEST_SLEEP,
-    AsyncBell,
-    Bell,
-    forget_after_fork,
-    known_process,
-    retain_inherited,
-)
+from django_redis_lock.support import process
 
 POLL_EVERY = 0.8
 """Seconds after which the waiters of a process poll their lock at the latest. So the server knows
@@ -73,7 +66,7 @@ class Schedule:
     """Seconds after which another waiter polls if the one whose turn it was did not."""
 
     def __init__(self, mutex: Any) -> None:
-        self.due = monotonic() + LONGEST_SLEEP
+        self.due = monotonic() + process.LONGEST_SLEEP
         self.poller = ""  # the token of the waiter whose turn it is; the others may sleep on
         self.version = 0  # how often it was said when to poll
         self.polled_at = self.peeked_at = monotonic()
@@ -182,7 +175,7 @@ class Hub:
         self._channel = channel
         self.in_order = channel is None
         self._reset()
-        forget_after_fork(self)
+        process.forget_after_fork(self)
 
     def _reset(self) -> None:
         self.mutex = threading.RLock()  # the collector may close a generator that waits here
@@ -196,7 +189,7 @@ class Hub:
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""
         inherited = self._present()
-        retain_inherited(inherited)
+        process.retain_inherited(inherited)
         self._leave_to_parent()
         self._reset()
         for waiter in inherited:
@@ -209,7 +202,7 @@ class Hub:
     @property
     def id(self) -> str:
         """Tells the hubs of all processes apart."""
-        return f"{known_process().id}-{self._number}"
+        return f"{process.known_process().id}-{self._number}"
 
     def channel_of(self, name: str) -> str:
         """Return the channel on which this process receives the grants of a lock."""
@@ -229,7 +222,6 @@ class Hub:
         return self.receives(name) and self.server_ms() is not None
 
     def note_server_ms(self, now_ms: int) -> None:
-        """Note what the server's clock reads now."""
         self._clock = monotonic(), now_ms
 
     def server_ms(self) -> int | None:
@@ -258,10 +250,7 @@ class Hub:
     def join(self, waiter: LocalWaiter) -> None:
         """Expect a grant for the waiter."""
         with self.mutex:
-            schedule = self._schedules.get(waiter.name)
-            if schedule is None:
-                schedule = self._schedules[waiter.name] = Schedule(self.mutex)
-            waiter.schedule = schedule
+            waiter.schedule = self._schedules.setdefault(waiter.name, Schedule(self.mutex))
             gone = partial(self._waiters.pop, waiter.token)  # no Python code, as in ``Register``
             self._waiters[waiter.token] = weakref.ref(waiter, gone)
 
@@ -269,12 +258,11 @@ class Hub:
         """Expect no grant for it any more. It need not have joined."""
         heir: LocalWaiter | None = None
         with self.mutex:
-            if self._waiters.pop(waiter.token, None) is not None:
-                schedule = waiter.schedule
-                if schedule.poller == waiter.token:
-                    heir = self._first_of(waiter.name)
-                    if heir is not None:
-                        schedule.poller = heir.token
+            joined = self._waiters.pop(waiter.token, None) is not None
+            if joined and waiter.schedule.poller == waiter.token:
+                heir = self._first_of(waiter.name)
+                if heir is not None:
+                    waiter.schedule.poller = heir.token
         if heir is not None:
             self._wake(heir)  # when the next poll is due it may not know
 
@@ -340,13 +328,12 @@ class Hub:
             self._sleep(waiter, until)
 
     async def await_(self, waiter: LocalWaiter, until: float) -> None:
-        """Wait as ``wait`` does, under asyncio."""
         while waiter.wakes_at(until) > monotonic():
             await self._asleep(waiter, until)
 
     def _sleep(self, waiter: LocalWaiter, until: float) -> None:
         """Block until the waiter is woken, or as long as it may sleep."""
-        bell = Bell()
+        bell = process.Bell()
         waiter.sleeper = bell.ring
         try:
             bell.wait(self._sleeps_until(waiter, until))
@@ -358,8 +345,7 @@ class Hub:
         return waiter.wakes_at(until)
 
     async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
-        """Do as ``_sleep`` does, under asyncio."""
-        bell = AsyncBell()
+        bell = process.AsyncBell()
         waiter.sleeper = bell.ring
         try:
             await bell.wait(waiter.wakes_at(until))
@@ -367,5 +353,4 @@ class Hub:
             waiter.sleeper = None
 
 
-_numbers = itertools.count(1)
-"""Numbers the hubs of this process."""
+_numbers = itertools.count(1)  # of the hubs of this process
