@@ -161,13 +161,12 @@ class ReceivingHub(Hub):
             self.poll_soon(message[5:].decode(errors="replace"))
 
     def wait(self, waiter: LocalWaiter, until: float) -> None:
-        """Block until the waiter has something to do, or ``until`` (monotonic)."""
         try:
-            while waiter.wakes_at(until) > monotonic():
-                if self._take_lead(waiter):
-                    self._lead(waiter, until)
-                else:
+            while (left := waiter.wakes_at(until) - monotonic()) > 0:
+                if not self._take_lead(waiter):
                     self._sleep(waiter, until)
+                elif not self.receiver.receive(min(left, READ_FOR)):
+                    waiter.must_poll = True  # the connection was closed before the waiter came
         finally:
             self._pass_lead(waiter)
 
@@ -180,12 +179,6 @@ class ReceivingHub(Hub):
         await super()._asleep(waiter, until)
 
     # Leading.
-
-    def _lead(self, waiter: LocalWaiter, until: float) -> None:
-        while (left := waiter.wakes_at(until) - monotonic()) > 0:
-            if not self.receiver.receive(min(left, READ_FOR)):
-                waiter.must_poll = True  # the connection was closed before the waiter came
-                return
 
     def _lead_for_ever(self) -> None:
         thread = threading.current_thread()
@@ -343,7 +336,6 @@ class PoppedList(Subscription):
 
     @property
     def list_key(self) -> str:
-        """The list of this process."""
         return super().channel_of("")
 
     def channel_of(self, name: str) -> str:
@@ -397,7 +389,6 @@ class Liveness:
         self._asked_at = 0.0
 
     def note_seen(self) -> None:
-        """Note that a message came."""
         self._seen_at = monotonic()
 
     def patience(self, ask: Callable[[], object]) -> float:
