@@ -16,14 +16,10 @@ import redis
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
 from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.connections import connect, leave_to_parent
 from django_redis_lock.transport.packing import Packed
-from django_redis_lock.transport.redis_py import (
-    cluster_error,
-    parse_error,
-    socket_of,
-    speaks_plain_resp2,
-)
+from django_redis_lock.transport.redis_py import socket_of
 
 Result = TypeVar("Result")
 
@@ -141,7 +137,7 @@ class BlockingClient:
 
 def replies_of(origin: Any) -> Connection:
     """Return what sends and reads over an open connection of redis-py's."""
-    return Connection(origin) if speaks_plain_resp2(origin) else _Instrumented(origin)
+    return Connection(origin) if redis_py.speaks_plain_resp2(origin) else _Instrumented(origin)
 
 
 class Connection:
@@ -150,10 +146,7 @@ class Connection:
     Both take half of the time that redis-py's own methods do.
     """
 
-    __slots__ = (
-        *("_buffer", "_limited", "_more", "_receive", "_start"),
-        *("due", "origin", "send"),
-    )
+    __slots__ = ("_buffer", "_limited", "_more", "_receive", "_start", "due", "origin", "send")
 
     send: Callable[..., object]
     """Sends one or more commands. Raises ``RedisError`` and ``OSError``."""
@@ -211,7 +204,6 @@ class Connection:
         return reply
 
     def ask_all(self, batch: Sequence[Packed]) -> list[Any]:
-        """Send calls in one go; return the reply, or the server's error, to each."""
         for packed in batch:
             packed.sending()
         self.send(b"".join([packed.pack() for packed in batch]))
@@ -306,7 +298,7 @@ class Connection:
         if kind == b"*":
             return None if text == b"-1" else self._items(int(text))
         if kind == b"-":
-            error = parse_error(self.origin, text.decode(errors="replace"))
+            error = redis_py.parse_error(self.origin, text.decode(errors="replace"))
             if isinstance(error, redis.ConnectionError):
                 raise error
             return error
@@ -377,7 +369,7 @@ class _Instrumented(Connection):
         try:
             return self.origin.read_response(disable_decoding=True)
         except ResponseError as error:
-            return cluster_error(error)
+            return redis_py.cluster_error(error)
 
 
 def is_read_only(error: object) -> bool:
