@@ -140,7 +140,6 @@ class LoopConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls can be written."""
         return self._connection is not None
 
     async def opened(self) -> None:
@@ -248,7 +247,6 @@ class LoopConnection:
             self._timer = self._loop.call_later(self._timeout, self._break, late)
 
     def _read(self) -> None:
-        """Read what has arrived."""
         while self._connection and (answer := self._connection.read_arrived()) is not NOTHING:
             self.received_at = monotonic()
             reply = self._pending[0]
