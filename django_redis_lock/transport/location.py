@@ -15,13 +15,8 @@ from django.utils.module_loading import import_string
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.django_private import client_of_cache
 from django_redis_lock.support.text import BETWEEN_URLS, hide_secrets, without_passwords
-from django_redis_lock.transport.connections import (
-    SCHEMES,
-    ignored_part,
-    own_pool,
-    pool_from_url,
-    problem_of,
-)
+from django_redis_lock.transport import connections
+from django_redis_lock.transport.connections import problem_of
 from django_redis_lock.transport.redis_py import parse_url
 
 DJANGO_REDIS = "django-redis"
@@ -67,7 +62,7 @@ class Location:
                 f"{self._where} must be an alias of CACHES, a URL, or a list of the URLs of a "
                 f"cluster's nodes, not {value!r}."
             )
-        elif not value.startswith(SCHEMES):
+        elif not value.startswith(connections.SCHEMES):
             self.alias = value
         elif problem := problem_of(value):
             raise InvalidLockBackend(f"{self._where} is {shown(value)}, which {problem}.")
@@ -101,7 +96,7 @@ class Location:
     def pool(self) -> redis.ConnectionPool:
         """Return a pool with the settings of the server. Raises ``InvalidLockBackend``."""
         if self.url:
-            return pool_from_url(self.url)
+            return connections.pool_from_url(self.url)
         assert self.alias
         if problem := self._problem(self.alias):
             raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
@@ -190,7 +185,7 @@ def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPoo
     It is for the primary where there are replicas. Raises what makes no pool, of any class.
     """
     pool = _pool_that_caches_use(alias, configured)
-    return pool and own_pool(pool)
+    return pool and connections.own_pool(pool)
 
 
 def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
@@ -236,7 +231,7 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
     except Exception as error:  # of any class, even ImportError
         return f"from which {served_by(configured)} can't make a connection: {hide_secrets(error)}"
     for url in urls:
-        if problem := ignored_part(url):
+        if problem := connections.ignored_part(url):
             return f"whose LOCATION {url!r} {problem}"
     return None
 
