@@ -250,12 +250,10 @@ class UnstableValueError(TypeError):
         self.value = value
 
 
-_SAME_EVERYWHERE = frozenset(
-    {
-        *(type(None), bool, int, float, str, bytes),
-        *(datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID),
-    }
-)
+_SAME_EVERYWHERE = {
+    *(type(None), bool, int, float, str, bytes),
+    *(datetime.date, datetime.timedelta, decimal.Decimal, uuid.UUID),
+}
 
 
 def normal(value: Any) -> Any:
@@ -318,9 +316,17 @@ def _rank(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """Return a value that has no form in JSON as one that has."""
-    for types, convert in _CONVERSIONS:
-        if isinstance(value, types):
-            return convert(value)
+    match value:
+        case datetime.date() | datetime.time():
+            return value.isoformat()
+        case uuid.UUID() | decimal.Decimal() | datetime.timedelta():
+            return str(value)
+        case bytes():
+            return {"bytes": base64.b64encode(value).decode()}
+        case Model():
+            if value.pk is None:
+                raise UnstableValueError(value)
+            return {value._meta.label: normal(value.pk)}
     dump = getattr(value, "model_dump", None)
     if not callable(dump):
         raise UnstableValueError(value)
@@ -331,19 +337,6 @@ def _plain(value: Any) -> Any:
         return normal(dump(mode="json"))
     return fields
 
-
-def _row(instance: Model) -> Any:
-    if instance.pk is None:
-        raise UnstableValueError(instance)
-    return {instance._meta.label: normal(instance.pk)}
-
-
-_CONVERSIONS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
-    ((datetime.date, datetime.time), lambda moment: moment.isoformat()),
-    ((uuid.UUID, decimal.Decimal, datetime.timedelta), str),
-    (bytes, lambda data: {"bytes": base64.b64encode(data).decode()}),
-    (Model, _row),
-)
 
 as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_plain).encode
 """Return the text of a value in its normal form. Raises ``TypeError`` if it has none."""
