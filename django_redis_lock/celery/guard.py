@@ -18,6 +18,7 @@ from celery import Task
 from celery.exceptions import Ignore
 from django.core.exceptions import ImproperlyConfigured
 
+from django_redis_lock.celery import private
 from django_redis_lock.celery.options import (
     GUARD,
     Options,
@@ -25,17 +26,6 @@ from django_redis_lock.celery.options import (
     make_options,
     project_defaults,
     refuse_idle,
-)
-from django_redis_lock.celery.private import (
-    PromiseProxy,
-    Proxy,
-    active_apps,
-    annotate_first,
-    argument_models,
-    connect_on_app_finalize,
-    function_of,
-    running_task,
-    when_made,
 )
 from django_redis_lock.celery.running import Run, current_lock, runs
 from django_redis_lock.celery.sending import Sending
@@ -110,7 +100,7 @@ class Guard:
         if not isinstance(run, staticmethod):
             own = list(signature.parameters.values())[1:]
             signature = signature.replace(parameters=own)
-        as_models = argument_models(cls.run, is_static(cls))
+        as_models = private.argument_models(cls.run, is_static(cls))
         return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
 
     def make_keys(
@@ -196,9 +186,7 @@ def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
 
 def _is_guarded(method: Any) -> bool:
     """Whether a method is a guard's, or wraps one."""
-    while method is not None and not hasattr(method, GUARD):
-        method = getattr(method, "__wrapped__", None)
-    return method is not None
+    return hasattr(inspect.unwrap(method, stop=lambda layer: hasattr(layer, GUARD)), GUARD)
 
 
 def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
@@ -347,9 +335,9 @@ def _apply(guard: Guard, target: Any) -> Any:
             f"single_instance_task from django_redis_lock.tasks for it; or make it a Celery task "
             f"with @shared_task."
         )
-    if type(target) is PromiseProxy:  # of @app.task
-        when_made(target, guard.install)
-    elif type(target) is Proxy:
+    if type(target) is private.PromiseProxy:  # of @app.task
+        private.when_made(target, guard.install)
+    elif type(target) is private.Proxy:
         _guard_shared(guard, target)
     elif isinstance(target, Task):
         guard.install(type(target))
@@ -399,19 +387,19 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
     setattr(marked, GUARD, guard)
-    for app in active_apps():
-        annotate_first(app, _guard_class)
+    for app in private.active_apps():
+        private.annotate_first(app, _guard_class)
     return marked
 
 
 def _guard_shared(guard: Guard, proxy: Any) -> None:
     """Guard a shared task in every app: each has, or will have, a task object of its own."""
-    function = function_of(proxy)
+    function = private.function_of(proxy)
     if function in _shared or hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     _shared[function] = guard
-    for app in active_apps():
-        annotate_first(app, _guard_class)
+    for app in private.active_apps():
+        private.annotate_first(app, _guard_class)
         if app.finalized:
             _guard_tasks(app)
 
@@ -421,7 +409,7 @@ def _unguarded_task(guard: Guard) -> Any:
 
     The task is guarded from now on, but a worker may have decided how to call it before.
     """
-    task = running_task()
+    task = private.running_task()
     if task is None or getattr(type(task).run, GUARD, None) is not guard:
         return None
     request = task.request
@@ -438,7 +426,7 @@ def _unguarded_task(guard: Guard) -> Any:
 
 def guard_for(cls: type[AnyTask]) -> Guard | None:
     """Return the guard with which the function of a task is decorated."""
-    return getattr(cls.run, GUARD, None) or _shared.get(function_of(cls))
+    return getattr(cls.run, GUARD, None) or _shared.get(private.function_of(cls))
 
 
 def _guard_class(cls: type[AnyTask]) -> None:
@@ -453,8 +441,8 @@ def _guard_tasks(app: Any) -> None:
 
 
 def _on_finalize(app: Any) -> None:
-    annotate_first(app, _guard_class)
+    private.annotate_first(app, _guard_class)
     app.on_after_finalize.connect(lambda **kwargs: _guard_tasks(app), weak=False)
 
 
-connect_on_app_finalize(_on_finalize)
+private.connect_on_app_finalize(_on_finalize)
