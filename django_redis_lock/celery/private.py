@@ -109,8 +109,7 @@ def was_recycled(child: Any) -> bool:
 
 def execution_options(task: Any) -> dict[str, Any]:
     """Return what a task's own attributes say about its messages, such as ``expires``."""
-    options: dict[str, Any] = task._get_exec_options()
-    return options
+    return dict(task._get_exec_options())
 
 
 def delays_by_whole_seconds(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> bool:
