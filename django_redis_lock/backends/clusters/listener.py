@@ -109,7 +109,7 @@ class ClusterListener:
 
     def close(self) -> None:
         for ear in self._all():
-            self._drop(ear)
+            self._forget(ear, ear.shards)
 
     def _notify(self, shards: Iterable[int]) -> None:
         """Have the waiters of some shards poll."""
@@ -130,7 +130,7 @@ class ClusterListener:
                     seconds = min(seconds, ear.patience())
                     selector.register(socket_of(ear.connection), selectors.EVENT_READ)
                 except _BROKEN:
-                    self._drop(ear)
+                    self._forget(ear, ear.shards)
                     return True
             selector.select(seconds)
             waker.hush()
@@ -145,10 +145,10 @@ class ClusterListener:
                 ear.liveness.note_seen()
                 self._take_message(ear, ear.connection.read_response(disable_decoding=True))
         except _BROKEN:
-            self._drop(ear)
+            self._forget(ear, ear.shards)
             return True
         except BaseException:
-            self._drop(ear)  # it may have been interrupted in the middle of a message
+            self._forget(ear, ear.shards)  # it may have been interrupted in the middle of a message
             raise
         return read
 
@@ -182,10 +182,6 @@ class ClusterListener:
         self._notify(gone)
         if unused:
             ear.connection.disconnect()
-
-    def _drop(self, ear: _Ear) -> None:
-        self._forget(ear, ear.shards)
-        ear.connection.disconnect()
 
 
 class _Ear:
@@ -246,6 +242,5 @@ class _Waker:
             self._far.send(b"!")
 
     def hush(self) -> None:
-        """Be silent until the next ring."""
         with contextlib.suppress(BlockingIOError):
             self._near.recv(4096)

@@ -136,7 +136,6 @@ class Cluster:
     # keys, and the waiters listen to the old node. The call is sent again later.
 
     def _send(self, slot: int, packed: Packed) -> Any:
-        """Send a call to the node of a slot, and return its reply."""
         for _ in range(REDIRECTIONS):
             address = self.topology.address(slot, packed.until)
             try:

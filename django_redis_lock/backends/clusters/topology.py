@@ -66,9 +66,10 @@ class Topology:
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
-        self.arguments: dict[str, Any] = {**DEFAULTS, **parse_url(urls[0]), "protocol": 2}
+        parsed = [parse_url(url) for url in urls]
+        self.arguments: dict[str, Any] = {**DEFAULTS, **parsed[0], "protocol": 2}
         """Of the connections: all nodes have the same user, password and options."""
-        self._seeds = [_address_in(url) for url in urls]
+        self._seeds = [(one.get("host", "localhost"), one.get("port", 6379)) for one in parsed]
         self.changed: Callable[[], object] = lambda: None
         """Called after a change, in the thread that noticed it."""
         self._pools: dict[Address, redis.ConnectionPool] = {}
@@ -80,18 +81,16 @@ class Topology:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the thread that reads the slots."""
         self._mutex = threading.RLock()  # a signal handler may call while its thread has it
         self._reading: InThread[None] | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
         """Return the settings of the connections to a node."""
-        pool = self._pools.get(address)
-        if pool is None:
+        if address not in self._pools:
             host, port = address
             pool = redis.ConnectionPool(**{**self.arguments, "host": host, "port": port})
-            pool = self._pools.setdefault(address, pool)
-        return pool
+            self._pools.setdefault(address, pool)
+        return self._pools[address]
 
     def known(self, slot: int) -> Address | None:
         """Return the master of a slot if it is known, without a round trip."""
@@ -191,8 +190,3 @@ class Topology:
         raise redis.exceptions.ConnectionError(
             f"none of {len(nodes)} nodes says which slots it serves: {why or 'they serve none'}"
         )
-
-
-def _address_in(url: str) -> Address:
-    arguments = parse_url(url)
-    return arguments.get("host", "localhost"), arguments.get("port", 6379)
