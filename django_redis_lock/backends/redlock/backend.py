@@ -17,15 +17,7 @@ from django.core import checks
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
 from django_redis_lock.backends.index import ReadPages
-from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.servers import (
-    Admit,
-    Ballot,
-    Job,
-    ReadFences,
-    Server,
-    check_servers,
-)
+from django_redis_lock.backends.redlock import servers, votes
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
@@ -74,8 +66,8 @@ class RedlockLockBackend(BaseLockBackend):
         self.rejoin_delay = read_seconds(options, "REJOIN_DELAY", delay, self.alias, least=0.0)
         params = {"KEY_PREFIX": self.key_prefix}
         self.servers = [
-            Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
-            for item in check_servers(self.alias, location)
+            servers.Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
+            for item in servers.check_servers(self.alias, location)
         ]
         self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, INTERVAL)
@@ -118,8 +110,8 @@ class RedlockLockBackend(BaseLockBackend):
         await self.arun(self._admit())
 
     def _admit(self) -> Steps[None]:
-        known = yield from ask(ReadFences(self._delay_ms))
-        yield from ask(Admit(max(answer[0] for answer in known if answer)))
+        known = yield from ask(servers.ReadFences(self._delay_ms))
+        yield from ask(servers.Admit(max(answer[0] for answer in known if answer)))
 
     def call(self, call: Call) -> Any:
         return run(None, self._carry_out(call))
@@ -144,10 +136,10 @@ class RedlockLockBackend(BaseLockBackend):
         count: Callable[[list[Any]], Any],
         *,
         owed: bool = False,
-    ) -> Ballot:
+    ) -> servers.Ballot:
         """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
-        ballot = Ballot(len(self.servers), count, timeout)
+        ballot = servers.Ballot(len(self.servers), count, timeout)
         call.sending()
         until = monotonic() + OWED_FOR if owed else ballot.until
         for index, item in enumerate(packed):
@@ -157,7 +149,7 @@ class RedlockLockBackend(BaseLockBackend):
                     self._note_start(index, answer)  # of late answers, too
                 ballot.receive(index, answer)
 
-            ballot.jobs.append(Job(item, until, reply, owed))
+            ballot.jobs.append(servers.Job(item, until, reply, owed))
         for server, job in zip(self.servers, ballot.jobs, strict=True):
             server.executor.submit(job)
         return ballot
@@ -193,10 +185,10 @@ class RedlockLockBackend(BaseLockBackend):
         for server in self.servers:
             self._post(server, server.release(release))
 
-    def _post(self, server: Server, packed: Packed, owed_for: float = 0.0) -> None:
+    def _post(self, server: servers.Server, packed: Packed, owed_for: float = 0.0) -> None:
         """Send a call to one server whose answer is not needed."""
         until = monotonic() + (owed_for or self.server_timeout)
-        server.executor.submit(Job(packed, until, owed=owed_for > 0))
+        server.executor.submit(servers.Job(packed, until, owed=owed_for > 0))
 
     # Votes on a lock.
 
@@ -272,7 +264,7 @@ class RedlockLockBackend(BaseLockBackend):
         in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
         return fence if agreed and in_time else 0
 
-    def _withdraw(self, request: Request, ballot: Ballot, attempt: int) -> None:
+    def _withdraw(self, request: Request, ballot: servers.Ballot, attempt: int) -> None:
         """Take back the votes that a failed attempt was given, or may still be given."""
         release = calls.Release(request.name, request.token)
         owed_for = min(OWED_FOR, request.lease_ms / 1000)
@@ -301,17 +293,17 @@ class RedlockLockBackend(BaseLockBackend):
         starts, self._starts = self._starts, {}
         if not starts:
             return False
-        call = ReadFences(self._delay_ms)
+        call = servers.ReadFences(self._delay_ms)
         packed = [server.pack(call) for server in self.servers]
         try:
             fence = yield self._send(call, packed, votes.last_fence)
         except votes.NoQuorum:
             return False
-        admitted = Ballot(len(starts), votes.complete, self.server_timeout)
+        admitted = servers.Ballot(len(starts), votes.complete, self.server_timeout)
         for position, (index, start) in enumerate(starts.items()):
             server = self.servers[index]
             reply = partial(admitted.receive, position)
-            server.executor.submit(Job(server.admit(fence, start), admitted.until, reply))
+            server.executor.submit(servers.Job(server.admit(fence, start), admitted.until, reply))
         yield admitted
         return True
 
@@ -373,7 +365,6 @@ class Clocks:
         self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
 
     def note(self, answers: Sequence[Any]) -> None:
-        """Note the clocks in the answers to a vote."""
         now = monotonic() * 1_000_000
         for index, answer in enumerate(answers):
             if isinstance(answer, list):
@@ -402,6 +393,6 @@ _COUNTS: dict[type[Call], Callable[[list[Any]], Any]] = {
     calls.ReadHistory: votes.history,
     calls.ReadQueue: votes.queue,
     ReadPages: votes.everybody,
-    ReadFences: votes.everybody,
-    Admit: votes.agree,
+    servers.ReadFences: votes.everybody,
+    servers.Admit: votes.agree,
 }

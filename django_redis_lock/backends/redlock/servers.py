@@ -27,6 +27,7 @@ from time import monotonic
 from typing import Any
 
 import redis
+from django.conf import settings
 
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Pending
@@ -113,11 +114,9 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Whether there are calls that were not answered yet."""
         return bool(self._jobs) or self._busy_since is not None
 
     def submit(self, job: Job) -> None:
-        """Send a call as soon as possible."""
         since = self._busy_since
         if since is not None and monotonic() - since > self._timeout and not job.owed:
             job.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
@@ -208,7 +207,6 @@ class Ballot(Step):
         self._wake: Callable[[], object] | None = None
 
     def receive(self, index: int, answer: Any) -> None:
-        """Note the answer of a server."""
         self._received[index] = answer
         missing = sum(item is PENDING for item in self._received)
         wake = self._wake
@@ -216,14 +214,12 @@ class Ballot(Step):
             wake()
 
     def do(self, port: Any) -> Any:
-        """Block until the outcome is known, and return it."""
         bell = Bell()
         while isinstance(outcome := self._outcome(bell.ring), Pending):
             bell.wait(self.until)
         return outcome
 
     async def ado(self, port: Any) -> Any:
-        """Wait until the outcome is known, and return it."""
         while isinstance(outcome := self._outcome((bell := AsyncBell()).ring), Pending):
             await bell.wait(self.until)
         return outcome
@@ -288,7 +284,6 @@ class Server(RedisLockBackend):
         super().close()
 
     def pack(self, call: Call) -> Packed:
-        """Return a call, ready to be sent to this server."""
         match call:
             case calls.Release():
                 return self.release(call)
@@ -373,8 +368,6 @@ def check_servers(alias: str, location: Any) -> list[str]:
 
 def _addresses(location: str) -> set[tuple[Any, ...]]:
     """Return the addresses of a server, without databases; the alias itself if CACHES lacks it."""
-    from django.conf import settings
-
     configured = location if "://" in location else settings.CACHES.get(location)
     databases = databases_of(configured) if configured else set()
     found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases}

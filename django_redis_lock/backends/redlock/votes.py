@@ -59,7 +59,6 @@ def received(answers: Answers) -> list[Any]:
 
 
 def _pending_or_raise(answers: Answers) -> Any:
-    """Return ``PENDING`` if answers are missing. Raises ``NoQuorum`` otherwise."""
     if PENDING in answers:
         return PENDING
     raise NoQuorum(answers)
@@ -84,12 +83,13 @@ def count_votes(answers: Answers) -> Any:
     mine = [item for item in voters if item[0]]
     others = [item for item in voters if not item[0]]
     missing = sum(item is PENDING for item in answers)
-    if len(mine) >= needed:
-        return Votes(won=True, now_ms=_now_ms(voters))
     if len(voters) < needed <= len(voters) + missing:
         return PENDING
     if len(voters) < needed:
         raise NoQuorum(answers)
+    now_ms = int(max(item[2] for item in voters) // 1000)
+    if len(mine) >= needed:
+        return Votes(won=True, now_ms=now_ms)
     if len(mine) + missing >= needed:
         return CONTESTED
     holders = Counter(item[4] for item in others)
@@ -99,12 +99,8 @@ def count_votes(answers: Answers) -> Any:
         won=False,
         left_ms=left_ms[needed - len(mine) - 1],
         split=max(holders.values()) + unknown < needed,
-        now_ms=_now_ms(voters),
+        now_ms=now_ms,
     )
-
-
-def _now_ms(voters: Answers) -> int:
-    return int(max(item[2] for item in voters) // 1000)
 
 
 def start_of(answer: Any) -> tuple[int, int]:
@@ -184,7 +180,6 @@ def leases(answers: Answers) -> Any:
     """
     known = received(answers)
     needed = majority(len(answers))
-    missing = any(item is PENDING for item in answers)
     if len(known) < needed:
         return _pending_or_raise(answers)
     found: list[int | None] = []
@@ -195,7 +190,7 @@ def leases(answers: Answers) -> Any:
             found.append(least if least < 0 else max(0, trusted(least)))
         elif len(left) - len(held) > len(answers) - needed:
             found.append(-2)
-        elif missing:
+        elif PENDING in answers:
             return PENDING
         else:
             found.append(None)
@@ -212,7 +207,6 @@ def holders(answers: Answers) -> Any:
     """
     known = received(answers)
     needed = majority(len(answers))
-    missing = any(item is PENDING for item in answers)
     if len(known) < needed:
         return _pending_or_raise(answers)
     found: list[Any] = [max(item[0] for item in known)]
@@ -226,7 +220,7 @@ def holders(answers: Answers) -> Any:
             if votes + len(answers) - len(known) < needed:
                 found += [None, -2, waiters]
                 continue
-            if missing:
+            if PENDING in answers:
                 return PENDING
         votes_for = [item for item in held if item[0].split(b" ", 1)[0] == token]
         value = Counter(value for value, _ in votes_for).most_common(1)[0][0]
