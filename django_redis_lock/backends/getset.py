@@ -106,7 +106,6 @@ class Stamp:
     record: bytes = b""
 
     def passed(self, now_ms: int) -> bool:
-        """Return whether the lease has ended, so that the lock may be taken."""
         return self.end_ms < now_ms
 
     def left_ms(self, now_ms: int) -> int:
@@ -164,7 +163,6 @@ class Values:
         return replace(stamp, value=b"%d" % seconds)
 
     def note(self, token: str, stamp: Stamp, now_ms: int) -> None:
-        """Remember the value of a stamp."""
         if self.keep_tokens:
             return
         if len(self._written) > 1000:  # forget locks that expired
@@ -174,11 +172,9 @@ class Values:
         self._written.setdefault(token, {})[stamp.value] = stamp
 
     def discard(self, token: str, value: bytes) -> None:
-        """Forget a value that was replaced."""
         self._written.get(token, {}).pop(value, None)
 
     def forget(self, token: str) -> None:
-        """Forget all values of a token."""
         self._written.pop(token, None)
 
     def stamp(self, token: str, value: bytes | None) -> Stamp | None:
