@@ -113,8 +113,6 @@ class LockInstrumentor:
 
     def uninstrument(self) -> None:
         """Stop tracing and counting. If it is off already, nothing happens."""
-        if LockInstrumentor._metrics is None:
-            return
         LockInstrumentor._metrics = None
         for signal, receiver in LockInstrumentor._receivers:
             signal.disconnect(receiver)
