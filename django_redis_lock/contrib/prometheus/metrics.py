@@ -33,8 +33,6 @@ BUCKETS = (
 )
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
 _seconds = partial(Histogram, labelnames=LOCK, buckets=BUCKETS)
-KNOWN_NAMES = 1024
-"""Names of each alias whose group is remembered."""
 REASONS = ("timeout", "busy", "full", "unavailable")
 
 OF_GROUPS = {
@@ -129,7 +127,7 @@ def _groups(backend: BaseLockBackend) -> dict[str, dict[str, Any]]:
     }
 
 
-@lru_cache(KNOWN_NAMES)  # a name comes back when it is released
+@lru_cache(1024)  # a name comes back when it is released
 def _group(backend: BaseLockBackend, name: str) -> dict[str, Any]:
     return _groups(backend)[backend.operators.group(name)]
 
