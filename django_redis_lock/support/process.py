@@ -264,7 +264,6 @@ class AsyncBell:
             self._woken.set_result(None)
 
     async def wait(self, until: float) -> None:
-        """Wait until it rings, or until ``until`` (monotonic), or for an hour."""
         timer = self._loop.call_later(_seconds_to(until), self._wake)
         try:
             await self._woken

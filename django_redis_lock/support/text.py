@@ -173,8 +173,4 @@ def _forms(password: str) -> Iterator[str]:
         yield from _BETWEEN_PARTS.split(plain)
 
 
-def _forget(**kwargs: Any) -> None:
-    _known_passwords.cache_clear()
-
-
-setting_changed.connect(_forget, dispatch_uid="django_redis_lock.support.text")
+setting_changed.connect(lambda **kwargs: _known_passwords.cache_clear(), weak=False)
