@@ -34,7 +34,6 @@ class _Guard:
         self.fence = held if isinstance(held, int) else held.fence
 
     def raise_if_stale(self, rows: models.QuerySet[Any, Any]) -> None:
-        """Raise ``StaleFence`` if one of the rows was written with a higher fence."""
         if rows.filter(fence__gt=self.fence).exists():
             by = f"lock {self.name!r}" if self.name else "a lock"
             raise StaleFence(
