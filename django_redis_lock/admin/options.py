@@ -364,7 +364,8 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         return context
     waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, limit=MOST_WAITERS))
     entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
-    unheld = [] if holders else _asked(lock, lambda one: [*operators.unheld_among(one, [lock.name])])[0]
+    names = [] if holders else [lock.name]
+    unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
     in_queue = (holders and holders[0].waiters) or (unheld and unheld[0].waiters) or 0
     return {
         **context,
