@@ -51,9 +51,13 @@ EXPIRES = "expires"
 """When the message of a reservation expires, in seconds since the epoch."""
 SUPERSEDED = "superseded"
 """The ``state`` of the record that a newer message does the work of one that is still to come."""
+SUPERSEDING = "superseding"
+"""The same until the newer message was sent, or has begun: it proves nothing yet."""
 HEADER = "single_instance_task"
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
+UNSENT_LEASE = 30.0
+"""Seconds of lease for a reservation until its message was sent, in case the process dies first."""
 STOP_EVERY = 0.5
 """Seconds after which a wait notices at the latest that its worker is to stop."""
 POLL_EVERY = 0.8
@@ -143,6 +147,7 @@ class Slip:
     redelivered: bool = False
     parked: int = 0
     queued: list[str] | None = None
+    supersedes: str = ""
 
     @property
     def tickets(self) -> list[list[str]]:
@@ -216,9 +221,14 @@ class GuardedCall:
         return locks[self.options.using]
 
     def handle(
-        self, name: str, timeout: float | Default | None, using: str = "", **metadata: str
+        self,
+        name: str,
+        timeout: float | Default | None,
+        using: str = "",
+        task_id: str | None = None,
+        **metadata: str,
     ) -> TaskLock:
-        """Return a handle; ``using`` overrides the alias of the task."""
+        """Return a handle; ``using`` and ``task_id`` override those of the task."""
         if self.slip.sent:
             metadata["sent"] = repr(self.slip.sent)
         lock = TaskLock(
@@ -226,29 +236,27 @@ class GuardedCall:
             name,
             timeout,
             metadata={"worker": FAMILY, **metadata},
-            task_id=self.task_id,
+            task_id=task_id or self.task_id,
             task_name=self.task.name,
         )
-        lock.task, lock.task_id = self.task, self.task_id
+        lock.task, lock.task_id = self.task, task_id or self.task_id
         return lock
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
         """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name], brief=True))
 
-    def record_of(self, ticket: str) -> str:
-        """Return the name of the record that the message with a ticket is superseded."""
-        return _marked(self.key, f"{SUPERSEDED}:{ticket}")
+    def record_of(self, task_id: str | None, sent: float) -> str:
+        """Return the name of the record that a message is superseded, however often it is sent."""
+        return _marked(self.key, f"{SUPERSEDED}:{task_id}" + (f":{sent!r}" if sent else ""))
 
-    def supersede(self, older: Holder) -> TaskLock:
-        """Record that this message does the work of an older one, for as long as that may come.
+    def record(self, name: str, state: str, seconds: float | None = None) -> TaskLock:
+        """Return a handle of the record that this message supersedes another.
 
-        Returns the record, unless another message has it. Raises ``LockUnavailable``.
+        The record lasts for as long as any message may come, which is at least so many seconds.
         """
-        lease = max(older.ttl or 0.0, self.options.queue_timeout)
-        record = self.handle(self.record_of(older.token_id), lease, state=SUPERSEDED)
-        record.acquire(blocking=False)
-        return record
+        lease = max(seconds or 0.0, self.options.queue_timeout)
+        return self.handle(name, UNSENT_LEASE if state == SUPERSEDING else lease, state=state)
 
     def share_as(self, holder: Holder | None) -> None:
         """Share the lock if a holder, to take over from, does so since an earlier deploy."""

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
+from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.key_locks import (
     EXPIRES,
     MARK,
@@ -354,7 +355,7 @@ class Run(GuardedCall):
             if using in locks.settings:
                 try:
                     given_up |= self._end_reservation(name, ticket, using)
-                    if not given_up and slip.attempts and (own := self.reservation_in(name)):
+                    if not given_up and (own := self.reservation_in(name)):
                         given_up |= self._end_reservation(name, own.token_id, using)
                 except LockUnavailable:
                     if using == self.options.using:
@@ -387,37 +388,46 @@ class Run(GuardedCall):
         return next((one for one in ours if one.metadata.get("state") == QUEUED), None)
 
     def overtake(self) -> None:
-        """End the reservation of an older message, whose arguments must not come after these.
+        """Record that this run, which has begun, does the work of older messages, and end them.
 
-        Raises ``LockUnavailable``.
+        Their arguments must not come after these. Raises ``LockUnavailable``.
         """
-        if self.options.on_queue_conflict != "supersede" or self.slip is NO_SLIP:
+        slip, options = self.slip, self.options
+        if options.on_queue_conflict != "supersede" or slip is NO_SLIP:
             return
-        found = self.holders(self.reservations)
-        own = next((one for one in found if one.token_id == self.slip.ticket), None)
+        names = [*self.reservations, *([slip.supersedes] if slip.supersedes else [])]
+        found = self.holders(names)
+        own = next((one for one in found if one.token_id == slip.ticket), None)
         for other in found:
-            is_message = other.metadata.get("state") == QUEUED
-            if own is not None and is_message and queued_since(other) < queued_since(own):
-                self.supersede(other)
-                self._end_reservation(other.name, other.token_id, self.options.using)
+            state = other.metadata.get("state")
+            if state == key_locks.SUPERSEDING:
+                self.record(other.name, key_locks.SUPERSEDED).take_over(other.token_id)
+            elif own is not None and state == QUEUED and queued_since(other) < queued_since(own):
+                name = self.record_of(other.task_id, sent_of(other))
+                self.record(name, key_locks.SUPERSEDED, other.ttl).acquire(blocking=False)
+                self._end_reservation(other.name, other.token_id, options.using)
 
-    def superseded(self) -> Entry | None:
+    def superseded(self, *, begins: bool = False) -> Entry | None:
         """Return the result of a task whose work a newer message does, else ``None``.
 
-        Only the record of that counts. A reservation that is gone proves nothing.
+        Only the record of that counts. A reservation that is gone proves nothing. The record goes
+        when the message has come: when it is superseded, or ``begins``.
         """
         slip = self.slip
         if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
             return None
-        newer = self.backend.holder(self.record_of(slip.ticket))
-        if newer is None:
+        name, ended = self.record_of(self.task_id, slip.sent), False
+        while not ended:  # its sender may just change it
+            newer = self.backend.holder(name)
+            proven = newer is not None and newer.metadata.get("state") == key_locks.SUPERSEDED
+            if newer is None or not (proven or begins):
+                return None
+            ended = self._end_reservation(name, newer.token_id, self.options.using)
+        if newer is None or not proven:
             return None
         if newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
-        entry = None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
-        with contextlib.suppress(LockUnavailable):
-            self._end_reservation(newer.name, newer.token_id, self.options.using)
-        return entry
+        return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
 
 
 def _request_of(task: Any) -> Any:
@@ -452,7 +462,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
         run.overtake()
         if run.give_up_reservation():
             run.may_have_succeeded = False
-        elif (superseded := run.superseded()) is not None:
+        elif (superseded := run.superseded(begins=True)) is not None:
             lock.release()
             return superseded
     if run.has_succeeded(patience):

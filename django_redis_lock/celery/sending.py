@@ -21,6 +21,9 @@ from django_redis_lock.celery.key_locks import (
     NO_SLIP,
     QUEUED,
     SINCE,
+    SUPERSEDED,
+    SUPERSEDING,
+    UNSENT_LEASE,
     GuardedCall,
     Slip,
     TaskLock,
@@ -45,8 +48,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_redis_lock.celery")
 
-UNSENT_LEASE = 30.0
-"""Seconds of lease for a reservation until its message was sent, in case the process dies first."""
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
@@ -61,6 +62,7 @@ class Sending(GuardedCall):
     """
 
     task_id: str
+    _record: TaskLock | None = None
 
     def __init__(
         self,
@@ -142,19 +144,40 @@ class Sending(GuardedCall):
             return self._publish_with(self.slip)
         if lock is None:
             return self._give_way(holder)
-        slip = self.slip.naming(lock)
-        if not lock.is_held_here:
-            return self._publish_and_supersede(slip, lock, holder)
+        if not lock.is_held_here:  # one that expires found no place
+            return self._publish_with(self.slip)
+        return self._publish_reserved(lock, holder)
+
+    def _publish_reserved(self, lock: TaskLock, older: Holder | None) -> Any:
+        """Send the message that has a place, maybe that of an older one.
+
+        The older one counts as superseded once this one was sent.
+        """
+        slip, record = self.slip.naming(lock), self._record
         try:
             result = self._publish_with(slip)
         except BaseException:
             with contextlib.suppress(LockError):
-                lock.release()
+                self._undo(lock, older)
             raise
-        with contextlib.suppress(LockUnavailable):  # its message may have it by now
+        with contextlib.suppress(LockUnavailable):  # its message may have begun by now
             renewal = Renew([(lock.name, lock.token, milliseconds(self._lease()))])
             self.backend.run(ask(renewal))
+            if older is not None and record is not None:
+                known = self.record(record.name, SUPERSEDED, older.ttl)
+                known.take_over(record.token_id)
         return result
+
+    def _undo(self, lock: TaskLock, older: Holder | None) -> None:
+        """Give a place back: to the older message, if it was taken from one."""
+        if older is None:
+            lock.release()
+            return
+        marks = {**older.metadata, SINCE: f"{queued_since(older):.6f}"}
+        former = self.handle(older.name, older.ttl or UNSENT_LEASE, "", older.task_id, **marks)
+        former.take_over(lock.token_id)
+        if self._record is not None:
+            self._record.release()
 
     def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
         if self.options.on_queue_conflict == "supersede":
@@ -185,31 +208,13 @@ class Sending(GuardedCall):
             # message has a reservation of its own, and meets the policy for its run.
             name = place
 
-    def _publish_and_supersede(self, slip: Slip, lock: TaskLock, older: Holder | None) -> Any:
-        """Send the message, and then take the place of an older one.
-
-        From then on nothing may fail the sending. If the older one has begun, its place is free.
-        """
-        result = self._publish_with(slip)
-        try:
-            if older is not None:
-                record = self.supersede(older)
-                if not lock.take_over(older.token_id):
-                    if record.is_held_here:
-                        record.release()
-                    lock.acquire(blocking=False)
-        except LockError as error:
-            text = "Task %s[%s] was sent, but supersedes no older message: %s"
-            logger.warning(text, self.task.name, self.task_id, error)
-        return result
-
     def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
-        """Take a free place; or return that of an older message, to be taken once this one is sent.
+        """Take a free place; or that of an older message, which is returned as well.
 
-        The older one may not be superseded any more, and then this one waits behind it. What
-        supersedes a message goes on with its work, so it counts as waiting since that did, but
-        always as newer than the message that it waits behind. Where this one expires sooner than
-        all that wait, none is returned, and it is sent without a place.
+        If no older one may be superseded any more, this one waits behind it. What supersedes a
+        message goes on with its work, so it counts as waiting since that did, but always as newer
+        than the message that it waits behind. If this one expires sooner than all that wait, the
+        handle holds nothing.
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         marks = {} if self._expires is None else {EXPIRES: repr(self._expires)}
@@ -221,21 +226,39 @@ class Sending(GuardedCall):
             free = [name for name in self.reservations if name not in taken]
             outlived = [*filter(self._outlives, waiting)]
             older = next((one for one in outlived if self._may_be_superseded(one, lease)), None)
-            if older is None and free:
-                marks[SINCE] = f"+{due:.6f}"
-                lock = self.handle(free[0], min(lease, UNSENT_LEASE), state=QUEUED, **marks)
-                if lock.acquire(blocking=False):
-                    return lock, None
-                continue
-            if not waiting:
-                return None, holders[0]  # both are held by hand
-            older = older or next(filter(self._has_ended, waiting), next(iter(outlived), None))
-            others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
+            if older is None and not free:
+                older = next(filter(self._has_ended, waiting), next(iter(outlived), None))
+                if older is None and not waiting:
+                    return None, holders[0]  # both are held by hand
+            name, since = (older.name if older else [*free, self.reservations[0]][0]), f"+{due:.6f}"
             if older is not None:
-                since = min(queued_since(older), clock_at(older) / 1_000_000 + due)
-                marks[SINCE] = f"{max(since, *others, 0.0):.6f}"
-            name = older.name if older else self.reservations[0]
-            return self.handle(name, lease, state=QUEUED, **marks), older
+                others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
+                begun = min(queued_since(older), clock_at(older) / 1_000_000 + due)
+                since = f"{max(begun, *others, 0.0):.6f}"
+            unsent = min(lease, UNSENT_LEASE)
+            lock = self.handle(name, unsent, state=QUEUED, **{**marks, SINCE: since})
+            if older is None:
+                if not free or lock.acquire(blocking=False):
+                    return lock, None
+            elif self._take_from(older, lock):
+                return lock, older
+
+    def _take_from(self, older: Holder, lock: TaskLock) -> bool:
+        """Take the place of an older message, and say so on record first."""
+        record = self.record(self.record_of(older.task_id, sent_of(older)), SUPERSEDING)
+        if not record.acquire(blocking=False):  # of a sender that has died, or is about to take it
+            theirs = self.backend.holder(record.name)
+            if theirs is None or not record.take_over(theirs.token_id):
+                return False
+        taken = False
+        try:
+            taken = lock.take_over(older.token_id)
+        finally:
+            if not taken:
+                record.release()
+        self._record = record
+        self.slip = replace(self.slip, supersedes=record.name)
+        return taken
 
     @property
     def _expires(self) -> float | None:

@@ -12,8 +12,7 @@ from celery.exceptions import Reject
 from celery.result import AsyncResult
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import TaskLock
-from django_redis_lock.celery.sending import UNSENT_LEASE
+from django_redis_lock.celery.key_locks import UNSENT_LEASE, TaskLock
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Renew
 from example_project.embedded import EmbeddedServer
