@@ -15,34 +15,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.core import checks
 
 from django_redis_lock import signals
-from django_redis_lock.backends.settings import (
-    SETTINGS,
-    check_keys,
-    read_key_prefix,
-    read_operators,
-    read_options,
-    read_timeout,
-)
+from django_redis_lock.backends import settings
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol.calls import (
-    ForceRelease,
-    Inspect,
-    ReadHistory,
-    ReadLimits,
-    ReadQueue,
-    SetLimit,
-    Steps,
-    ask,
-)
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Steps, ask
 from django_redis_lock.protocol.drivers import Runner
-from django_redis_lock.support.arguments import (
-    Sharing,
-    check_limit,
-    check_name,
-    check_sharing,
-    check_text,
-    check_wait,
-)
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
 from django_redis_lock.support.process import InThread
 
 if TYPE_CHECKING:
@@ -79,19 +58,22 @@ class BaseLockBackend(Runner):
         self.params = params
         self.hubs: dict[str, Hub] = {}
         """Where callers have waited, by waiting scheme."""
-        check_keys(params, SETTINGS, f"LOCKS[{alias!r}]")
-        self.timeout = read_timeout(params.get("TIMEOUT", 30), f"LOCKS[{alias!r}]")
-        """The lease in seconds where a call gives none; ``None`` for a lease without end."""
-        self.blocking_timeout = read_timeout(
-            params.get("BLOCKING_TIMEOUT"), f"LOCKS[{alias!r}]", "BLOCKING_TIMEOUT", check_wait
-        )
-        """How many seconds to wait where a call does not say; ``None`` for no limit."""
-        self.key_prefix = read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
+        settings.check_keys(params, settings.SETTINGS, f"LOCKS[{alias!r}]")
+        try:
+            self.timeout = check_timeout(params.get("TIMEOUT", 30), "TIMEOUT")
+            """The lease in seconds where a call gives none; ``None`` for a lease without end."""
+            self.blocking_timeout = check_wait(params.get("BLOCKING_TIMEOUT"), "BLOCKING_TIMEOUT")
+            """How many seconds to wait where a call does not say; ``None`` for no limit."""
+        except (TypeError, ValueError) as error:
+            raise InvalidLockBackend(f"LOCKS[{alias!r}]: {error}") from None
+        self.key_prefix = settings.read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
-        self.operators = read_operators(params.get("OPERATORS"), alias)
+        self.operators = settings.read_operators(params.get("OPERATORS"), alias)
         """What the entry sets for the command and the admin page."""
-        options = read_options(params.get("OPTIONS"), self.options, alias, type(self).__name__)
+        options = settings.read_options(
+            params.get("OPTIONS"), self.options, alias, type(self).__name__
+        )
         self.configure(params.get("LOCATION"), options)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
@@ -280,15 +262,15 @@ class BaseLockBackend(Runner):
         return await self.arun(self._read_limits())
 
     def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
-        check_sharing(Sharing(shared=True, limit=limit))
+        arguments.check_sharing(arguments.Sharing(shared=True, limit=limit))
         self.require_sharing(name)
-        yield from ask(SetLimit(check_name(name), limit, check_text(by, "by")))
+        yield from ask(calls.SetLimit(check_name(name), limit, check_text(by, "by")))
         self.freed(name)
 
     def _read_limits(self) -> Steps[list[Limit]]:
         from django_redis_lock.protocol.records import read_limit
 
-        found = (yield from ask(ReadLimits())) if self.can_share else []
+        found = (yield from ask(calls.ReadLimits())) if self.can_share else []
         pairs = zip(found[::2], found[1::2], strict=True)
         limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
         return sorted(filter(None, limits), key=attrgetter("name"))
@@ -308,7 +290,7 @@ class BaseLockBackend(Runner):
     def _read(self, names: list[str], brief: bool = False) -> Steps[list[Holder]]:
         from django_redis_lock.protocol.records import read_sharing
 
-        now_ms, *rest = yield from ask(Inspect(names, brief))
+        now_ms, *rest = yield from ask(calls.Inspect(names, brief))
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
@@ -328,8 +310,8 @@ class BaseLockBackend(Runner):
         from django_redis_lock.protocol.records import read_waiter
 
         if limit is not None:
-            check_limit(limit, "waiters")
-        now_ms, *queue = yield from ask(ReadQueue(check_name(name), limit))
+            arguments.check_limit(limit, "waiters")
+        now_ms, *queue = yield from ask(calls.ReadQueue(check_name(name), limit))
         queue = queue[:limit]  # a quorum may return more
         return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
 
@@ -341,12 +323,12 @@ class BaseLockBackend(Runner):
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
         from django_redis_lock.protocol.records import newest, read_entry
 
-        check_limit(limit, "entries")
+        arguments.check_limit(limit, "entries")
         wanted = "" if name is None else check_name(name)
         found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
         before = b"+"
         while before and len(found) < limit:
-            call = ReadHistory(wanted, before.decode(), limit - len(found))
+            call = calls.ReadHistory(wanted, before.decode(), limit - len(found))
             before, entries = newest((yield from ask(call)))
             for entry_id, pairs in entries:
                 found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
@@ -372,7 +354,7 @@ class BaseLockBackend(Runner):
         if holder is None:
             return None
         entry = taken(FREED if freed else FORCE_RELEASED, holder, by, reason)
-        call = ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
+        call = calls.ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
         answer = yield from ask(call)
         if answer is None:
             return None  # it has another holder by now

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.support.arguments import LONGEST_LEASE, check_timeout
+from django_redis_lock.support.arguments import LONGEST_LEASE
 from django_redis_lock.transport.packing import Replicas
 
 SETTINGS = (
@@ -50,19 +50,6 @@ def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> 
     for unknown in sorted(str(key) for key in set(given) - set(known)):
         there_are = ", ".join(known) or "none"
         raise InvalidLockBackend(f"{where} has no setting {unknown!r}; there are {there_are}.")
-
-
-def read_timeout(
-    value: Any,
-    where: str,
-    setting: str = "TIMEOUT",
-    check: Callable[[Any, str], float | None] = check_timeout,
-) -> float | None:
-    """Return a time in seconds, or ``None`` for one without end."""
-    try:
-        return check(value, setting)
-    except (TypeError, ValueError) as error:
-        raise InvalidLockBackend(f"{where}: {error}") from None
 
 
 def read_key_prefix(value: Any, using: str) -> str:
