@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
@@ -134,8 +135,7 @@ class LockHandler:
         params = dict(params)
         if space is not None:
             kind, params = space.move(kind, params)
-        backend: BaseLockBackend = kind(alias, params)
-        return backend
+        return kind(alias, params)
 
     def reset(self) -> None:
         """Close all backends; new ones are made from the current settings when they are needed."""
@@ -301,9 +301,7 @@ def lock_many(
     return LockGroup(list(map(make, distinct)))
 
 
+@receiver(setting_changed, dispatch_uid="django_redis_lock")
 def _settings_changed(*, setting: str, **kwargs: Any) -> None:
     if setting in ("LOCKS", "CACHES"):
         locks.reset()
-
-
-setting_changed.connect(_settings_changed, dispatch_uid="django_redis_lock")

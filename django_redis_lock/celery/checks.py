@@ -125,9 +125,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
         )
 
 
+@worker_ready.connect(weak=False)
 def _on_ready(sender: Any, **kwargs: Any) -> None:
     for message in _check_app(sender.app):
         logger.warning("%s %s (%s)", message.msg, message.hint, message.id)
-
-
-worker_ready.connect(_on_ready, weak=False)

@@ -11,16 +11,11 @@ from typing import Any, Literal, TypedDict, get_args
 from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 from django_redis_lock.handler import locks
-from django_redis_lock.support.arguments import (
-    DEFAULT,
-    LONGEST_LEASE,
-    MOST_AT_ONCE,
-    Default,
-    check_timeout,
-    check_wait,
-)
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.tasks.keys import Key, UniqueOn
 
 Scope = Literal["run", "queue", "queue_and_run"]
@@ -91,9 +86,9 @@ class Options:
         self.queue_policy = "callable" if callable(on_queue) else on_queue
         self.run_policy = "callable" if callable(on_run) else on_run
         if not isinstance(self.timeout, Default):
-            self.timeout = check_timeout(self.timeout)
+            self.timeout = arguments.check_timeout(self.timeout)
         if not isinstance(self.blocking_timeout, Default):
-            self.blocking_timeout = check_wait(self.blocking_timeout)
+            self.blocking_timeout = arguments.check_wait(self.blocking_timeout)
         self.countdown = _seconds("countdown", self.countdown, least=0.1)
         if self.max_retries is not None:
             check_number("max_retries", self.max_retries, 0)
@@ -103,7 +98,7 @@ class Options:
         if self.queue_limit is not None:
             check_number("queue_limit", self.queue_limit, 1)
         if not callable(self.concurrency):
-            check_number("concurrency", self.concurrency, 1, MOST_AT_ONCE)
+            check_number("concurrency", self.concurrency, 1, arguments.MOST_AT_ONCE)
 
     @property
     def longest_wait(self) -> float | None:
@@ -191,7 +186,7 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
 def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name}={value!r} must be a number of seconds.")
-    if not least <= value <= LONGEST_LEASE:
+    if not least <= value <= arguments.LONGEST_LEASE:
         raise ValueError(f"{name}={value!r} must be a number of seconds, at least {least:g}.")
     return float(value)
 
@@ -242,9 +237,7 @@ def project_defaults() -> Mapping[str, Any]:
     return _checked[0]
 
 
+@receiver(setting_changed)
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
         _checked.clear()
-
-
-setting_changed.connect(_forget)
