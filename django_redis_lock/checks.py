@@ -15,9 +15,6 @@ from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
 
-DAY = 86_400
-REPORTS = "django_redis_lock.reporting.PasswordsInUrlsFilter"
-
 
 @checks.register(checks.Tags.security, deploy=True)
 def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
@@ -38,8 +35,9 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
             "Error reports, which are mailed to ADMINS, show the passwords in the URLs of LOCKS "
             "and CACHES.",
             hint=(
-                f"Write DEFAULT_EXCEPTION_REPORTER_FILTER = {REPORTS!r}, or put the passwords into "
-                f"OPTIONS['PASSWORD'] of CACHES, which Django hides."
+                "Write DEFAULT_EXCEPTION_REPORTER_FILTER = "
+                "'django_redis_lock.reporting.PasswordsInUrlsFilter', or put the passwords into "
+                "OPTIONS['PASSWORD'] of CACHES, which Django hides."
             ),
             id="django_redis_lock.W006",
         )
@@ -62,7 +60,7 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             yield checks.Error(str(error), id="django_redis_lock.E002")
             continue
         yield from backend.check()
-        if backend.timeout is not None and backend.timeout > DAY:
+        if backend.timeout is not None and backend.timeout > 86_400:
             yield checks.Warning(
                 f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
                 f"seconds, not milliseconds?",

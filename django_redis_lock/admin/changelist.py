@@ -29,11 +29,6 @@ from django_redis_lock.operators import attention_of, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import visible, without_passwords
 
-AT_ONCE = 8
-"""Backends that are asked at the same time."""
-MOST_UNHELD = 100
-"""Limits and queues without a holder that are shown of a backend, the lowest limits first."""
-
 Answer = TypeVar("Answer")
 DEFAULT_COLUMN = "held_for"
 
@@ -93,6 +88,7 @@ class _Holders(list[Holder]):
 class HeldLockChangeList(ChangeList):
     """Filters, searches, sorts and paginates in memory, without a database query."""
 
+    model_admin: Any
     reading: Reading
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
@@ -104,8 +100,7 @@ class HeldLockChangeList(ChangeList):
         filters = [spec for spec in specs if isinstance(spec, LockFilter)]
         using = next((spec.value() for spec in filters if isinstance(spec, BackendFilter)), None)
         words = self.query.casefold().split()
-        model_admin: Any = self.model_admin
-        self.reading = read_list(model_admin.most_records, words, using)
+        self.reading = read_list(self.model_admin.most_records, words, using)
         holders = self.reading.holders
         if self.reading.is_whole:
             holders = [one for one in holders if _matches(one, words)]
@@ -133,10 +128,9 @@ class HeldLockChangeList(ChangeList):
         super().get_results(request)
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
-        model_admin: Any = self.model_admin
         self.result_list = [HeldLock.of_holder(one) for one in self.result_list]
         for row in self.result_list:
-            row.may_release = model_admin.has_release_permission(request, row)
+            row.may_release = self.model_admin.has_release_permission(request, row)
 
     @property
     def waiting(self) -> int:
@@ -219,7 +213,7 @@ def ask_each(
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 
-    with ThreadPoolExecutor(AT_ONCE, "held-locks") as pool:
+    with ThreadPoolExecutor(8, "held-locks") as pool:
         found = dict(zip(usings, pool.map(ask, usings), strict=True))
     answers = {using: one for using, one in found.items() if not isinstance(one, Problem)}
     return answers, [one for one in found.values() if isinstance(one, Problem)]
@@ -255,7 +249,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     failed = {problem.using for problem in problems}
     others, unknown = ask_each(
         [one for one in asked if using in (None, one) and visible(one) not in failed],
-        lambda one: list(islice(unheld(one, matches), MOST_UNHELD)),
+        lambda one: list(islice(unheld(one, matches), 100)),  # the lowest limits
     )
     for problem in unknown:
         text = _("does not list the limits and queues without a holder: %(reason)s")

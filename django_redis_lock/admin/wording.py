@@ -17,9 +17,6 @@ from django_redis_lock.operators import attention_of, sharing
 from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, is_renewed
 from django_redis_lock.support.text import visible
 
-BRIEF_ID = 8
-"""Characters of a task id in the list."""
-
 SHORT = 20
 """Characters of a text that fit into every column without wrapping."""
 LONG = 8000
@@ -111,11 +108,10 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     """Return the task, or the process and thread; ``brief`` shortens a task id."""
     if one.task_id is not None:
         task_id = visible(one.task_id)
-        cut = brief and len(task_id) > BRIEF_ID
         shown = format_html(
             '<bdi dir="ltr" title="{}">{}</bdi> {}',
             task_id,
-            f"{task_id[:BRIEF_ID]}…" if cut else wrappable(task_id),
+            f"{task_id[:8]}…" if brief and len(task_id) > 8 else wrappable(task_id),
             latin(_address(one)),
         )
         return format_html("{} {}", latin(one.task_name or "?"), aside(shown))

@@ -39,12 +39,6 @@ logger = logging.getLogger("django_redis_lock")
 Kind = Literal["memory", "settings"]
 Holds = dict[tuple[str, str, str], Holder]
 """Held locks by alias, name and token id."""
-RESTING = "resting"
-"""The state of the lock of a Celery task that holds it on purpose for a while after its end."""
-ROUNDS = 1000
-"""How often locks are released that waiters get in the meantime."""
-GONE_WITHIN = 5.0
-"""Seconds for a server to drop a lock whose lease was set to a millisecond."""
 
 
 @contextmanager
@@ -66,10 +60,8 @@ def held_by_another(
     """
     backend = _backend(using)
     sharing = check_sharing(Sharing(shared or limit is not None, limit))
-    if check_timeout(timeout) is None:
-        lease_s, renew = backend.timeout, backend.timeout is not None
-    else:
-        lease_s, renew = timeout, False
+    lease_s = backend.timeout if check_timeout(timeout) is None else timeout
+    renew = timeout is None and lease_s is not None
     record = write_record(
         auto_renew=renew, lease=lease_s, metadata={"held": "by held_by_another()"}
     )
@@ -119,7 +111,7 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
     holder = _holder(backend, name, fence, "expire")
     with _found_lost(holder) as lease:
         token = _token_of(backend, holder)
-        until = monotonic() + GONE_WITHIN
+        until = monotonic() + 5.0  # a server drops it after a millisecond
         while any(one.token_id == holder.token_id for one in backend.holders_of([name])):
             backend.run(calls.ask(calls.Renew([(name, token, 1)])))
             if monotonic() > until:
@@ -350,10 +342,7 @@ class LockSpace:
         moved: Any = LocMemLockBackend
         if not kind.can_share:  # errors name the class
             moved = type(kind.__name__, (LocMemLockBackend,), {"can_share": False})
-        return moved, {
-            **params,
-            "LOCATION": f"{self._id} {params.get('LOCATION') or ''}",
-        }
+        return moved, {**params, "LOCATION": f"{self._id} {params.get('LOCATION') or ''}"}
 
     def note(self, backend: BaseLockBackend) -> None:
         self._made[f"{backend.alias} {backend.params}"] = backend
@@ -436,7 +425,8 @@ def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
 
 
 def _check(left: Holds) -> None:
-    owed = [holder for holder in left.values() if holder.metadata.get("state") != RESTING]
+    # A Celery task holds a resting lock on purpose, for a while after its end.
+    owed = [holder for holder in left.values() if holder.metadata.get("state") != "resting"]
     if owed:
         raise AssertionError(_report(owed))
 
@@ -461,7 +451,7 @@ def _line(holder: Holder) -> str:
 def _release(backend: BaseLockBackend, but: Holds) -> None:
     """Release the locks of a backend, and those that their waiters get, all ``but`` some."""
     left: list[Holder] = []
-    for _ in range(ROUNDS):
+    for _ in range(1000):  # each time, waiters may get locks
         held = _held([backend], others=True)
         left = [holder for key, holder in held.items() if key not in but]
         if not left:
