@@ -27,8 +27,14 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal.notice)
     if clear or limit is not None:
         _change(name, limit, operator(options), backends, terminal)
-    else:
-        _list(name, backends, terminal)
+        return
+    found = list(backends.each(lambda backend: _rows(backend, name)))
+    _write(found, backends, terminal)
+    backends.finish()
+    if not found and name is not None:
+        raise nothing(f"No limit is set for {visible(name)!r}.")
+    if not found:
+        terminal.notice("No limits are set.")
 
 
 def _change(name: str, limit: int | None, by: str, backends: Backends, terminal: Terminal) -> None:
@@ -51,16 +57,6 @@ def _change(name: str, limit: int | None, by: str, backends: Backends, terminal:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
     backends.finish()
-
-
-def _list(name: str | None, backends: Backends, terminal: Terminal) -> None:
-    found = list(backends.each(lambda backend: _rows(backend, name)))
-    _write(found, backends, terminal)
-    backends.finish()
-    if not found and name is not None:
-        raise nothing(f"No limit is set for {visible(name)!r}.")
-    if not found:
-        terminal.notice("No limits are set.")
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[Row]:

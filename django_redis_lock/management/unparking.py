@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.management.base import CommandError
 
@@ -11,16 +11,20 @@ from django_redis_lock.management import output
 from django_redis_lock.management.output import USAGE, Backends, Terminal, counted, nothing
 from django_redis_lock.support.text import visible, without_passwords
 
-if TYPE_CHECKING:
-    from django_redis_lock.celery.parking import Publisher
-
 Row = tuple[str, int, int]
 """An alias, how many tasks have left the queue, and how many stay parked."""
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them back by the current Celery app, and tell of those that it may not send."""
-    publisher = _publisher()
+    try:
+        from celery.app import app_or_default
+
+        from django_redis_lock.celery.parking import publisher_of
+    except ModuleNotFoundError as error:
+        text = f"No task is parked without Celery, which can't be imported: {error}."
+        raise CommandError(text) from error
+    publisher = publisher_of(app_or_default())
     name, task_id = options["name"], options["task_id"]
     backends = Backends(options["using"], terminal.notice)
     if backends.all and not any(one.runs_scripts for one in backends.all):
@@ -53,17 +57,6 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         here = " of this broker" if found else ""
         hint = output.hint_at_pattern(name, "locks list")
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
-
-
-def _publisher() -> Publisher:
-    try:
-        from celery.app import app_or_default
-
-        from django_redis_lock.celery.parking import publisher_of
-    except ModuleNotFoundError as error:
-        text = f"No task is parked without Celery, which can't be imported: {error}."
-        raise CommandError(text) from error
-    return publisher_of(app_or_default())
 
 
 def _say(
