@@ -19,7 +19,6 @@ from django_redis_lock.operators import attention_of, judge, limit_of, sharing, 
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.text import visible
 
-EVENTS = 10
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
 
@@ -132,7 +131,7 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
     with backends.noting(backend.alias):
         known.limit = limit_of(backend, name)
     with backends.noting(backend.alias):
-        known.history = backend.history(name, EVENTS)
+        known.history = backend.history(name, 10)
     return known
 
 
@@ -185,16 +184,15 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
 def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
     if one.limit:
         yield "limit", _set(one.limit)
-    if len(one.holders) == 1:
-        yield from _particulars_of(one.holders[0])
-    elif one.holders:
-        yield from _others(one.holders[0])
-
-
-def _others(holder: Holder) -> Iterator[tuple[str, str]]:
-    if holder.shared:
-        yield "shared", sharing(holder)
-    yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
+    alone = len(one.holders) == 1
+    for holder in one.holders[:1]:
+        if alone:
+            yield from _particulars_of(holder)
+        if holder.shared:
+            yield "shared", sharing(holder)
+        yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
+        for key, value in holder.metadata.items() if alone else ():
+            yield "metadata", f"{visible(key)} = {visible(value)}"
 
 
 def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
@@ -216,9 +214,6 @@ def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or output.UNKNOWN)
     yield "token id", holder.token_id
-    yield from _others(holder)
-    for key, value in holder.metadata.items():
-        yield "metadata", f"{visible(key)} = {visible(value)}"
 
 
 def _metadata(holder: Holder) -> str:
