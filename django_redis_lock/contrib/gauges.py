@@ -83,9 +83,13 @@ def read_held(backend: BaseLockBackend) -> Held:
     """Read the figures of a backend. Raises ``LockUnavailable``."""
     group = backend.operators.group
     held = Held()
-    for known in {*backend.operators.groups.values(), OTHER}:
-        held.groups[known] = Figures()  # 0 rather than absent while none is held
-    ending_first = _count_names(backend, held)
+    known = {*backend.operators.groups.values(), OTHER}
+    held.groups.update({each: Figures() for each in known})  # 0 rather than absent
+    names = backend.read_index()
+    for name in names:
+        held.groups[group(name)].held += 1
+    ending_first = deque(names, MOST_HOLDERS)
+    held.holders_unread = len(names) - len(ending_first)
     limits, waited_for = _limits(backend)
     queues: dict[str, tuple[int, int]] = {}  # how many wait, and how many of them are parked
     for holder in backend.holders_of(ending_first):
@@ -129,16 +133,6 @@ def _limits(backend: BaseLockBackend) -> tuple[dict[str, int], Iterable[str]]:
             _refusing.add(backend.alias)
             logger.info("LOCKS[%r] has gauges of held locks only: %s", backend.alias, error)
         return {}, ()
-
-
-def _count_names(backend: BaseLockBackend, held: Held) -> Iterable[str]:
-    """Count each held lock once; return the names whose holders are to be read."""
-    names = backend.read_index()
-    for name in names:
-        held.groups[backend.operators.group(name)].held += 1
-    ending_first = deque(names, MOST_HOLDERS)
-    held.holders_unread = len(names) - len(ending_first)
-    return ending_first
 
 
 def lease_used(holder: Holder) -> float:
