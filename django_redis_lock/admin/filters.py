@@ -53,8 +53,6 @@ class BackendFilter(LockFilter):
 
 
 class LeaseFilter(LockFilter):
-    """Leases that need attention or never end."""
-
     title = _("lease")
     parameter_name = "lease"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
@@ -64,8 +62,6 @@ class LeaseFilter(LockFilter):
 
 
 class WaitersFilter(LockFilter):
-    """Whether there are waiters."""
-
     title = _("waiters")
     parameter_name = "waiting"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
@@ -75,8 +71,6 @@ class WaitersFilter(LockFilter):
 
 
 class TaskFilter(LockFilter):
-    """The Celery task that holds the lock."""
-
     title = _("Celery task")
     parameter_name = "task"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
