@@ -332,10 +332,7 @@ class BaseLockBackend(Runner):
             before, entries = newest((yield from ask(call)))
             for entry_id, pairs in entries:
                 found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
-        return [
-            read_entry(entry_id, pairs, using=self.alias)
-            for entry_id, pairs in list(found.values())[:limit]
-        ]
+        return [read_entry(*one, using=self.alias) for one in list(found.values())[:limit]]
 
     def _force_release(
         self, name: str, token_id: str | None, *, reason: str, by: str = "", freed: bool = False

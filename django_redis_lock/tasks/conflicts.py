@@ -129,14 +129,11 @@ class Conflict:
         """Log, count and signal the duplicate, and return its result."""
         if not reason:
             reason = "another instance is running" if self.described else "no instance may run now"
-        skipped[name_of(self.task)] += 1
+        name = name_of(self.task)
+        skipped[name] += 1
         self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
         return TaskSkipped(
-            skipped=True,
-            reason=reason,
-            task=name_of(self.task),
-            key=self.key,
-            holder=self.described,
+            skipped=True, reason=reason, task=name, key=self.key, holder=self.described
         )
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
