@@ -10,12 +10,8 @@ import re
 import sys
 from typing import Any, ClassVar
 
-from django.core.management.base import (
-    BaseCommand,
-    CommandParser,
-    DjangoHelpFormatter,
-    no_translations,
-)
+from django.core.management import base
+from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
 from django_redis_lock.management import doctor, limiting, releasing, running, showing, unparking
@@ -34,7 +30,6 @@ RUN = {
     "history": showing.history,
 }
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 EXIT_CODES = (
     "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
     "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
@@ -151,7 +146,7 @@ class Command(BaseCommand):
             sys.stderr.write("\nInterrupted.\n")
             sys.exit(INTERRUPTED)
 
-    @no_translations  # what is shared with the admin is translated there
+    @base.no_translations  # what is shared with the admin is translated there
     def handle(self, *args: Any, **options: Any) -> None:
         try:
             RUN[options["command"]](options, Terminal(self, options))
@@ -239,7 +234,7 @@ def _add_run(commands: Any) -> None:
     wait.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
 
 
-class Formatter(DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+class Formatter(base.DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
     """Keeps the line breaks of the examples."""
 
 
@@ -300,7 +295,7 @@ def parse_duration(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
-        parts = _PART.findall(text)
+        parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
         is_whole = bool(parts) and "".join(map("".join, parts)) == text
         seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
     if not 0 <= seconds < float("inf"):
