@@ -9,6 +9,7 @@ import itertools
 import logging
 import multiprocessing
 import time
+import unittest
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,7 +21,7 @@ from django.core.handlers.base import BaseHandler
 from django.db import connections
 from django.db.transaction import atomic, on_commit
 from django.http import HttpResponse
-from django.test import RequestFactory, override_settings
+from django.test import RequestFactory, TestCase, override_settings
 
 from django_redis_lock import lock, lock_many, locks, semaphore, signals
 from django_redis_lock.celery import single_instance_task
@@ -29,7 +30,7 @@ from django_redis_lock.views import locked
 from tests.contracts.transactions import sell, units
 from tests.tools import PATIENCE, Background, eventually, told
 
-PLAIN, BLOCKS = ("lock", "reader", "permit"), ("member", "view", "task", "eager", "rest")
+PLAIN, BLOCKS = ("lock", "reader", "permit"), ("member", "view", "task", "rest")
 """The kinds of holds: handles, and what gives a handle to a block and leaves it at the end."""
 EXITS = (
     *("stay", "release", "detach", "downgrade", "downgrade release", "release acquire"),
@@ -45,13 +46,15 @@ CONTEXTS = {
 }
 """What of ``Hold`` is called, and inside of what; ``held`` stands for the hold and its exit."""
 CONTEXTS_OF_LOCKS = {
+    **CONTEXTS,
     "expiry": "lost( held expire ) free",
     "rollback": "undone( held before ) after",
     "savepoint undone": "first( undone( held ) before ) after",
-    "two databases": "first( second( held ) before ) after",
+    "two databases": "first( second( held ) before ) after second( first( held ) before ) after",
     "request": "request( held before ) after",
     "hook": "first( hook held before ) free",
     "outside": "acquire first( leave before ) after",
+    "around": "acquire first( ) leave after",
 }
 LOSSES = ("forced release", "expiry")
 
@@ -60,14 +63,14 @@ def is_cell(kind: str, way_out: str, context: str) -> bool:
     """Whether there is such a hold; where it is lost, whether an exit waits that notices it."""
     if kind == "rest" or context == "at once":
         return way_out == "stay" if context != "at once" else kind in (*PLAIN, "member")
-    no_change = kind in ("reader", "permit") and way_out.endswith("downgrade")
-    return context not in LOSSES or not (no_change or way_out.endswith(("stay", "acquire")))
+    stays = way_out == "stay" or (kind in ("reader", "permit") and way_out == "downgrade")
+    return context not in LOSSES or not (stays and kind in PLAIN)
 
 
 CELLS = [
     (kind, way_out, context)
     for kind, way_out in itertools.product((*PLAIN, *BLOCKS), EXITS)
-    for context in (*CONTEXTS, *(CONTEXTS_OF_LOCKS if kind == "lock" else ()))
+    for context in (CONTEXTS_OF_LOCKS if kind == "lock" else CONTEXTS)
     if is_cell(kind, way_out, context)
 ]
 
@@ -113,7 +116,7 @@ class Hold:
 
     def carry_out(self, context: str) -> None:
         held = "acquire leave" if self.kind in PLAIN else f"{self.kind}( leave )"
-        words = iter(context.replace("held", held).split())
+        words = iter(CONTEXTS_OF_LOCKS[context].replace("held", held).split())
 
         def run() -> None:
             for word in itertools.takewhile(")".__ne__, words):
@@ -179,17 +182,14 @@ class Hold:
 
         assert answer(RequestFactory().get("/")).status_code == 200
 
-    def task(self, run: Run, how: str = "__call__", **options: Any) -> None:
-        @Celery(self.name, set_as_current=False).task(bind=True, name=self.name, shared=False)
+    def task(self, run: Run, **options: Any) -> None:
+        @Celery(self.name, set_as_current=False).task(bind=True, shared=False)
         @single_instance_task(key=self.name, **self.options, **options)
         def work(task: Any) -> None:
             self.enter(task.lock)
             run()
 
-        getattr(work, how)()
-
-    def eager(self, run: Run) -> None:
-        self.task(run, "apply")
+        work()
 
     def rest(self, run: Run) -> None:
         self.task(run, at_least_for=20)
@@ -278,10 +278,26 @@ class ExitContract:
         """With ``after_commit=False`` at once, with a warning; a loss before it rolls back."""
         connections.settings["first"]["ATOMIC_REQUESTS"] = kind == "view" or context == "request"
         options = {"at once": {"after_commit": False}, "expiry": {"timeout": 0.3}}.get(context, {})
-        Hold(name, kind, way_out, **options).carry_out({**CONTEXTS, **CONTEXTS_OF_LOCKS}[context])
+        Hold(name, kind, way_out, **options).carry_out(context)
         levels = {record.levelno for record in caplog.records if name in record.getMessage()}
         assert logging.WARNING in levels or context != "at once"
         assert logging.ERROR not in levels or context in LOSSES
+
+    def test_test_case(self, name: str) -> None:
+        """In a ``TestCase`` its own transaction does not count, and those inside of it do."""
+
+        class Case(TestCase):
+            databases = {"first"}  # noqa: RUF012 - as Django has it
+
+            def test(self) -> None:
+                for context in ("autocommit", "commit", "savepoint", "rollback", "forced release"):
+                    Hold(f"{name} {context}", "lock", "release").carry_out(context)
+                with atomic("first", savepoint=False):
+                    Hold(name, "lock", "release").carry_out("autocommit")
+
+        result = unittest.TestResult()
+        unittest.defaultTestLoader.loadTestsFromTestCase(Case).run(result)
+        assert (result.testsRun, result.errors, result.failures) == (1, [], [])
 
     def test_lock_taken_again_gets_no_weaker(self, name: str) -> None:
         """It is held as long as either of both asks for, alone and until the end."""
@@ -342,10 +358,11 @@ class ExitContract:
         """After the commit the lock is held for what is left; before it in any case."""
         began: list[float] = []
 
-        @Celery(name, set_as_current=False).task(name=name, shared=False)
+        @Celery(name, set_as_current=False).task(shared=False)
         @single_instance_task(key=name, at_least_for=rest)
         def work() -> None:
             began.append(time.monotonic())
+            time.sleep(0.05)
 
         with atomic("first"):
             getattr(work, how)()

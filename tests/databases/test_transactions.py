@@ -13,6 +13,7 @@ from django.db.transaction import atomic
 
 from django_redis_lock import lock
 from example_project.postgres import Postgres
+from tests.contracts.exits import Hold
 from tests.contracts.transactions import TransactionContract, aliases, is_held, sell, units
 from tests.databases.conftest import DATABASES
 
@@ -25,6 +26,14 @@ class TestOnPostgreSQL(TransactionContract):
         entries = {alias: postgres.settings(NAME=alias, OPTIONS={}) for alias in DATABASES}
         with django_db_blocker.unblock(), aliases(entries):
             yield
+
+    @pytest.mark.parametrize(
+        "context",
+        ["commit", "rollback", "savepoint", "savepoint undone", "two databases", "forced release"],
+    )
+    def test_exit_takes_effect_at_the_end(self, name: str, context: str) -> None:
+        """As that of each kind, and each exit, on SQLite."""
+        Hold(name, "lock", "release").carry_out(context)
 
     def test_connection_that_breaks(self, postgres: Postgres, name: str) -> None:
         """If the server closes the connection the lock is released, and nothing was written."""

@@ -309,16 +309,6 @@ class TestEveryBackend:
         done.set()
         other.outcome()
 
-    @pytest.mark.django_db
-    def test_loss_in_a_transaction(self, names: list[str], using: str) -> None:
-        """If one was lost before the commit, the transaction is rolled back."""
-        with pytest.raises(LockLost) as caught, atomic():
-            with lock_many(names, using=using):
-                pass
-            locks[using].force_release(names[1])
-        assert caught.value.name == names[1]
-        assert held(names, using) == []
-
 
 def test_invalid_names() -> None:
     """No names, one name in place of several, and too many are refused at once."""

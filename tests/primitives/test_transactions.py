@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
 from django.db import connections
 from django.db.transaction import atomic
 
 from django_redis_lock import lock
-from django_redis_lock.celery import single_instance_task
 from tests.contracts.exits import ExitContract
-from tests.contracts.transactions import TransactionContract, aliases, execute, is_held, sell, units
+from tests.contracts.transactions import TransactionContract, aliases, execute, is_held
 from tests.tools import ROOT
 
 
@@ -45,29 +43,6 @@ class TestExitsOnSQLite(OnSQLite, ExitContract):
 
 class TestOnSQLite(OnSQLite, TransactionContract):
     """Transactions on two SQLite files."""
-
-    def test_guarded_task(self, name: str) -> None:
-        """A task's lock ends with its run, or with the transaction that an eager call is in."""
-        app = Celery("transactions", broker="memory://", set_as_current=False)
-        app.conf.task_always_eager = True
-        seen = []
-
-        @app.task(name=name)
-        @single_instance_task
-        def work() -> None:
-            with atomic("first"):
-                sell()
-            seen.append(is_held(name))
-
-        work.delay()
-        assert not is_held(name)
-        with atomic("first"):
-            work.delay()
-            assert is_held(name)
-            work.delay()
-        assert not is_held(name)
-        assert seen == [True] * 3
-        assert units() == 7
 
     def test_interrupted_commit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ctrl-C in the middle of a commit keeps no lock for ever."""
