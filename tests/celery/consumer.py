@@ -22,6 +22,7 @@ from django_redis_lock.celery import (
 )
 from django_redis_lock.celery.guard import GUARD
 from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.tasks.conflicts import logger
 
 SIGNALS = {
@@ -36,6 +37,10 @@ SIGNALS = {
 def body(*args: Any, **kwargs: Any) -> str:
     """Have nothing to do."""
     return "ran"
+
+
+def unavailable(*_: Any, **__: Any) -> Any:
+    raise LockUnavailable("no server")
 
 
 class Consumer:

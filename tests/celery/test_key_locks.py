@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import redis
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Retry
 from django.test import override_settings
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, TaskLock, queued_since
+from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
 from django_redis_lock.celery.options import make_options
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, body, held, id_of, key_locks
@@ -192,10 +191,6 @@ def no_broker(*args: Any, **kwargs: Any) -> None:
     raise ConnectionError("no broker")
 
 
-def unavailable_server(*args: Any, **kwargs: Any) -> None:
-    raise LockUnavailable("no server")
-
-
 @pytest.fixture
 def one(server: EmbeddedServer) -> Iterator[dict[str, Any]]:
     """An entry of LOCKS on a server without replicas, which is the default one."""
@@ -259,26 +254,3 @@ def test_superseded_message_stays_so_without_the_place(consumer: Consumer, lost:
     assert consumer.deliver(newer) == "ran"
     assert is_superseded(consumer.deliver(older))
     assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
-
-
-@pytest.mark.parametrize("policy", ["skip", "supersede"])
-@pytest.mark.parametrize("fails", ["publishing", "taking the place"])
-def test_message_that_comes_again_leaves_no_place_behind(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, policy: str, fails: str
-) -> None:
-    """Whatever fails when it is sent again: its place is known to the message that comes."""
-    options = {"scope": "queue", "on_conflict": {"queue": policy, "run": "retry"}}
-    task = consumer.task(body, {"acks_late": True, "ignore_result": True}, **options)
-    running, message = held(task, "another"), consumer.send(task)
-    with monkeypatch.context() as patched:
-        if fails == "publishing":
-            patched.setattr(consumer.app.amqp, "send_task_message", no_broker)
-        else:
-            patched.setattr(TaskLock, "take_over", unavailable_server)
-        ended = consumer.deliver(message)
-    assert isinstance(ended, Reject if fails == "publishing" else Retry)
-    assert waiting(consumer) == {id_of(message)}
-    running.release()
-    assert consumer.deliver(message if fails == "publishing" else None) == "ran"
-    assert not waiting(consumer)
-    assert consumer.send(task) is not None
