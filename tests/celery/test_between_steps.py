@@ -15,7 +15,7 @@ from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import UNSENT_LEASE, TaskLock
 from django_redis_lock.protocol.calls import Renew
 from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import Consumer, held, unavailable
+from tests.celery.consumer import Consumer, held, id_of, unavailable
 
 RETRY = {"run": "retry"}
 SENDING: dict[str, dict[str, Any]] = {
@@ -148,6 +148,8 @@ def test_failure_while_a_message_is_sent_again(site: Consumer, kind: str, failur
     message = site.send(task, 1)
     ended = failing(site, failure, lambda: site.deliver(message))
     if another is not None:
+        (place,) = locks["default"].holders(f"{site.app.main}~~*")
+        assert place.task_id == id_of(message)
         another.release()
     comes = ended is None or (isinstance(ended, Reject) and ended.requeue)
     serve(site, *[message] * comes)
