@@ -43,6 +43,10 @@ def unavailable(*_: Any, **__: Any) -> Any:
     raise LockUnavailable("no server")
 
 
+def no_broker(*_: Any, **__: Any) -> Any:
+    raise ConnectionError("no broker")
+
+
 class Consumer:
     """An app with a broker and results in memory, whose messages the test delivers one by one."""
 

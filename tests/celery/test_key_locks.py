@@ -17,7 +17,7 @@ from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.support.arguments import check_name
 from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import Consumer, body, held, id_of, key_locks
+from tests.celery.consumer import Consumer, body, held, id_of, key_locks, no_broker, slip_of
 from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
@@ -124,7 +124,8 @@ def test_work_that_is_superseded_again_and_again_gets_older(
 
 def test_message_that_comes_again_is_spared_and_gets_older(consumer: Consumer) -> None:
     """Another instance runs; it waits as long as if it had stayed in the queue."""
-    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+    times: dict[str, Any] = {"countdown": 30, "queue_timeout": 40, "supersede_for": 0}
+    task = consumer.task(body, **SUPERSEDE, **times)
     running, name = held(task, "another"), key_locks(task).reservations[0]
     first = consumer.send(task)
     before = locks["locmem"].holder(name)
@@ -132,7 +133,10 @@ def test_message_that_comes_again_is_spared_and_gets_older(consumer: Consumer) -
     first, after = consumer.message(), locks["locmem"].holder(name)
     assert before is not None
     assert after is not None
-    assert after.token_id != before.token_id
+    assert slip_of(first).ticket == after.token_id != before.token_id
+    assert (slip_of(first).lock, slip_of(first).attempts) == (name, 1)
+    assert after.ttl is not None
+    assert 65 < after.ttl <= 70
     assert queued_since(after) == pytest.approx(queued_since(before), abs=1e-5)
     second = consumer.send(task)
     assert waiting(consumer) == {id_of(first), id_of(second)}
@@ -185,10 +189,6 @@ def test_message_that_has_ended_keeps_none_from_waiting(consumer: Consumer) -> N
 
 
 # What is dropped, is dropped on the record of who does the work.
-
-
-def no_broker(*args: Any, **kwargs: Any) -> None:
-    raise ConnectionError("no broker")
 
 
 @pytest.fixture

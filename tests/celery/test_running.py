@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from celery import states
-from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, Retry, SoftTimeLimitExceeded
 from celery.result import AsyncResult
 from celery.signals import worker_init, worker_shutting_down
 
@@ -23,7 +23,17 @@ from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import Consumer, body, held, id_of, is_free, key_locks, lines, slip_of
+from tests.celery.consumer import (
+    Consumer,
+    body,
+    held,
+    id_of,
+    is_free,
+    key_locks,
+    lines,
+    no_broker,
+    slip_of,
+)
 from tests.contracts.exits import in_child, state
 from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table
@@ -65,6 +75,11 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def is_ignored(result: Any, text: str) -> bool:
     """Whether a delivery ended without a result of its own, for this reason."""
     return isinstance(result, Ignore) and str(result) == text
+
+
+def release_for_a_waiter(lock: TaskLock) -> None:
+    eventually(lambda: waiters(lock.name, "locmem") == 1, "a waiter")
+    lock.release()
 
 
 # The table of what a call does.
@@ -254,12 +269,7 @@ def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(
     """In the queue, until it has a permit."""
     task = consumer.task(body, on_conflict="wait", concurrency=2)
     message, run = held(task, "message", state=QUEUED), held(task, "run")
-
-    def release() -> None:
-        eventually(lambda: waiters(task.app.main, "locmem") == 1, "a waiter")
-        run.release()
-
-    releasing = Background(release)
+    releasing = Background(lambda: release_for_a_waiter(run))
     assert consumer.deliver(consumer.send(task)) == "ran"
     releasing.outcome()
     ((_, news),) = consumer.notified
@@ -313,44 +323,32 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
     assert is_free(task)
 
 
-@pytest.mark.parametrize("whose", ["task", "message"])
-def test_delivery_looks_for_no_result_where_none_is_stored(
-    consumer: Consumer, patience: Callable[..., None], whose: str
+@pytest.mark.parametrize("why", ["first", "no result", "ignored", "queue", "queue_and_run"])
+def test_delivery_that_looks_for_no_result(
+    consumer: Consumer, patience: Callable[..., None], why: str
 ) -> None:
+    """The first, one of which none is stored, and one with its place, which nobody has used."""
     patience(RESULT_PATIENCE=60, RESULT_MOMENT=60)
-    task = consumer.task(body, {"ignore_result": whose == "task"})
-    message = consumer.send(task, ignore_result=True)
-    consumer.when["waiting"] = held(task, id_of(message)).release
-    assert consumer.deliver(message, redelivered=True) == "ran"
-
-
-def test_first_delivery_looks_for_no_result(
-    consumer: Consumer, patience: Callable[..., None]
-) -> None:
-    """Only one that is redelivered does, and only for a moment."""
-    patience(RESULT_PATIENCE=60, RESULT_MOMENT=60)
-    task = consumer.task(body)
-    message = consumer.send(task)
-    assert consumer.deliver(message) == "ran"
-    patience(RESULT_MOMENT=0.2)
-    again = consumer.send(task)
-    before = time.monotonic()
-    assert consumer.deliver(again, redelivered=True) == "ran"
-    assert time.monotonic() - before >= 0.2
-    result = consumer.deliver(again, redelivered=True)
-    assert is_ignored(result, f"another delivery of {id_of(again)} has succeeded")
-    assert consumer.deliver(message) == "ran"
+    guard = {"scope": why} if why.startswith("queue") else {}
+    task = consumer.task(body, {"ignore_result": why == "no result"}, **guard)
+    message = consumer.send(task, ignore_result=why in ("no result", "ignored"))
+    if message.headers["ignore_result"]:
+        consumer.when["waiting"] = held(task, id_of(message)).release
+    assert consumer.deliver(message, redelivered=why != "first") == "ran"
     assert is_free(task)
 
 
-@pytest.mark.parametrize("scope", ["queue", "queue_and_run"])
-def test_delivery_with_its_place_looks_for_no_result(
-    consumer: Consumer, patience: Callable[..., None], scope: str
+def test_redelivery_looks_for_a_result_for_a_moment(
+    consumer: Consumer, patience: Callable[..., None]
 ) -> None:
-    """As nobody has used it before."""
-    patience(RESULT_MOMENT=60)
-    task = consumer.task(body, scope=scope)
-    assert consumer.deliver(consumer.send(task), redelivered=True) == "ran"
+    patience(RESULT_MOMENT=0.2)
+    task = consumer.task(body)
+    message, before = consumer.send(task), time.monotonic()
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    assert time.monotonic() - before >= 0.2
+    result = consumer.deliver(message, redelivered=True)
+    assert is_ignored(result, f"another delivery of {id_of(message)} has succeeded")
+    assert consumer.deliver(message) == "ran"
     assert is_free(task)
 
 
@@ -414,24 +412,14 @@ def test_delivery_that_comes_again_is_still_of_its_task(
     assert (consumer.deliver(again) == "ran") is runs
 
 
-def test_delivery_whose_ticket_becomes_valid_runs(consumer: Consumer, turns: list[float]) -> None:
-    """The message of a retry may arrive before the run that sent it has left the lock to it."""
-    task = consumer.task(body, scope="queue_and_run")
-    message = consumer.send(task)
-    lock = key_locks(task, id_of(message)).handle(consumer.app.main, 60)
-    assert lock.take_over(slip_of(message).ticket)
-    message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
-    consumer.when["waiting"] = lambda: lock.detach(60, {"state": QUEUED})
-    assert consumer.deliver(message, redelivered=True) == "ran"
-    assert max(turns) <= BRIEF  # it checks its ticket in between
-    assert consumer.kinds() == ["waiting"]
-    assert is_free(task)
-
-
-def test_run_may_leave_the_lock_to_its_retry_at_any_moment(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["waits", "asks"])
+def test_delivery_whose_ticket_becomes_valid_runs(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, turns: list[float], moment: str
 ) -> None:
-    """As between two questions of that retry, which is not taken for another message then."""
+    """The message of a retry may arrive before the run that sent it has left the lock to it.
+
+    It checks its ticket while it waits, and is not taken for another message between two questions.
+    """
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
     lock = key_locks(task, id_of(message)).handle(consumer.app.main, 60)
@@ -439,13 +427,21 @@ def test_run_may_leave_the_lock_to_its_retry_at_any_moment(
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
     holders = GuardedCall.holders
 
-    def leave(self: GuardedCall) -> list[Holder]:
-        monkeypatch.undo()
+    def leave() -> None:
         lock.detach(60, {"state": QUEUED})
+
+    def leave_first(self: GuardedCall) -> list[Holder]:
+        monkeypatch.setattr(GuardedCall, "holders", holders)
+        leave()
         return holders(self)
 
-    monkeypatch.setattr(GuardedCall, "holders", leave)
-    assert consumer.deliver(message) == "ran"
+    if moment == "waits":
+        consumer.when["waiting"] = leave
+    else:
+        monkeypatch.setattr(GuardedCall, "holders", leave_first)
+    assert consumer.deliver(message, redelivered=moment == "waits") == "ran"
+    assert max(turns, default=0) <= BRIEF
+    assert consumer.kinds() == ["waiting"] * (moment == "waits")
     assert is_free(task)
 
 
@@ -569,28 +565,27 @@ def test_of_two_deliveries_that_waited_only_one_runs(consumer: Consumer) -> None
 def test_duplicate_is_skipped(consumer: Consumer) -> None:
     """Its result tells who was running."""
     task = consumer.task(body)
-    before = skipped[task.name]
     running = held(task, "another")
     (holder,) = key_locks(task).holders()
+    assert holder.acquired_at is not None
     message = consumer.send(task)
     result = consumer.deliver(message)
-    described = result.pop("holder")
-    assert 0 < described.pop("ttl") <= 60
+    assert 0 < result["holder"].pop("ttl") <= 60
     assert result == {
         "skipped": True,
         "reason": "another instance is running",
         "task": task.name,
         "key": task.app.main,
-    }
-    assert described == {
-        "task_id": "another",
-        "task_name": task.name,
-        "host": holder.host,
-        "pid": holder.pid,
-        "since": holder.acquired_at.isoformat() if holder.acquired_at else None,
+        "holder": {
+            "task_id": "another",
+            "task_name": task.name,
+            "host": holder.host,
+            "pid": holder.pid,
+            "since": holder.acquired_at.isoformat(),
+        },
     }
     assert task.AsyncResult(id_of(message)).result["key"] == task.app.main
-    assert skipped[task.name] == before + 1
+    assert skipped[task.name] == 1
     running.ensure_held()
 
 
@@ -816,49 +811,16 @@ def test_duplicate_comes_again_so_often(consumer: Consumer, most: int) -> None:
     assert consumer.message() is None
 
 
-@pytest.mark.parametrize("late", [False, True])
 def test_duplicate_that_can_not_be_sent_again(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, late: bool
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes back to the broker if that has it still, and fails otherwise."""
-    task = consumer.task(body, {"acks_late": late}, on_conflict="retry")
+    """It fails, as it was acknowledged before its run."""
+    task = consumer.task(body, on_conflict="retry")
     held(task, "another")
     message = consumer.send(task)
-
-    def fail(*_: Any, **__: Any) -> None:
-        raise ConnectionError("no broker")
-
-    monkeypatch.setattr(consumer.app.amqp, "send_task_message", fail)
-    result = consumer.deliver(message)
-    if late:
-        assert isinstance(result, Reject)
-        assert result.requeue
-    else:
-        assert isinstance(result, ConnectionError)
-    assert consumer.ended == ["reject" if late else "ack"]
-    assert task.AsyncResult(id_of(message)).state == ("PENDING" if late else "FAILURE")
-
-
-def test_duplicate_that_comes_again_keeps_its_place(consumer: Consumer) -> None:
-    """In scope ``queue`` its place stays taken, for as long as it waits."""
-    task = consumer.task(
-        body, scope="queue", on_conflict={"run": "retry"}, countdown=30, queue_timeout=40
-    )
-    held(task, "another")
-    message = consumer.send(task)
-    place = key_locks(task).reservations[0]
-    assert slip_of(message).lock == place
-    assert isinstance(consumer.deliver(message), Retry)
-    again = slip_of(consumer.message())
-    holder = locks["locmem"].holder(place)
-    assert holder is not None
-    assert again.ticket == holder.token_id != slip_of(message).ticket
-    assert holder.metadata["state"] == QUEUED
-    assert holder.ttl is not None
-    assert 65 < holder.ttl <= 70
-    assert again.lock == place
-    assert again.using == "locmem"
-    assert again.attempts == 1
+    monkeypatch.setattr(consumer.app.amqp, "send_task_message", no_broker)
+    assert isinstance(consumer.deliver(message), ConnectionError)
+    assert task.AsyncResult(id_of(message)).state == "FAILURE"
 
 
 def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) -> None:
@@ -1000,14 +962,9 @@ def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how
 def test_call_without_a_message_waits_on(consumer: Consumer, stop: Any, call: str) -> None:
     """A running task may have made it, and it can't be sent again."""
     task = consumer.task(body, on_conflict="wait", blocking_timeout=LONG)
-    other, name = held(task), consumer.app.main
+    other = held(task)
     consumer.when["waiting"] = stop
-
-    def release() -> None:
-        eventually(lambda: waiters(name, "locmem") == 1, "a waiter")
-        other.release()
-
-    releasing = Background(release)
+    releasing = Background(lambda: release_for_a_waiter(other))
     assert (task() if call == "direct" else task.apply().get()) == "ran"
     releasing.outcome()
     assert consumer.message() is None
