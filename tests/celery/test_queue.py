@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from django.db import transaction
 from kombu import Connection, Producer
 
-from django_redis_lock import lock, locks
+from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
@@ -210,11 +210,6 @@ def test_eager_task_sends_its_own_next_page(eager: Celery, what: str, guard: Any
 # Senders that bypass the task.
 
 
-def send_by_name(name: str, what: str) -> str:
-    """Send a task of which nothing but the name is known."""
-    return str(tasks.beat_app.send_task(name, [what]).id)
-
-
 def send_raw(name: str, what: str) -> str:
     """Publish a message as a program without Celery would."""
     task_id = str(uuid.uuid4())
@@ -231,21 +226,18 @@ def send_raw(name: str, what: str) -> str:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("send", [send_by_name, send_raw])
-def test_foreign_senders_meet_the_guard(
-    client: redis.Redis, what: str, scope: str, send: Any
-) -> None:
+def test_foreign_senders_meet_the_guard(client: redis.Redis, what: str, scope: str) -> None:
     """Whoever sends a message by the task's name meets its lock when it would run."""
     task = tasks.skipping[scope]
     running = task.delay(what)
     started(client, what)
-    answer = AsyncResult(send(task.name, what), app=app).get(timeout=WAIT)
+    answer = AsyncResult(send_raw(task.name, what), app=app).get(timeout=WAIT)
     assert answer["key"] == key_of(task, what)
     assert answer["holder"]["task_id"] == running.id
     go(client, what)
     running.get(timeout=WAIT)
     all_free(what)
-    alone = send(task.name, what)
+    alone = send_raw(task.name, what)
     started(client, what)
     assert locks["default"].holder(key_of(task, what)).task_id == alone
     go(client, what)
@@ -305,38 +297,3 @@ def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> N
     go(client, what)
     assert running.get(timeout=WAIT) == "0 go 0"
     all_free(what)
-
-
-# Numbers.
-
-
-def test_at_least_for_keeps_the_lock_after_a_short_run(client: redis.Redis, what: str) -> None:
-    """A lock outlives a short run for the rest of its time: no second run for a late clock."""
-    key = key_of(tasks.lasting, what)
-    first = tasks.lasting.delay(what)
-    assert first.get(timeout=WAIT) == what
-    second = tasks.lasting.delay(what).get(timeout=WAIT)
-    assert second["skipped"] is True
-    assert second["holder"]["task_id"] == first.id
-    began = locks["default"].holder(key).acquired_at
-    with lock(key, timeout=5, blocking_timeout=WAIT):
-        successor = locks["default"].holder(key)
-    assert 0.95 < (successor.acquired_at - began).total_seconds() < 3
-    assert tasks.lasting.delay(what).get(timeout=WAIT) == what
-
-
-@pytest.mark.parametrize("number", [2, 3])
-def test_concurrency_skips_beyond_its_number(client: redis.Redis, what: str, number: int) -> None:
-    """As many as were told run at once; one more is skipped, until one has ended."""
-    task = tasks.several[number]
-    running = [task.delay(what) for _ in range(number)]
-    for _ in running:
-        started(client, what)
-    assert held(what) == [key_of(task, what)] * number
-    over = task.delay(what).get(timeout=WAIT)
-    assert over["skipped"] is True
-    assert over["holder"]["task_id"] in {result.id for result in running}
-    go(client, what, number)
-    assert [result.get(timeout=WAIT) for result in running] == ["go"] * number
-    all_free(what)
-    assert max(ran(client, what)) == str(number)

@@ -110,11 +110,6 @@ def be_quick(what: str) -> str:
     return what
 
 
-def crowd(what: str) -> str:
-    with counted(what):
-        return tell_and_wait(what)
-
-
 def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
     """Be part of a canvas, or run until the test says go."""
     record(what, "holder" if hold else "member")
@@ -168,8 +163,6 @@ returning = define(
     QUEUE_AND_RUN, "returning", come_back, BOUND, on_conflict={"run": "wait"}, countdown=0.1
 )
 quick = define(QUEUE_AND_RUN, "quick", be_quick)
-lasting = define(RUN, "lasting", be_quick, at_least_for=1.0)
-several = {number: define(RUN, f"several-{number}", crowd, concurrency=number) for number in (2, 3)}
 closed = {
     (scope, then): define(scope, f"closed-{then}", wait, using="closed", on_unavailable=then)
     for scope in SCOPES
