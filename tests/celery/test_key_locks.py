@@ -15,6 +15,7 @@ from django.test import override_settings
 from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
 from django_redis_lock.celery.options import make_options
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, body, held, id_of, key_locks, no_broker, slip_of
