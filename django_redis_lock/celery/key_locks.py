@@ -230,7 +230,7 @@ class GuardedCall:
     ) -> TaskLock:
         """Return a handle; ``using`` and ``task_id`` override those of the task."""
         if self.slip.sent:
-            metadata["sent"] = repr(self.slip.sent)
+            metadata.setdefault("sent", repr(self.slip.sent))
         lock = TaskLock(
             partial(locks.__getitem__, using or self.options.using),
             name,

@@ -160,7 +160,7 @@ class Sending(GuardedCall):
             with contextlib.suppress(LockError):
                 self._undo(lock, older)
             raise
-        with contextlib.suppress(LockUnavailable):  # its message may have begun by now
+        with contextlib.suppress(LockError):  # its message may have begun by now
             renewal = Renew([(lock.name, lock.token, milliseconds(self._lease()))])
             self.backend.run(ask(renewal))
             if older is not None and record is not None:
@@ -246,16 +246,20 @@ class Sending(GuardedCall):
     def _take_from(self, older: Holder, lock: TaskLock) -> bool:
         """Take the place of an older message, and say so on record first."""
         record = self.record(self.record_of(older.task_id, sent_of(older)), SUPERSEDING)
-        if not record.acquire(blocking=False):  # of a sender that has died, or is about to take it
+        if not record.acquire(blocking=False):
             theirs = self.backend.holder(record.name)
-            if theirs is None or not record.take_over(theirs.token_id):
+            # Another sender takes the place at once, unless it has died.
+            if theirs is None or (theirs.held_for or 0.0) < 1.0:
+                return False
+            if not record.take_over(theirs.token_id):
                 return False
         taken = False
         try:
             taken = lock.take_over(older.token_id)
         finally:
             if not taken:
-                record.release()
+                with contextlib.suppress(LockError):
+                    record.release()
         self._record = record
         self.slip = replace(self.slip, supersedes=record.name)
         return taken
