@@ -85,7 +85,7 @@ def park(run: Run, holder: Holder | None) -> bool:
             backend.run(ask(EndParking(outbox, run.name, request.token, waits=True)))
         raise
     if run.slip.lock not in run.reservations:
-        run.give_up_reservation()  # of another key, before a deploy
+        run.try_to_give_up_reservation()  # of another key, before a deploy
     if call.lease(answer) is not None:
         run.place = slip
         return False

@@ -155,7 +155,7 @@ class Run(GuardedCall):
             if options.concurrency != 1:
                 self.sharing = guard.sharing(task, *arguments)
         except BaseException:
-            self._try_to_give_up_reservation()
+            self.try_to_give_up_reservation()
             raise
         for run in runs():
             holds = run.lock is not None and run.lock.is_held_here
@@ -187,7 +187,7 @@ class Run(GuardedCall):
                 return result if result is None else finished(self.task.run, result)
             finally:
                 if lock is None:
-                    self._try_to_give_up_reservation()  # if the server is available again
+                    self.try_to_give_up_reservation()  # if the server is available again
                 else:
                     self._leave(lock, monotonic() - began)
         finally:
@@ -205,14 +205,14 @@ class Run(GuardedCall):
                 with contextlib.suppress(LockError):
                     self._handle.release()
             if not isinstance(error, LockUnavailable):
-                self._try_to_give_up_reservation()
+                self.try_to_give_up_reservation()
             elif self.options.on_unavailable == "run":
                 text = "Task %s[%s] runs unguarded: %s"
                 logger.warning(text, self.task.name, self.task_id, error)
                 return None, _UNGUARDED
             raise
         if entry[0] is None:
-            self._try_to_give_up_reservation()
+            self.try_to_give_up_reservation()
         return entry
 
     def _leave(self, lock: TaskLock, seconds: float) -> None:
@@ -374,7 +374,7 @@ class Run(GuardedCall):
             pass_on(self, reserved)
         return taken
 
-    def _try_to_give_up_reservation(self) -> None:
+    def try_to_give_up_reservation(self) -> None:
         with contextlib.suppress(LockError):
             self.give_up_reservation()
 

@@ -17,6 +17,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import lock
+from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.text import visible
@@ -108,8 +109,9 @@ def _acquire(handle: Lock, name: str, who: str) -> None:
     except LockUnavailable as error:
         raise CommandError(f"{error} {who} did not run.", returncode=UNAVAILABLE) from error
     except LockError as error:
-        why = f"This thread holds lock {name!r}, and would wait for itself. {who} did not run."
-        raise CommandError(why, returncode=BUSY) from error
+        own = f"This thread holds lock {name!r}, and would wait for itself."
+        why = own if register.held_here(handle.name) else str(error)  # as of another program's data
+        raise CommandError(f"{why} {who} did not run.", returncode=BUSY) from error
     by = visible(str(holder)) if holder else "another"
     if holder and holder.acquired_at:
         by += f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
