@@ -61,7 +61,7 @@ class BaseLockBackend(Runner):
         settings.check_keys(params, settings.SETTINGS, f"LOCKS[{alias!r}]")
         try:
             self.timeout = check_timeout(params.get("TIMEOUT", 30), "TIMEOUT")
-            """The lease in seconds where a call gives none; ``None`` for a lease without end."""
+            """The lease in seconds where a call gives none; ``None`` for no expiry."""
             self.blocking_timeout = check_wait(params.get("BLOCKING_TIMEOUT"), "BLOCKING_TIMEOUT")
             """How many seconds to wait where a call does not say; ``None`` for no limit."""
         except (TypeError, ValueError) as error:

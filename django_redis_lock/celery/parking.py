@@ -320,6 +320,7 @@ class Look(bootsteps.StartStopStep):
     # The processes that these fork when they start must not find the thread in an import.
     requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
     _ended = False
+    _thread: threading.Thread | None = None
 
     def start(self, parent: Any) -> None:
         aliases, every = set(), IDLE_LOOK_EVERY
@@ -354,7 +355,8 @@ class Look(bootsteps.StartStopStep):
     def stop(self, parent: Any) -> None:
         self._ended = True
         look_soon()
-        self._thread.join(LOOK_EVERY)
+        if self._thread is not None:  # else the worker failed to start
+            self._thread.join(LOOK_EVERY)
 
     terminate = stop
 

@@ -49,6 +49,7 @@ from django_redis_lock.celery.parking import pass_on
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import locks
+from django_redis_lock.primitives.held import finish
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Sharing
@@ -232,8 +233,8 @@ class Run(GuardedCall):
             if isinstance(error, LockLost) or not isinstance(error, LockNotOwned):
                 text = "Task %s[%s] ran, but its lock was not released: %s"
                 logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says all
-                with contextlib.suppress(LockError):  # what can't be passed on is freed in time
-                    lock.release()
+                if lock.is_held_here:  # it could not be passed on, so it is freed in the background
+                    lock.backend.run(finish([lock], later=True))
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)

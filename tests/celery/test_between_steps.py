@@ -90,7 +90,7 @@ def serve(site: Consumer, *first: Any) -> None:
         if (message := site.message()) is None:
             return
         site.deliver(message)
-    pytest.fail("there are messages without end")
+    pytest.fail("more than 20 messages came")
 
 
 def nothing_is_left(site: Consumer, failure: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import re
@@ -22,6 +23,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.testing import unavailable
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import (
     Consumer,
@@ -323,11 +325,33 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
     assert is_free(task)
 
 
+def test_release_that_fails_is_left_to_the_background(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that has ended waits once for a server that does not answer."""
+    asked, release = [], TaskLock.release
+
+    def count(lock: TaskLock) -> None:
+        asked.append(lock.name)
+        release(lock)
+
+    monkeypatch.setattr(TaskLock, "release", count)
+    with contextlib.ExitStack() as outage:
+
+        def lose_the_server() -> str:
+            outage.enter_context(unavailable("locmem"))
+            return "ran"
+
+        message = consumer.send(consumer.task(lose_the_server))
+        assert consumer.deliver(message) == "ran"
+    assert asked == [consumer.app.main]
+
+
 @pytest.mark.parametrize("why", ["first", "no result", "ignored", "queue", "queue_and_run"])
 def test_delivery_that_looks_for_no_result(
     consumer: Consumer, patience: Callable[..., None], why: str
 ) -> None:
-    """The first, one of which none is stored, and one with its place, which nobody has used."""
+    """It is the first, stores no result, or has a reservation that no delivery has used."""
     patience(RESULT_PATIENCE=60, RESULT_MOMENT=60)
     guard = {"scope": why} if why.startswith("queue") else {}
     task = consumer.task(body, {"ignore_result": why == "no result"}, **guard)
