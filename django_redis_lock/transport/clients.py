@@ -7,7 +7,7 @@ import math
 import socket
 import ssl
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from os import getpid
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,6 +22,8 @@ from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import socket_of
 
 Result = TypeVar("Result")
+Reading = Generator[None, None, Result]
+"""Reads a part of a reply, and yields where more has to arrive first."""
 
 _RECEIVED = 65536
 """Bytes to read at once."""
@@ -146,8 +148,6 @@ class Connection:
     Both take half of the time that redis-py's own methods do.
     """
 
-    __slots__ = ("_buffer", "_limited", "_more", "_receive", "_start", "due", "origin", "send")
-
     send: Callable[..., object]
     """Sends one or more commands. Raises ``RedisError`` and ``OSError``."""
 
@@ -156,7 +156,8 @@ class Connection:
         self.due = 0  # replies to posted calls that were not read yet
         self._limited = False
         self._buffer = b""  # what was received beyond the last reply
-        self._start = 0  # of the next reply
+        self._start = 0  # of what was not read yet
+        self._reading: Reading[Any] | None = None  # a reply in the buffer that is not whole
         self._use(socket_of(origin))
 
     def _use(self, sock: Any) -> None:
@@ -268,35 +269,44 @@ class Connection:
         return reply
 
     def read(self) -> Any:
-        """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
+        """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``.
+
+        If the socket would have to block, the next call goes on with the same reply.
+        """
         if not self._buffer:
             received = self._receive(_RECEIVED)
             if received[:1] == b":" and 0 < received.find(b"\r\n") == len(received) - 2:
                 return int(received[1:])
             self._buffer = received
-        reply = self._reply()
-        if self._start >= min(len(self._buffer), _RECEIVED):
-            self._buffer, self._start = self._buffer[self._start :], 0
-        return reply
+        reading, self._reading = self._reading or self._reply(), None
+        try:
+            while True:
+                next(reading)
+                self._receive_more()
+        except NOT_NOW:
+            self._reading = reading
+            raise
+        except StopIteration as stop:
+            if self._start >= min(len(self._buffer), _RECEIVED):
+                self._buffer, self._start = self._buffer[self._start :], 0
+            return stop.value
 
     def read_arrived(self) -> Any:
         """Return a reply as ``read`` does, or ``NOTHING`` if the socket would have to block."""
-        start = self._start
         try:
             return self.read()
         except NOT_NOW:
-            self._start = start
             return NOTHING
 
-    def _reply(self) -> Any:
-        line = self._line()
+    def _reply(self) -> Reading[Any]:
+        line = yield from self._line()
         kind, text = line[:1], line[1:]
         if kind == b":":
             return int(text)
         if kind == b"$":
-            return self._bytes(int(text))
+            return (yield from self._bytes(int(text)))
         if kind == b"*":
-            return None if text == b"-1" else self._items(int(text))
+            return None if text == b"-1" else (yield from self._items(int(text)))
         if kind == b"-":
             error = redis_py.parse_error(self.origin, text.decode(errors="replace"))
             if isinstance(error, redis.ConnectionError):
@@ -306,7 +316,7 @@ class Connection:
             return text
         raise redis.InvalidResponse(f"Protocol Error: {line!r}")
 
-    def _items(self, count: int) -> list[Any]:
+    def _items(self, count: int) -> Reading[list[Any]]:
         """Read the items of an array.
 
         Numbers and texts that are buffered already are read in place: a page of locks has 1500
@@ -326,21 +336,21 @@ class Connection:
                 items.append(buffer[end + 2 : end + 2 + length])
                 self._start = end + length + 4
             else:
-                items.append(self._reply())
+                items.append((yield from self._reply()))
         return items
 
-    def _line(self) -> bytes:
+    def _line(self) -> Reading[bytes]:
         while (end := self._buffer.find(b"\r\n", self._start)) < 0:
-            self._receive_more()
+            yield
         line = self._buffer[self._start : end]
         self._start = end + 2
         return line
 
-    def _bytes(self, length: int) -> bytes | None:
+    def _bytes(self, length: int) -> Reading[bytes | None]:
         if length < 0:
             return None
         while len(self._buffer) < self._start + length + 2:
-            self._receive_more()
+            yield
         start, self._start = self._start, self._start + length + 2
         return self._buffer[start : start + length]
 
@@ -348,13 +358,11 @@ class Connection:
         received = self._receive(_RECEIVED)
         if not received:
             raise redis.ConnectionError("Connection closed by server.")
-        self._buffer += received
+        self._buffer, self._start = self._buffer[self._start :] + received, 0
 
 
 class _Instrumented(Connection):
     """A connection of a class with methods of its own, which may do anything, so they are used."""
-
-    __slots__ = ()
 
     def _use(self, sock: Any) -> None:
         self._more = 0

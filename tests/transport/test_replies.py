@@ -98,6 +98,35 @@ def test_a_reply_that_has_not_come_whole(
     assert replies.read_arrived() == expected
 
 
+@pytest.mark.parametrize("blocks", [True, False])
+def test_a_huge_reply_is_dropped_from_the_buffer_as_it_is_read(
+    blocks: bool, ends: tuple[Connection, socket.socket], monkeypatch: Any
+) -> None:
+    """Otherwise each part that arrives moves, or parses again, all that came before."""
+    size, count, most = 1000, 5000, 0
+    monkeypatch.setattr("django_redis_lock.transport.clients._RECEIVED", size)
+    replies, server = ends
+    if not blocks:
+        replies.origin._sock.setblocking(False)
+    receive = replies._receive
+
+    def note(size: int) -> bytes:
+        nonlocal most
+        most = max(most, len(replies._buffer) - replies._start)
+        assert len(replies._buffer) <= 2 * size
+        return receive(size)
+
+    replies._receive = note
+    sent = b"*%d\r\n" % count + b"$10\r\n0123456789\r\n" * count
+    answer: Any = NOTHING
+    writing = Background(lambda: server.sendall(sent))
+    while answer is NOTHING:
+        answer = replies.read_arrived()
+    writing.outcome()
+    assert answer == [b"0123456789"] * count
+    assert most < 20  # of one item
+
+
 def test_errors_are_those_of_redis_py(ends: tuple[Connection, socket.socket]) -> None:
     replies, server = ends
     server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")
