@@ -8,11 +8,13 @@ from __future__ import annotations
 import _thread
 import atexit
 import heapq
+import itertools
 import logging
 import math
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -53,11 +55,12 @@ MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
 class Entry:
     """A lease to renew or to verify, and when that is due (monotonic)."""
 
-    __slots__ = ("due", "final", "lease", "lock", "name", "period", "server", "token")
+    __slots__ = ("due", "final", "lease", "lock", "name", "period", "server", "token", "turn")
+
+    turn: int  # set when it is put into the heaps
 
     def __init__(self, lease: Lease, lock: Any, server: ServerRenewer, *, renew: bool) -> None:
-        self.lease = weakref.ref(lease)
-        self.lock = weakref.ref(lock)
+        self.lease, self.lock = weakref.ref(lease), weakref.ref(lock)
         self.name, self.token, self.server = lease.name, lease.token, server
         self.final = False  # no renewal sets a later end any more
         self.period = lease.timeout / RENEWALS if renew and lease.timeout is not None else math.inf
@@ -85,6 +88,11 @@ class Entry:
         if self.final:  # nothing is tried again for it, so a call may end a little later
             return lease.deadline + 0.5
         return lease.deadline if lease.verify_by is None else min(lease.deadline, lease.verify_by)
+
+
+Turn = tuple[float, int, Entry]
+"""When it comes (monotonic), and the number that tells whether its entry was scheduled again."""
+_turns = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +139,7 @@ class Renewer:
         """Renew a lease from now on, or only verify it; references to it are weak."""
         server = self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
+        server.changed.append(entry)
         if entry.due < server.wakes_at:
             server.wake(entry.due)
 
@@ -144,6 +153,7 @@ class Renewer:
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
                 entry.due = min(entry.due, monotonic() + ms / 1000 / RENEWALS)
+                entry.server.changed.append(entry)
                 if entry.due < entry.server.wakes_at:
                     entry.server.wake(entry.due)
 
@@ -206,6 +216,12 @@ class ServerRenewer:
         self._key = key
         self.backend, self._together = key
         self.withdrawals: dict[Withdrawal, None] = {}
+        self.changed: deque[Entry] = deque()
+        """Leases that are new, or due at another time."""
+        # Heaps by when entries are due, and by when they would be lost. The thread alone uses them.
+        # What was scheduled again or discarded stays in them until it comes to the top.
+        self._by_due: list[Turn] = []
+        self._by_loss: list[Turn] = []
         self.wakes_at = math.inf
         """When (monotonic) the thread wakes by itself; infinite while it is awake, or ended."""
         self._wanted_at = 0.0  # when it was last asked to be awake
@@ -232,14 +248,13 @@ class ServerRenewer:
     def work(self, until: float = math.inf) -> None:
         """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""
         now = monotonic()
-        mine = self._entries()
-        left = min((entry.lost_at() for entry in mine), default=math.inf) - now
+        self._update_heaps()
+        left = self._first(self._by_loss) - now
         until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left * 2 / 3)))
         owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
-        batch = heapq.nsmallest(BATCH, mine, key=attrgetter("due"))
         try:
-            if batch and batch[0].due <= now:
-                self.renew([item for item in batch if item.due - item.period / 4 <= now], until)
+            if self._first(self._by_due) <= now:
+                self.renew(self._take_due(now), until)
             elif owed is not None:
                 self._send(owed, until)
         except Exception:
@@ -267,7 +282,7 @@ class ServerRenewer:
                 self._at_work.release()
                 if self._renewer.servers.get(self._key) is self:
                     del self._renewer.servers[self._key]
-        if self._entries() or self.withdrawals:  # added while it ended
+        if self.changed or self.withdrawals:  # added while it ended
             with suppress(RuntimeError):
                 self.wake(0.0)
 
@@ -276,11 +291,11 @@ class ServerRenewer:
         woken = True
         while True:
             self.wakes_at = math.inf  # so that whoever adds something from here on rings the bell
-            work: list[Entry | Withdrawal] = [*self._entries(), *self.withdrawals]
-            due, now = min((item.due for item in work), default=math.inf), monotonic()
-            if due <= now:
+            self._update_heaps()
+            due = min([self._first(self._by_due), *(item.due for item in [*self.withdrawals])])
+            if due <= (now := monotonic()):
                 return True
-            if not (work or woken):
+            if due == math.inf and not woken:
                 return False
             # If the lease that it woke for was released, sleep on until that would have been due.
             # Then short holds wake this thread now and then, rather than each time.
@@ -289,11 +304,38 @@ class ServerRenewer:
             self._bell.wait(self.wakes_at)
             woken = monotonic() < self.wakes_at
 
-    def _entries(self) -> list[Entry]:
-        return [entry for entry in [*self._renewer.entries.values()] if entry.server is self]
+    def _update_heaps(self) -> None:
+        while self.changed:
+            entry = self.changed.popleft()
+            if entry.server is self:
+                entry.turn = next(_turns)
+                heapq.heappush(self._by_due, (entry.due, entry.turn, entry))
+                heapq.heappush(self._by_loss, (entry.lost_at(), entry.turn, entry))
+        for heap in self._by_due, self._by_loss:
+            if len(heap) > 2 * len(self._renewer.entries) + BATCH:
+                heap[:] = sorted(filter(self._counts, heap))
+
+    def _counts(self, item: Turn) -> bool:
+        return item[2].turn == item[1] and self._renewer.entries.get(item[2].token) is item[2]
+
+    def _first(self, heap: list[Turn]) -> float:
+        """Drop from the top of a heap what was discarded; return the first time that is left."""
+        while heap and not self._counts(heap[0]):
+            heapq.heappop(heap)
+        return heap[0][0] if heap else math.inf
+
+    def _take_due(self, now: float) -> list[Entry]:
+        """Take at most a batch of leases that are due, or will be soon."""
+        due: list[Entry] = []
+        while len(due) < BATCH and self._first(self._by_due) < math.inf:
+            if self._by_due[0][0] - self._by_due[0][2].period / 4 > now:
+                break
+            due.append(heapq.heappop(self._by_due)[2])
+        return due
 
     def renew(self, due: Sequence[Entry], until: float) -> None:
         """Renew leases in one call, which ends by ``until`` (monotonic)."""
+        self.changed.extend(due)
         batch = [(entry, lease) for entry in due if (lease := self._lease_of(entry))]
         if not batch:
             return
@@ -345,6 +387,7 @@ class ServerRenewer:
             self._lose(entry, lease, MAX_HOLD_OVER)
         elif self.backend.together(entry.name) != self._together:  # it has moved to another server
             entry.server = self._renewer.server_of(self.backend, entry.name)
+            entry.server.changed.append(entry)
             entry.server.wake(entry.due)
         else:
             return lease

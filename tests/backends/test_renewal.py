@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from django_redis_lock import Lock, lock, lock_many, locks, signals
-from django_redis_lock.backends.renewal import BATCH, renewer
+from django_redis_lock.backends.renewal import BATCH, Entry, renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from example_project.embedded import EmbeddedServer
@@ -177,7 +177,9 @@ def test_a_late_renewal_knows_that_max_hold_has_passed(
     """A process that had no time for its renewals is not told that the lock was broken."""
     held = limited(timeout=0.3, auto_renew=True, max_hold=0.3)
     held.acquire()
-    renewer.entries[held._lease.token].due = held._lease.deadline + 0.01
+    entry = renewer.entries[held._lease.token]
+    entry.due = held._lease.deadline + 0.01
+    entry.server.changed.append(entry)
     eventually(lambda: lost)
     assert "as long as its max_hold allows" in caplog.text
 
@@ -243,9 +245,21 @@ def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: 
 
 
 @pytest.mark.timed
-def test_many_leases_are_renewed_in_parts(name: str, client: redis.Redis) -> None:
-    """No call renews more than ``BATCH`` leases, as the server does nothing else meanwhile."""
-    backend, number = locks["default"], 2 * BATCH + 10
+def test_many_leases_are_renewed_in_parts(
+    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call renews more than ``BATCH`` leases, as the server does nothing else meanwhile.
+
+    A call examines only the leases that it renews, however many there are.
+    """
+    backend, number = locks["default"], 5 * BATCH + 10
+    examined, lost_at = [0], Entry.lost_at
+
+    def count(entry: Entry) -> float:
+        examined[0] += 1
+        return lost_at(entry)
+
+    monkeypatch.setattr(Entry, "lost_at", count)
     held: list[Lease] = []
     for count in range(number):
         request = Request(f"{name}:{count}", f"{count:032x}", 60.0, "{}", auto_renew=True)
@@ -261,7 +275,8 @@ def test_many_leases_are_renewed_in_parts(name: str, client: redis.Redis) -> Non
     for lease in held:
         renewer.discard(lease)
     assert counts["pexpire"] >= number
-    assert counts["evalsha"] + counts.get("eval", 0) >= 3
+    assert counts["evalsha"] + counts.get("eval", 0) >= 6
+    assert examined[0] <= 4 * number
 
 
 @pytest.mark.parametrize("group", [False, True])
