@@ -16,7 +16,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import limits, scenarios, semaphores
+from benchmarks import crowds, limits, scenarios, semaphores
 from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
@@ -30,6 +30,8 @@ SCENARIOS = {
     "hand-off": scenarios.hand_off,
     "crowd": scenarios.crowd,
     "waiting": scenarios.waiting,
+    "drain": crowds.drain,
+    "longest script": crowds.longest,
     "listing": scenarios.listing,
     "sale": scenarios.sale,
     "walk": scenarios.walk,

@@ -274,9 +274,9 @@ def waiting(bench: Bench) -> Figures:
             holder.call(hold, f"{slug}:many", True)
             waiter.call(queue_up, f"{slug}:many")
             sleep(1.0)  # by then all wait
-            before = _calls(bench.admin)
+            before = calls_of(bench.admin)
             sleep(seconds)
-            after = _calls(bench.admin)
+            after = calls_of(bench.admin)
             more = len(bench.admin.client_list()) - connections
             holder.call(let_go, 0.0)
             assert waiter.call(served) == THREADS
@@ -288,7 +288,11 @@ def waiting(bench: Bench) -> Figures:
     return figures
 
 
-def _calls(admin: Redis) -> dict[str, int]:
+def scripts_run(admin: Redis) -> int:
+    return sum(calls for name, calls in calls_of(admin).items() if name.startswith("eval"))
+
+
+def calls_of(admin: Redis) -> dict[str, int]:
     stats = admin.info("commandstats").items()
     return {name.removeprefix("cmdstat_"): figures["calls"] for name, figures in stats}
 

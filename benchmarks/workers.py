@@ -54,12 +54,15 @@ class Worker:
         self.start(function, *args)
         return self.result()
 
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
     def close(self) -> None:
         self._pipe.close()
         self._process.join(0.5)
         if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
+            self.kill()
 
 
 @contextmanager
