@@ -5,7 +5,6 @@ Each server has a thread of its own, so that none waits for another.
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import heapq
 import itertools
@@ -27,7 +26,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.process import Bell, forget_after_fork
+from django_redis_lock.support.process import Bell, forget_after_fork, start_thread
 
 logger = logging.getLogger("django_redis_lock")
 RENEWALS = 3
@@ -240,7 +239,7 @@ class ServerRenewer:
         with self._mutex:
             if not self.has_thread:
                 self._renewer.servers[self._key] = self
-                _thread.start_new_thread(self._begin, ())
+                start_thread(self._begin)
                 # If a signal handler raises here, a second thread is started, and ends at once.
                 self.has_thread = True
         self._bell.ring()

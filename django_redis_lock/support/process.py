@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from os import getpid
 from pathlib import Path
 from time import monotonic
@@ -275,6 +275,28 @@ def _seconds_to(until: float) -> float:
     return min(max(0.0, until - monotonic()), LONGEST_SLEEP)
 
 
+def start_thread(function: Callable[[], object]) -> None:
+    """Run a function in a new thread. Raises ``RuntimeError`` if the interpreter shuts down.
+
+    With Python 3.11, a thread that was not switched to yet has the number of the one that starts
+    it. An exception for that one (``PyThreadState_SetAsyncExc``, by which task queues end a job)
+    then strikes the new one first of all, and must not end it.
+    """
+
+    def begin() -> Iterator[None]:
+        try:
+            yield  # it strikes here
+        except GeneratorExit:  # the thread was not started
+            return
+        except BaseException:  # noqa: S110 - it is about a job of the other thread
+            pass
+        function()
+
+    begun = begin()
+    next(begun)
+    _thread.start_new_thread(next, (begun, None))
+
+
 class InThread(Generic[Result]):
     """A function that runs in a thread of its own, for any number of callers.
 
@@ -289,7 +311,7 @@ class InThread(Generic[Result]):
         self._result: Result
         self._callbacks: list[Callable[[], object]] = []
         try:
-            _thread.start_new_thread(self._run, ())
+            start_thread(self._run)
         except RuntimeError:  # the interpreter shuts down
             self._run()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import itertools
 import math
@@ -25,6 +24,7 @@ from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.support.process import start_thread
 from django_redis_lock.transport.packing import Packed
 
 SERVER_TIMEOUT = 0.5
@@ -313,7 +313,7 @@ class RedlockLockBackend(BaseLockBackend):
         if now - self._taught_at > TEACH_AGAIN:
             self._taught_at = now
             with contextlib.suppress(RuntimeError):  # the process is exiting
-                _thread.start_new_thread(run, (None, self._teach()))
+                start_thread(partial(run, None, self._teach()))
 
     # What operators see.
 

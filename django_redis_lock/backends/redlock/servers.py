@@ -12,7 +12,6 @@ an exception within them could leave their lock taken for ever.
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import copy
@@ -35,7 +34,13 @@ from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
-from django_redis_lock.support.process import AsyncBell, Bell, forget_after_fork, made_once
+from django_redis_lock.support.process import (
+    AsyncBell,
+    Bell,
+    forget_after_fork,
+    made_once,
+    start_thread,
+)
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
@@ -126,7 +131,7 @@ class Executor:
             if self._running.locked():
                 self._bell.release()
             else:
-                _thread.start_new_thread(self._run, ())
+                start_thread(self._run)
 
     def close(self) -> None:
         """Send the waiting calls, and end the thread."""

@@ -1,0 +1,78 @@
+"""Threads of the library that an exception for the thread that starts them strikes."""
+
+from __future__ import annotations
+
+import ctypes
+import operator
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, locks
+from django_redis_lock.backends.clusters.topology import Topology
+from django_redis_lock.support import process
+from tests.tools import eventually
+from tests.tools.interruption import Interrupted
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+@pytest.fixture(autouse=True)
+def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Strike each new thread as task queues end a job, before the first line of its function."""
+    start, idents = process._thread.start_new_thread, list[int]()
+
+    def start_struck(function: Callable[..., object], args: tuple[Any, ...]) -> None:
+        gate = threading.Lock()
+        gate.acquire()
+        # No Python code runs in the thread before the function does.
+        steps = map(operator.call, [gate.acquire, partial(function, *args)])
+        ident = start(list, (steps,))
+        strike = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.c_ulong(ident))
+        eventually(lambda: strike(ctypes.py_object(Interrupted)) == 1)  # it has a number then
+        idents.append(ident)
+        gate.release()
+
+    monkeypatch.setattr(process._thread, "start_new_thread", start_struck)
+    return idents
+
+
+def test_waiters_connect(name: str, struck: list[int]) -> None:
+    with lock(name, timeout=20):
+        assert not lock(name).acquire(blocking_timeout=0.2)
+        assert not lock(name).acquire(blocking_timeout=0.2)
+    assert struck
+    locks["default"].close()
+
+
+def test_leases_are_renewed(name: str, struck: list[int]) -> None:
+    held = lock(name, timeout=0.3, auto_renew=True)
+    held.acquire()
+    lease = held._lease
+    assert lease is not None
+    ends = lease.deadline
+    eventually(lambda: lease.deadline > ends)
+    held.release()
+    assert struck
+
+
+def test_slots_of_a_cluster_are_read(struck: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    topology = Topology(["redis://localhost"])
+    monkeypatch.setattr(topology, "_ask", lambda nodes: ({0: ("a", 1)}, []))
+    assert topology.address(0, until=process.monotonic() + 5) == ("a", 1)
+    assert struck
+
+
+def test_jobs_of_a_quorum_are_sent(struck: list[int]) -> None:
+    from django_redis_lock.backends.redlock.servers import Executor
+
+    executor = Executor(lambda: None, timeout=5)  # type: ignore[arg-type,return-value]
+    ended = threading.Event()
+    executor._carry_out = lambda jobs: ended.set()  # type: ignore[method-assign]
+    executor.submit(None)  # type: ignore[arg-type]
+    assert ended.wait(5)
+    executor.close()
+    assert struck
