@@ -11,6 +11,7 @@ from django_redis_lock.backends.servers import ScriptedServer, ServersLockBacken
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
 from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.support.arguments import WAITING_SCHEMES
+from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class RedisLockBackend(ServersLockBackend):
     def post(self, call: Call) -> None:
         try:
             self.servers.post(call)
-        except (RedisError, OSError) as error:
+        except from_below(RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def apost(self, call: Call) -> None:

@@ -13,7 +13,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Peek
-from django_redis_lock.support.process import made_once
+from django_redis_lock.support.process import from_below, made_once
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location
@@ -143,7 +143,7 @@ class ServersLockBackend(BaseLockBackend):
     def call(self, call: Call) -> Any:
         try:
             return self.servers.call(call)
-        except (RedisError, OSError) as error:
+        except from_below(RedisError, OSError) as error:
             raise self._error(call, error) from error
 
     async def acall(self, call: Call) -> Any:

@@ -213,6 +213,32 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
         return instance.__dict__.setdefault(self._make.__name__, self._make(instance))
 
 
+# Exceptions that signal handlers raise.
+
+
+def from_below(*kinds: type[Exception]) -> tuple[type[Exception], ...]:
+    """Return the kinds, for an ``except`` clause that must not catch what a handler raises.
+
+    A signal handler may raise any exception at any moment, ``TimeoutError`` in most programs. It is
+    meant for the caller, and no error of a connection.
+    """
+    return () if struck(sys.exception()) else kinds
+
+
+def struck(error: BaseException | None) -> bool:
+    """Whether a signal handler raised an error. It was passed the frame that it interrupted."""
+    trace = None if error is None else error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        interrupted, trace = trace.tb_frame, trace.tb_next
+        module: str = trace.tb_frame.f_globals.get("__name__", "")
+        if not module.startswith("django_redis_lock."):  # ours would keep what is read of them
+            for value in [*trace.tb_frame.f_locals.values()]:
+                passed = value if isinstance(value, tuple) else (value,)  # as with ``*args``
+                if any(item is interrupted for item in passed):
+                    return True
+    return False
+
+
 # Waking a sleeping thread or asyncio task, safely even from a signal handler.
 
 LONGEST_SLEEP = 3600.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import socket
 import ssl
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import redis
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import forget_after_fork, from_below, struck
 from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.connections import connect, leave_to_parent
 from django_redis_lock.transport.packing import Packed
@@ -119,6 +118,8 @@ class BlockingClient:
         Raises the error of redis-py for a reply that did not come in time.
         """
         connection.close()
+        if struck(error):
+            return False
         if isinstance(error, TimeoutError):
             raise redis.TimeoutError("Timeout reading from socket") from error
         if is_new or not isinstance(error, redis.ConnectionError | OSError):
@@ -174,8 +175,9 @@ class Connection:
         try:
             if self._more and self.due:  # without a delay it sends what was held back
                 socket_of(self.origin).setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with contextlib.suppress(RedisError, OSError):
-                self.read_due()
+            self.read_due()
+        except from_below(RedisError, OSError):
+            pass
         finally:
             self.close()
 
@@ -255,7 +257,7 @@ class Connection:
             sock.settimeout(seconds)
             try:
                 self._receive_more()
-            except TimeoutError:
+            except from_below(TimeoutError):
                 return NOTHING
             if not self._buffer.endswith(b"\r\n"):  # the rest may take longer
                 sock.settimeout(self.origin.socket_timeout)

@@ -7,6 +7,7 @@ import copy
 import encodings.idna  # noqa: F401 - see below
 import math
 import re
+import sys
 from time import monotonic
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 import redis
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
+from django_redis_lock.support.process import struck
 from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
@@ -105,7 +107,7 @@ def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
 
     Looking up the name of a host is not limited. Raises ``RedisError`` and ``OSError``.
     """
-    connection = new_connection(pool, until)
+    handled, connection = sys.exception(), new_connection(pool, until)
     own, own_connect = connection.socket_timeout, connection.socket_connect_timeout
     if until != math.inf:
         left = max(0.001, until - monotonic())
@@ -113,8 +115,11 @@ def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
         connection.socket_connect_timeout = min(left, own_connect or left)
     try:
         connection.connect()
-    except BaseException:
+    except BaseException as error:
         connection.disconnect()  # a reply to the handshake may still come
+        cause = error.__context__
+        if cause is not None and cause is not handled and struck(cause):
+            raise cause from None  # redis-py took it for an error of the connection
         raise
     if until != math.inf:
         connection.socket_timeout, connection.socket_connect_timeout = own, own_connect

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
-from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread
+from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
@@ -220,7 +220,7 @@ class ReceivingHub(Hub):
 def _listening() -> Iterator[None]:
     try:
         yield
-    except (RedisError, OSError) as error:
+    except from_below(RedisError, OSError) as error:
         raise LockUnavailable(f"Can't listen for grants: {error}") from error
 
 
@@ -279,7 +279,7 @@ class Subscription:
             return False
         try:
             self._receive(connection, seconds)
-        except BROKEN:
+        except from_below(*BROKEN):
             self._drop(connection)
         except BaseException:
             # Possibly interrupted in the middle of a message, so the next can't be told apart.

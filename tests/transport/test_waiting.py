@@ -19,6 +19,7 @@ from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
 from django_redis_lock.transport.receiving import ReceivingHub
+from django_redis_lock.transport.redis_py import BROKEN
 from tests.tools import (
     PATIENCE,
     Background,
@@ -95,14 +96,17 @@ def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis
         eventually(lambda: not client.exists(key))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+@pytest.mark.parametrize("wait", ["queue", "blpop"])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt, SystemExit, RuntimeError, *BROKEN[1:], TimeoutError]
+)
 def test_interrupted_waiter_leaves_the_queue(
-    name: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    name: str, error: type[BaseException], wait: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
     for module in (drivers, locking):  # else a busy server may be told in the background
         monkeypatch.setattr(module, "TIDY_FOR", PATIENCE)
-    hub = locks["default"].hub_for("queue")
+    hub = locks["default"].hub_for(wait)
     assert isinstance(hub, ReceivingHub)
 
     def interrupt_once_it_sleeps() -> None:
@@ -115,7 +119,7 @@ def test_interrupted_waiter_leaves_the_queue(
         with handling(signal.SIGUSR1, error):
             trigger = Background(interrupt_once_it_sleeps)
             with pytest.raises(error):
-                lock(name).acquire()
+                lock(name, wait=wait).acquire(blocking_timeout=PATIENCE)
             trigger.outcome()
         assert waiters(name) == 0
     assert lock(name).acquire(blocking=False)

@@ -18,6 +18,7 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
+from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.connections import leave_to_parent, new_connection
 from django_redis_lock.transport.receiving import Liveness, ReceivingHub
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
@@ -129,7 +130,7 @@ class ClusterListener:
                 try:
                     seconds = min(seconds, ear.patience())
                     selector.register(socket_of(ear.connection), selectors.EVENT_READ)
-                except _BROKEN:
+                except from_below(*_BROKEN):
                     self._forget(ear, ear.shards)
                     return True
             selector.select(seconds)
@@ -144,7 +145,7 @@ class ClusterListener:
                 read = True
                 ear.liveness.note_seen()
                 self._take_message(ear, ear.connection.read_response(disable_decoding=True))
-        except _BROKEN:
+        except from_below(*_BROKEN):
             self._forget(ear, ear.shards)
             return True
         except BaseException:

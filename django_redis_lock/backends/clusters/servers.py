@@ -28,6 +28,7 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location
@@ -140,7 +141,7 @@ class Cluster:
             address = self.topology.address(slot, packed.until)
             try:
                 return numbers(self._client(address).call(packed))
-            except (RedisError, OSError) as error:
+            except from_below(RedisError, OSError) as error:
                 self._failed(slot, address, error)
         raise _disagreement(slot)
 
@@ -153,7 +154,7 @@ class Cluster:
         for address, own in by_node.items():
             try:
                 answers = self._client(address).call_all([parts[number][1] for number in own])
-            except (RedisError, OSError) as error:
+            except from_below(RedisError, OSError) as error:
                 self._failed(parts[own[0]][0], address, error)
                 raise
             replies.update(zip(own, answers, strict=True))

@@ -22,7 +22,7 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import MovedError, RedisError
 
-from django_redis_lock.support.process import InThread, forget_after_fork
+from django_redis_lock.support.process import InThread, forget_after_fork, from_below
 from django_redis_lock.transport.connections import DEFAULTS, new_connection
 from django_redis_lock.transport.redis_py import parse_url
 
@@ -104,7 +104,7 @@ class Topology:
         if self._stale or slot not in self._masters:
             try:
                 self._read().result(until)
-            except TimeoutError:
+            except from_below(TimeoutError):
                 text = "No node said in time which slots it serves"
                 raise redis.exceptions.TimeoutError(text) from None
         return self._read_address(slot)
