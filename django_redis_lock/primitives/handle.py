@@ -71,13 +71,23 @@ class Handle(ABC):
         of the handle. Raises ``LockError`` if the handle already holds a lock, which it keeps, and
         ``LockUnavailable``.
         """
-        return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
+        began = monotonic()
+        try:
+            return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
+        except BaseException as error:
+            self._abandon(error, began)
+            raise
 
     async def aacquire(
         self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
     ) -> bool:
         """Asynchronous version of ``acquire``."""
-        return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
+        began = monotonic()
+        try:
+            return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
+        except BaseException as error:
+            self._abandon(error, began)
+            raise
 
     def release(self) -> None:
         """Release the lock, or all locks of a group; each goes to its longest waiter.
@@ -86,11 +96,19 @@ class Handle(ABC):
         held; and ``LockUnavailable``. In the last case the release is retried in the background,
         and can be called again.
         """
-        self.backend.run(self._release())
+        try:
+            self.backend.run(self._release())
+        except BaseException as error:
+            self._abandon(error)
+            raise
 
     async def arelease(self) -> None:
         """Asynchronous version of ``release``."""
-        await self.backend.arun(self._release())
+        try:
+            await self.backend.arun(self._release())
+        except BaseException as error:
+            self._abandon(error)
+            raise
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add seconds to each lease; with ``replace_ttl``, let it end in so many seconds from now.
@@ -136,25 +154,39 @@ class Handle(ABC):
         return await self.backend.arun(self._owned())
 
     def __enter__(self) -> Self:
-        if not self.acquire():
+        began = monotonic()
+        try:
+            acquired = self.acquire()
+        except BaseException as error:
+            self._abandon(error, began)
+            raise
+        if not acquired:
             raise self._not_acquired()
         return self
 
     async def __aenter__(self) -> Self:
-        if not await self.aacquire():
+        began = monotonic()
+        try:
+            acquired = await self.aacquire()
+        except BaseException as error:
+            self._abandon(error, began)
+            raise
+        if not acquired:
             raise self._not_acquired()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             self.release()
-        except LockError as failure:
+        except BaseException as failure:
+            self._abandon(failure)
             self._raise_unless_masking(failure, error)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.arelease()
-        except LockError as failure:
+        except BaseException as failure:
+            self._abandon(failure)
             self._raise_unless_masking(failure, error)
 
     def __call__(self, function: Decorated) -> Decorated:
@@ -309,7 +341,18 @@ class Handle(ABC):
         who = f"this {kind_of_execution()}" if own else "another holder"
         return f"{who} has {which}"
 
-    def _raise_unless_masking(self, failure: LockError, error: BaseException | None) -> None:
-        if error is None:
+    def _abandon(self, error: BaseException, since: float = 0.0) -> None:
+        """Release in the background what an interruption left; leases from before ``since`` stay.
+
+        A signal handler may raise before the steps begin, and once they are done. A ``LockError``
+        is theirs. The locks wait for a transaction as in ``release``.
+        """
+        held = [each for each in self._locks() if each._lease and each._lease.began >= since]
+        left = [each for each in held if not each._deferred and each._held().entries <= 1]
+        if left and not (isinstance(error, LockError) or transactions.defer(left, holds.finish)):
+            holds.abandon(left)
+
+    def _raise_unless_masking(self, failure: BaseException, error: BaseException | None) -> None:
+        if error is None or not isinstance(failure, LockError):
             raise failure
         logger.warning("The release of %s failed after an error: %s", self._label, failure)

@@ -149,17 +149,17 @@ class Held:
         self._let_go(lease)
 
     def _hold(self, lease: Lease, backend: BaseLockBackend, by: Held | None = None) -> None:
+        # First, so that whatever interrupts the rest finds the lock to give up.
+        self._lease, self._backend, self._deferred, self._acquired_by = lease, backend, False, by
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, by or self, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
         lease.after_commit |= self.after_commit
-        self._lease, self._backend, self._deferred, self._acquired_by = lease, backend, False, by
 
     def _let_go(self, lease: Lease) -> None:
         register.forget(lease)
         renewer.discard(lease)
-        self._lease = self._backend = None
-        self._deferred = False
+        self._lease, self._backend, self._deferred = None, None, False
 
 
 Hold = tuple[Held, Lease]
@@ -241,11 +241,10 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
                 if isinstance(error, LockUnavailable) and error.silent:
                     break
     except BaseException:
-        for each in left:
-            _give_up(each)._let_go(each._held())
+        abandon(left)
         raise
     for each in left:  # these handles still have their leases, so that the caller can try again
-        _give_up(each)
+        _give_up(each, each._held())
     if failure is not None:
         raise failure
 
@@ -256,8 +255,7 @@ def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
     With ``later`` that is left to the background, as the server does not answer now.
     """
     if later:
-        for each in held:
-            _give_up(each)._let_go(each._held())
+        abandon(held)
         return
     try:
         yield from release_all(held)
@@ -282,13 +280,20 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
 
 
-def _give_up(held: Held) -> Held:
+def abandon(held: Sequence[Held]) -> None:
+    """Leave the release of locks to the background; the handles hold nothing afterwards."""
+    for each in held:
+        lease = each._lease
+        if lease is not None:
+            _give_up(each, lease)
+            each._let_go(lease)
+
+
+def _give_up(held: Held, lease: Lease) -> None:
     """Leave the release of a lock to the background."""
-    lease = held._held()
     lease.given_up = True
     renewer.discard(lease)
     _release_in_background(held, lease)
-    return held
 
 
 def _release_in_background(held: Held, lease: Lease) -> None:
@@ -325,8 +330,7 @@ class Register:
     def forget(self, lease: Lease) -> None:
         """Note that a lease is held no longer."""
         with self.mutex:
-            lease.entries = 0
-            lease.execution = None
+            lease.entries, lease.execution = 0, None
 
     def find(self, alias: str, name: str) -> Lease | None:
         """Return the lease that the current execution seems to hold; ``enter`` checks it."""

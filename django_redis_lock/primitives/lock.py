@@ -173,8 +173,7 @@ class Lock(Held, Handle):
         return [self]
 
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
-        began = monotonic()
-        attempt = self._occupy()
+        began, attempt = monotonic(), self._occupy()
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:

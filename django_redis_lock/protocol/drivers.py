@@ -18,13 +18,7 @@ from typing import Any, TypeVar
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Emit, Pause, Step, Steps
-from django_redis_lock.support.process import (
-    InThread,
-    Process,
-    current_process,
-    from_below,
-    known_process,
-)
+from django_redis_lock.support.process import InThread, Process, current_process, known_process
 
 logger = logging.getLogger("django_redis_lock")
 Result = TypeVar("Result")
@@ -100,7 +94,7 @@ def _tidy(port: Any, step: Step, until: float) -> Any:
         raise _late()
     try:
         return InThread(partial(step.do, port)).result(until)
-    except from_below(TimeoutError):
+    except TimeoutError:
         raise _late() from None
 
 

@@ -116,7 +116,7 @@ class Lease:
         self.record = request.record
         self.process = request.process
         self.fence = fence
-        self.deadline = deadline
+        self.began, self.deadline = monotonic(), deadline
         self.shared = self.permit = request.shared
         # The longest that was asked for (s). The server may not know that it was made shorter.
         self.longest = math.inf if request.timeout is None else request.timeout

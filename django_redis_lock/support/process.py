@@ -219,23 +219,23 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
 def from_below(*kinds: type[Exception]) -> tuple[type[Exception], ...]:
     """Return the kinds, for an ``except`` clause that must not catch what a handler raises.
 
-    A signal handler may raise any exception at any moment, ``TimeoutError`` in most programs. It is
-    meant for the caller, and no error of a connection.
+    That is meant for the caller, and no error of a connection, though it may be any exception.
     """
     return () if struck(sys.exception()) else kinds
 
 
 def struck(error: BaseException | None) -> bool:
     """Whether a signal handler raised an error. It was passed the frame that it interrupted."""
-    trace = None if error is None else error.__traceback__
-    while trace is not None and trace.tb_next is not None:
+    trace = error and error.__traceback__
+    while trace and trace.tb_next:
         interrupted, trace = trace.tb_frame, trace.tb_next
-        module: str = trace.tb_frame.f_globals.get("__name__", "")
-        if not module.startswith("django_redis_lock."):  # ours would keep what is read of them
-            for value in [*trace.tb_frame.f_locals.values()]:
-                passed = value if isinstance(value, tuple) else (value,)  # as with ``*args``
-                if any(item is interrupted for item in passed):
-                    return True
+        frame = trace.tb_frame  # one of ours would keep what is read of it
+        if not frame.f_globals.get("__name__", "").startswith("django_redis_lock."):
+            for value in [*frame.f_locals.values()]:
+                if any(
+                    item is interrupted for item in (value if type(value) is tuple else [value])
+                ):
+                    return True  # a handler with ``*args`` has it in a tuple
     return False
 
 

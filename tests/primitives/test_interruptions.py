@@ -4,11 +4,91 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections.abc import Callable
+from typing import Any
 
-from django_redis_lock import lock, locks
-from django_redis_lock.primitives import group, handle
+import pytest
+import redis
+
+from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore
+from django_redis_lock.backends import renewal
+from django_redis_lock.primitives import group, handle, held, transactions
 from django_redis_lock.primitives import lock as lock_module
+from django_redis_lock.protocol import calls, drivers, lease, locking
+from tests.tools import eventually
 from tests.tools.interruption import Interrupted, Interruption
+
+MODULES = (lock_module, handle, group, held, transactions, calls, drivers, lease, locking, renewal)
+
+
+def enter(handle: Any) -> None:
+    with handle:
+        pass
+
+
+def no_locks(client: redis.Redis, names: list[str]) -> bool:
+    return not any(client.keys(f"*{name}*") for name in names)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda name: lock(name, timeout=None),
+        lambda name: semaphore(name, limit=2, timeout=None),
+        lambda name: lock_many([f"{name}a", f"{name}b"], timeout=None),
+    ],
+    ids=["lock", "semaphore", "lock_many"],
+)
+def test_wherever_a_with_statement_is_interrupted_nothing_stays_locked(
+    name: str, client: redis.Redis, make: Callable[[str], Any]
+) -> None:
+    """Python itself begins to leave the block; from the first line on, it is ours."""
+    handles, names = list[Any](), list[str]()
+    enter(make(f"{name}:first:"))
+    for at in itertools.count():
+        names.append(f"{name}:{at}:")
+        handles.append(make(names[-1]))  # while it exists, its lease would be renewed
+        interruption = Interruption(at, *MODULES)
+        with contextlib.suppress(Interrupted), interruption:
+            enter(handles[-1])
+        if interruption.place == "__exit__":
+            names.pop()
+        if not interruption.raised:
+            break
+    assert at > 100
+    eventually(lambda: no_locks(client, names))
+
+
+# A generator that was dropped may be struck as well, where Python can only report it.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_wherever_the_clean_up_of_a_group_is_interrupted_no_earlier_lock_stays_locked(
+    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, groups, names = locks["default"], list[LockGroup](), list[str]()
+    carry_out = backend.call
+    enter(lock_many([f"{name}:first"]))
+
+    def interrupted(call: Any) -> Any:
+        if isinstance(call, calls.Acquire) and call.request.name.endswith("b"):
+            second.__enter__()
+            raise Interrupted
+        return carry_out(call)
+
+    monkeypatch.setattr(backend, "call", interrupted)
+    for at in itertools.count():
+        names.append(f"{name}:{at}:")
+        groups.append(lock_many([f"{names[-1]}a", f"{names[-1]}b"], timeout=None))
+        second = Interruption(at, *MODULES)
+        try:
+            enter(groups[-1])
+        except (Interrupted, TypeError):  # Python 3.11 may confuse a struck "with" block
+            pass
+        finally:
+            second.__exit__()
+        if not second.raised:
+            break
+    assert at > 20
+    eventually(lambda: no_locks(client, names))
 
 
 def test_wherever_an_acquisition_is_interrupted_the_handle_can_be_used_again(name: str) -> None:

@@ -26,6 +26,8 @@ class Interruption:
         self._files = {module.__file__ for module in modules}
         self._last: dict[FrameType, str] = {}
         self.raised = False
+        self.place = ""
+        """The function, if it is its first line."""
 
     def __enter__(self) -> None:
         self._before = sys.gettrace()
@@ -40,7 +42,7 @@ class Interruption:
             return None
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
-            self._may_raise()
+            self._may_raise(frame.f_code.co_name)
         elif event == "opcode":
             last = self._last.get(frame, "")
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
@@ -49,8 +51,8 @@ class Interruption:
                 self._may_raise()
         return self._trace
 
-    def _may_raise(self) -> None:
+    def _may_raise(self, place: str = "") -> None:
         self._left -= 1
         if self._left == -1:
-            self.raised = True
+            self.raised, self.place = True, place
             raise Interrupted
