@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -119,13 +120,14 @@ class LockHandler:
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
             )
-        path = params.get("BACKEND", DEFAULT_BACKEND)
+        path, handled = params.get("BACKEND", DEFAULT_BACKEND), sys.exception()
         try:
             kind = import_string(path)
         except (ImportError, TypeError, AttributeError) as error:
+            hide_secrets(error, handled)
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: "
-                f"{hide_secrets(error)}. The backends are {', '.join(BACKENDS)}."
+                f"{error}. The backends are {', '.join(BACKENDS)}."
             ) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(

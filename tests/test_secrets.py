@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import pickle
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
+import redis
 from celery import Celery
 from django.test import RequestFactory, override_settings
 from django.views.debug import ExceptionReporter, get_default_exception_reporter_filter
@@ -20,6 +22,7 @@ from django_redis_lock import lock
 from django_redis_lock.checks import check_locks, check_reports
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.support.text import hide_secrets, without_passwords
+from example_project.embedded import EmbeddedServer
 from tests.tools.admin import LIST, page_of, root
 from tests.tools.console import command
 
@@ -101,9 +104,56 @@ def test_all_that_led_to_an_error_is_cleaned() -> None:
     error = RuntimeError([secret, secret.encode()], ValueError(secret))
     error.__cause__ = ImportError(secret)
     error.__cause__.__context__ = OSError(2, secret)
-    hide_secrets(error)
+    hide_secrets(error, None)
     assert "unknown" not in "".join(traceback.format_exception(error))
     assert "unknown" not in repr((error, error.__cause__, error.__cause__.__context__))
+
+
+class Reading(NamedTuple):
+    sensor: str
+    text: str
+
+
+@pytest.mark.parametrize("moment", ["acquire", "release", "arelease"])
+@pytest.mark.parametrize(
+    "of_application",
+    [
+        ValueError(Reading("a", f"password={SECRET} redis://ada@h")),
+        redis.ResponseError(f"their own, with args beginning with: {SECRET}"),
+        OSError(2, f"//{SECRET}@h"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_application_stays_as_it_is(
+    name: str, settings: Any, own_server: EmbeddedServer, moment: str, of_application: Exception
+) -> None:
+    """If a call fails while it is handled, only what led to that failure is masked."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    before = str(of_application), of_application.args
+    of_application.__cause__ = KeyError(f"password={SECRET}")
+
+    async def arelease() -> None:
+        async with lock(name):
+            own_server.kill()
+            raise of_application
+
+    with pytest.raises(type(of_application)) as caught:
+        if moment == "arelease":
+            asyncio.run(arelease())
+        elif moment == "release":
+            with lock(name):
+                own_server.kill()
+                raise of_application
+        try:
+            own_server.kill()
+            raise of_application
+        except type(of_application):
+            with pytest.raises(LockUnavailable):
+                lock(name).acquire()
+            raise
+    assert caught.value is of_application
+    assert (str(of_application), of_application.args) == before
+    assert SECRET in str(of_application.__cause__)
 
 
 @pytest.mark.django_db

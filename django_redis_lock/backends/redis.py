@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from redis.exceptions import RedisError
@@ -63,13 +64,15 @@ class RedisLockBackend(ServersLockBackend):
         renewer.withdraw(call, self, seconds, at_once=True)
 
     def post(self, call: Call) -> None:
+        handled = sys.exception()
         try:
             self.servers.post(call)
         except from_below(RedisError, OSError) as error:
-            raise self._error(call, error) from error
+            raise self._error(call, error, handled) from error
 
     async def apost(self, call: Call) -> None:
+        handled = sys.exception()
         try:
             await self.servers.apost(call)
         except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
+            raise self._error(call, error, handled) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Peek
 from django_redis_lock.support.process import from_below, made_once
+from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location
@@ -141,21 +143,24 @@ class ServersLockBackend(BaseLockBackend):
         self.servers.close()
 
     def call(self, call: Call) -> Any:
+        handled = sys.exception()
         try:
             return self.servers.call(call)
         except from_below(RedisError, OSError) as error:
-            raise self._error(call, error) from error
+            raise self._error(call, error, handled) from error
 
     async def acall(self, call: Call) -> Any:
+        handled = sys.exception()
         try:
             return await self.servers.acall(call)
         except (RedisError, OSError) as error:
-            raise self._error(call, error) from error
+            raise self._error(call, error, handled) from error
 
     def together(self, name: str) -> Hashable:
         return None  # with a cluster ``configure`` replaces this
 
-    def _error(self, call: Call, error: Exception) -> LockError:
+    def _error(self, call: Call, error: Exception, handled: BaseException | None) -> LockError:
+        hide_secrets(error, handled)
         return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
 

@@ -55,13 +55,13 @@ def without_passwords(text: str) -> str:
     return _NAMED.sub(rf"\1{MASK}", text)
 
 
-def hide_secrets(error: BaseException) -> str:
-    """Remove passwords and command arguments from an error and its causes; return its message.
+def hide_secrets(error: BaseException, handled: BaseException | None) -> None:
+    """Remove passwords and command arguments from an error and its causes, for tracebacks.
 
-    The causes are cleaned too, because a traceback shows them.
+    ``handled`` was being handled when the failed operation began. It and its causes belong to the
+    application and stay as they are.
     """
-    _clean(error, set())
-    return str(error)
+    _clean(error, set() if handled is None else {id(handled)})
 
 
 def _clean(error: BaseException | None, seen: set[int]) -> None:
@@ -82,8 +82,8 @@ def _cleaned(item: Any, seen: set[int]) -> Any:
             return without_passwords(item)
         case bytes():
             return without_passwords(item.decode(errors="replace")).encode()
-        case list() | tuple():
-            return type(item)(_cleaned(one, seen) for one in item)
+        case list() | tuple():  # also of a subclass, which takes other arguments
+            return (list if isinstance(item, list) else tuple)(_cleaned(one, seen) for one in item)
         case BaseException():
             _clean(item, seen)
     return item

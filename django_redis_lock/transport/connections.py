@@ -16,7 +16,7 @@ import redis
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
 from django_redis_lock.support.process import struck
-from django_redis_lock.support.text import hide_secrets
+from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")
@@ -72,7 +72,7 @@ def problem_of(url: str) -> str | None:
         pool = redis.ConnectionPool.from_url(url)
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # redis-py raises several classes
-        return f"can't be used by redis-py: {hide_secrets(error)}"
+        return f"can't be used by redis-py: {without_passwords(str(error))}"
     return ignored_part(url)
 
 

@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.django_private import client_of_cache
-from django_redis_lock.support.text import BETWEEN_URLS, hide_secrets, without_passwords
+from django_redis_lock.support.text import BETWEEN_URLS, without_passwords
 from django_redis_lock.transport import connections
 from django_redis_lock.transport.connections import problem_of
 from django_redis_lock.transport.redis_py import parse_url
@@ -229,7 +229,8 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
         assert pool is not None
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # of any class, even ImportError
-        return f"from which {served_by(configured)} can't make a connection: {hide_secrets(error)}"
+        why = without_passwords(str(error))
+        return f"from which {served_by(configured)} can't make a connection: {why}"
     for url in urls:
         if problem := connections.ignored_part(url):
             return f"whose LOCATION {url!r} {problem}"
