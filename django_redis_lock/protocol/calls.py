@@ -144,6 +144,8 @@ class Acquire(_TakeOne):
     channel: str
     asked_ms: int | None = None
     """For a request that waits already: see ``Schedule.answered_ms``."""
+    final: bool = field(default=False, kw_only=True)
+    """Whether its caller does not wait, so that a refusal is the last answer."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

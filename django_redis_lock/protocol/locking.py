@@ -102,7 +102,7 @@ def _acquire(
 ) -> Steps[Lease | None]:
     if until is None or hub is None or not hub.may_join(request.name):
         # Most locks are free; only a held one is worth a subscription.
-        call = Acquire(request, "", until=request.until)
+        call = Acquire(request, "", until=request.until, final=until is None)
         answer = yield from ask(call)
         lease = call.lease(answer)
         if lease is not None or until is None:

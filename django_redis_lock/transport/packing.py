@@ -147,6 +147,8 @@ class Packed:
     until: float = math.inf
     repeatable: bool = False
     """Whether it may be sent again as it is, if it may have arrived."""
+    final: bool = False
+    """Whether a refusal needs replicas as well: it may be due to an attempt that lacks them."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -160,7 +162,7 @@ class Packed:
         """
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
-        if self.replicas is not None and _is_granted(reply):
+        if self.replicas is not None and (self.final or _is_granted(reply)):
             reply = self.replicas.judge(reply, (yield self.replicas.command))
             if self.script is TAKE_OVER and self.args[-1] == ASK and isinstance(reply, int):
                 self.args = self.args[:-1]
@@ -200,7 +202,11 @@ class Packing:
         script, keys, args = ENCODERS[type(call)](self, call)
         replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
-        return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
+        packed = Packed(
+            script, keys, args, sending or call.sending, replicas, call.until, repeatable
+        )
+        packed.final = isinstance(call, calls.Acquire) and call.final
+        return packed
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
@@ -285,6 +291,8 @@ class Packing:
 def _must_be_replicated(call: Call) -> bool:
     if type(call) is calls.Renew:
         return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock endless
+    if type(call) is calls.Release:
+        return call.patient and call.entry != ""  # of a caller whose wait has ended
     return isinstance(call, calls.Acquire | calls.TakeOver)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import queueing
 from example_project.embedded import EmbeddedServer
@@ -109,6 +109,29 @@ def test_unmet_is_undone_and_unavailable(
     pair.replica.resume()
     eventually(pair.in_step)
     assert take(way, held, blocking=False)
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("wait", [{"blocking": False}, {"blocking_timeout": 0.1}], ids=str)
+def test_refusal_counts_once_it_is_replicated(
+    pair: Pair, name: str, way: str, shared: bool, wait: dict[str, Any]
+) -> None:
+    """Else it may be due to an attempt that will be taken back, and the caller can't know."""
+
+    def handle(using: str) -> Lock:
+        return semaphore(name, 1, 60, using=using) if shared else lock(name, 60, using=using)
+
+    with handle("hasty"):
+        assert take(way, handle("hasty"), **wait) is False
+    eventually(pair.in_step)
+    pair.replica.pause()
+    unmet = Background(handle("default").acquire)
+    eventually(lambda: state(name, "plain") != "free")
+    with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
+        take(way, handle("hasty"), **wait)
+    pair.replica.resume()
+    unmet.outcome()
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])

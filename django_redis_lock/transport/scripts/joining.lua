@@ -181,5 +181,8 @@ if ARGV[5] ~= '' then
 end
 -- What looks like a fence may be another program's number, of any length.
 fence = string.sub(fence or '0', 1, 20)
+if ARGV[8] == '1' and ARGV[5] == '' then -- so that the refusal waits for replicas
+  redis.pcall('SET', KEYS[4], redis.call('GET', KEYS[4]) or '0')
+end
 ttl = ttl or due and due - now or redis.call('PTTL', KEYS[1])
 return string.format('-%s %.0f %.0f %.0f', fence, ttl, now, kind)
