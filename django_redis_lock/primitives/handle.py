@@ -18,7 +18,13 @@ from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.arguments import DEFAULT, Default, check_timeout, check_wait
+from django_redis_lock.support.arguments import (
+    DEFAULT,
+    Default,
+    check_blocking,
+    check_timeout,
+    check_wait,
+)
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
@@ -44,9 +50,9 @@ class Handle(ABC):
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
     ) -> None:
         self.name = name
-        self.blocking = blocking
+        self.blocking = check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
-            blocking_timeout = check_wait(blocking_timeout, blocking=blocking)
+            blocking_timeout = check_wait(blocking_timeout)
         self._blocking_timeout = blocking_timeout
         self._busy = name  # the lock that could not be acquired
         self._attempt: weakref.ref[_Attempt] | None = None
@@ -67,9 +73,9 @@ class Handle(ABC):
     ) -> bool:
         """Acquire the lock, or all locks of a group or none; return whether that succeeded.
 
-        ``blocking`` and ``blocking_timeout`` (seconds in all, ``None`` for no limit) override those
-        of the handle. Raises ``LockError`` if the handle already holds a lock, which it keeps, and
-        ``LockUnavailable``.
+        ``blocking`` (a bool) and ``blocking_timeout`` (seconds in all, ``None`` for no limit)
+        override those of the handle. Raises ``LockError`` if the handle already holds a lock, which
+        it keeps, and ``LockUnavailable``.
         """
         began = monotonic()
         try:
@@ -270,8 +276,8 @@ class Handle(ABC):
         if isinstance(blocking_timeout, Default):
             blocking_timeout = self._blocking_timeout
         else:
-            blocking_timeout = check_wait(blocking_timeout, blocking=blocking is not False)
-        if not (self.blocking if blocking is None else blocking):
+            blocking_timeout = check_wait(blocking_timeout)
+        if not (self.blocking if blocking is None else check_blocking(blocking)):
             return None
         if isinstance(blocking_timeout, Default):
             blocking_timeout = self._default_wait()

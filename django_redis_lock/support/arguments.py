@@ -52,17 +52,21 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     return seconds
 
 
-def check_wait(
-    value: Any, argument: str = "blocking_timeout", *, blocking: bool = True
-) -> float | None:
+def check_blocking(value: Any) -> bool:
+    """Return whether to wait. Raises ``TypeError`` naming what is not a bool."""
+    if isinstance(value, bool):
+        return value
+    shown = _shown(value)
+    seconds = f"to wait for so many seconds, give blocking_timeout={shown}"
+    way_out = seconds if isinstance(value, int | float) else "give True or False"
+    raise TypeError(f"blocking={shown} must be a bool; {way_out}.")
+
+
+def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
     """Return how long to wait in seconds, ``None`` for no limit.
 
-    Raises ``ValueError`` or ``TypeError`` naming the value. Without blocking there must be none.
+    Raises ``ValueError`` or ``TypeError`` naming the value.
     """
-    if value is not None and not blocking:
-        raise ValueError(
-            f"{argument}={_shown(value)} has no meaning with blocking=False; leave one of them out."
-        )
     seconds = _seconds(value, argument, 0, "to wait without limit")
     return None if seconds == math.inf else seconds
 

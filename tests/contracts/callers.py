@@ -96,10 +96,6 @@ class CallerContract(Contract):
 
     def test_contradictions_are_refused(self, name: str) -> None:
         """Arguments that contradict each other are a ValueError that names them."""
-        with pytest.raises(ValueError, match="blocking=False"):
-            self.lock(name, blocking=False, blocking_timeout=1)
-        with pytest.raises(ValueError, match="blocking=False"):
-            self.lock(name).acquire(blocking=False, blocking_timeout=1)
         with pytest.raises(ValueError, match="auto_renew"):
             self.lock(name, timeout=None, auto_renew=True)
         with pytest.raises(TypeError, match="seconds"):

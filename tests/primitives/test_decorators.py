@@ -14,7 +14,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 from django.views import View
 
-from django_redis_lock import lock, lock_many, locks
+from django_redis_lock import lock, lock_many, locks, semaphore
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.primitives.handle import Handle
@@ -29,6 +29,48 @@ seen: list[bool] = []
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     seen.clear()
+
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "lock": lock,
+    "shared": functools.partial(lock, shared=True),
+    "semaphore": functools.partial(semaphore, limit=2),
+    "lock_many": lambda name, **arguments: lock_many([name, name + "!"], **arguments),
+}
+
+
+@pytest.mark.parametrize("make", [*MAKERS.values(), locked], ids=[*MAKERS, "locked"])
+@pytest.mark.parametrize(
+    ("blocking", "why"),
+    [
+        (0.3, r"blocking=0\.3 must be a bool; to .* seconds, give blocking_timeout=0\.3\."),
+        (1, r"blocking=1 must be a bool; to .* seconds, give blocking_timeout=1\."),
+        ("no", "blocking='no' must be a bool; give True or False"),
+    ],
+)
+def test_seconds_in_place_of_blocking_are_refused(
+    name: str, make: Callable[..., Any], blocking: Any, why: str
+) -> None:
+    """They would have waited without limit."""
+    with pytest.raises(TypeError, match=why):
+        make(name, blocking=blocking)
+    if make is not locked:
+        with pytest.raises(TypeError, match=why):
+            make(name).acquire(blocking)
+        with pytest.raises(TypeError, match=why):
+            asyncio.run(make(name).aacquire(blocking))
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_limit_of_the_wait_needs_no_wait(name: str, make: Callable[..., Any]) -> None:
+    """As in redis-py, ``blocking=False`` does not wait whatever ``blocking_timeout`` says."""
+    assert locked(name, blocking=False, blocking_timeout=5)
+    alone = lock(name)
+    with make(name, blocking=False, blocking_timeout=5):
+        assert not alone.acquire(blocking=False, blocking_timeout=1e9)
+        other = lock(name, blocking=False, blocking_timeout=1e9)
+        assert not other.acquire()
+        assert not asyncio.run(other.aacquire(False, 1e9))
 
 
 @pytest.fixture(params=["lock", "lock_many"])

@@ -140,7 +140,7 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"retry_after": 0}, ValueError, "retry_after=0"),
         ({"retry_after": True}, ValueError, "retry_after=True"),
         ({"timeout": 0}, ValueError, "timeout=0"),
-        ({"blocking": False, "blocking_timeout": 1}, ValueError, "blocking=False"),
+        ({"blocking": 0.3}, TypeError, "give blocking_timeout=0.3"),
         ({"metadata": {"a": 1}}, TypeError, "metadata"),
         ({"max_hold": 0}, ValueError, "max_hold=0 is no time.*None for no limit"),
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
