@@ -15,7 +15,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NoReturn, TypeVar, cast
 
@@ -205,9 +205,9 @@ class _Guard:
         held = self._prepare(view, request, rest, kwargs)
         try:
             if not held.acquire():
-                return self._answer(request)
+                return self._answer(request, held)
         except LockUnavailable as error:
-            return self._answer(request, error)
+            return self._answer(request, held, error)
         request.lock = held
         unconfirmed: list[BaseException] = []
 
@@ -228,7 +228,7 @@ class _Guard:
             with _releasing(held, error):
                 held.release()
             if isinstance(error, LockUnavailable) and error in unconfirmed:
-                return self._answer(request, error)  # nothing was written
+                return self._answer(request, held, error)  # nothing was written
             raise
         with _releasing(held, done=True):
             held.release()
@@ -249,9 +249,9 @@ class _Guard:
         try:
             acquired = await held.aacquire()
         except LockUnavailable as error:
-            return await sync_to_async(self._answer)(request, error)
+            return await sync_to_async(self._answer)(request, held, error)
         if not acquired:
-            return await sync_to_async(self._answer)(request)
+            return await sync_to_async(self._answer)(request, held)
         request.lock = held
         try:
             response = await answered()
@@ -277,13 +277,21 @@ class _Guard:
         receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
-    def _answer(self, request: Any, error: LockUnavailable | None = None) -> HttpResponse:
+    def _answer(
+        self, request: Any, held: Lock, error: LockUnavailable | None = None
+    ) -> HttpResponse:
         """Return the response for a lock that is held, or for a server that is unavailable."""
         status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
         if error is not None:
             logger.error("A view could not take its lock: %s", error)
             status, code = UNAVAILABLE, "unavailable"
             reason = _("This can't be done at the moment.")
+        elif held.sharing.limit is not None:
+            with suppress(LockUnavailable):
+                why = held.backend.run(held.backend.why_refused(held.name, held.sharing.limit))
+                logger.info("A view could not take a permit of %r: %s", held.name, why)
+                if why.startswith("paused"):
+                    reason = _("This can't be done at the moment.")
         advice = _("Please try again in a moment.")
         response: HttpResponse = JsonResponse(
             {"error": code, "detail": f"{reason} {advice}"}, status=status

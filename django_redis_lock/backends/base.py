@@ -23,6 +23,7 @@ from django_redis_lock.protocol.drivers import Runner
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
 from django_redis_lock.support.process import InThread
+from django_redis_lock.support.text import visible
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
@@ -274,6 +275,19 @@ class BaseLockBackend(Runner):
         pairs = zip(found[::2], found[1::2], strict=True)
         limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
         return sorted(filter(None, limits), key=attrgetter("name"))
+
+    def why_refused(self, name: str, limit: int | None) -> Steps[str]:
+        """Return why a permit, one of ``limit``, can't be had; ``""`` if that is over by now."""
+        held = yield from self._read([name], brief=True)
+        found = [one for one in (yield from self._read_limits()) if one.name == name]
+        by = ""
+        for one in found:
+            limit, by = one.limit, f", set by {visible(one.by) or 'an operator'}"
+        if limit == 0:
+            return f"paused: limit 0{by}"
+        if limit is None or len(held) < limit or not all(one.shared for one in held):
+            return ""
+        return f"all {limit} permits are taken" if limit > 1 else "the only permit is taken"
 
     def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
         """Release a lock for its dead holder.

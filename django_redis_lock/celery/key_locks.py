@@ -246,6 +246,14 @@ class GuardedCall:
         """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name], brief=True))
 
+    def why(self, holder: Holder | None) -> str:
+        """Return why there is no permit for a run, where a holder does not say enough."""
+        own = holder and self.task_id is not None and holder.task_id == self.task_id
+        if holder is None or (holder.limit is not None and holder.name == self.name and not own):
+            with contextlib.suppress(LockUnavailable):
+                return self.backend.run(self.backend.why_refused(self.name, self.sharing.limit))
+        return ""
+
     def record_of(self, task_id: str | None, sent: float) -> str:
         """Return the name of the record that a message is superseded, however often it is sent."""
         return _marked(self.key, f"{SUPERSEDED}:{task_id}" + (f":{sent!r}" if sent else ""))

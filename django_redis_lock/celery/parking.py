@@ -93,7 +93,7 @@ def park(run: Run, holder: Holder | None) -> bool:
         run.policy = options.beyond
         return False
     parked[run.task.name] += 1
-    run.conflict(holder).notify(task_parked, "is parked: lock %r is held by %s")
+    run.conflict(holder).notify(task_parked, "is parked: lock %r is %s")
     return True
 
 

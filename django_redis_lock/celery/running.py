@@ -254,7 +254,7 @@ class Run(GuardedCall):
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict, by default about a run."""
         about = self.task, self.task_id, self.key, holder, *self.arguments
-        return Conflict("run", *about, policy=policy or self.policy)
+        return Conflict("run", *about, policy=policy or self.policy, why=self.why(holder))
 
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
@@ -470,7 +470,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
         end(run, lock, SUCCEEDED)
     forget_earlier(run.task, run.task_id, run.slip.sent)
     if takes_over:
-        run.conflict(run.first).notify(task_taken_over, "takes over lock %r from %s")
+        run.conflict(run.first).notify(task_taken_over, "takes over lock %r, which was %s")
     return lock, None
 
 
@@ -517,7 +517,7 @@ def go_back(run: Run, own: Holder) -> Entry:
 def wait_for_it(run: Run, own: Holder) -> Entry | None:
     """Wait for another delivery of this task to end, a while."""
     if run.first is None:
-        text = "waits: lock %r is held by another delivery of the same task, %s"
+        text = "waits: lock %r is %s, another delivery of the same task"
         run.conflict(own).notify(task_waiting, text)
         run.first_until = monotonic() + WAIT_FOR_FIRST
     run.first = own
@@ -575,7 +575,7 @@ def park(run: Run, holder: Holder | None) -> Entry | None:
 def wait(run: Run, holder: Holder | None) -> Entry | None:
     """Wait for a run to end."""
     if run.wait_until is None:
-        run.conflict(holder).notify(task_waiting, "waits: lock %r is held by %s")
+        run.conflict(holder).notify(task_waiting, "waits: lock %r is %s")
     entry = _wait_in_turn(run, holder, run.left_to_wait(holder))
     if entry is None and not run.left_to_wait(holder):
         refuse(run, next(iter(run.holders()), None))
@@ -620,7 +620,7 @@ def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -
         slip = slip.naming(reserved)
     elif (superseded := run.superseded()) is not None:
         return superseded
-    text = "comes again: lock %r is held by %s, next try in %g s"
+    text = "comes again: lock %r is %s, next try in %g s"
     conflict.notify(task_waiting, text, countdown)
     run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
     if own is not None and reserved is not None:
@@ -630,7 +630,7 @@ def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -
             text = "Task %s[%s] was sent again, and has its place in the queue for %s s: %s"
             logger.warning(text, run.task.name, run.task_id, own.ttl, error)
     when: Any = countdown  # the types of Celery know no float here
-    raise Retry(message=f"lock {conflict.key!r} is held by {conflict.who}", when=when)
+    raise Retry(message=f"lock {conflict.key!r} is {conflict.state}", when=when)
 
 
 def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:

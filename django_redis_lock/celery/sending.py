@@ -294,7 +294,8 @@ class Sending(GuardedCall):
     def _give_way(self, holder: Holder | None) -> Any:
         policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
         about = self.task, self.task_id, self.key, holder, *self.arguments
-        conflict = Conflict("queue", *about, policy=self.options.queue_policy)
+        why = self.why(holder)
+        conflict = Conflict("queue", *about, policy=self.options.queue_policy, why=why)
         if callable(policy) and not awaited:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:

@@ -77,11 +77,11 @@ class LockGroup(Handle):
     def _locks(self) -> list[Lock]:
         return list(self._by_name.values())
 
-    def _not_acquired(self) -> LockNotAcquired:
+    def _not_acquired(self) -> Steps[LockNotAcquired]:
         busy = self[self._busy]
         if busy._full or busy.sharing.limit is not None:
-            return busy._not_acquired()
-        return super()._not_acquired()
+            return (yield from busy._not_acquired())
+        return (yield from super()._not_acquired())
 
     def _acquire(self, until: float | None) -> Steps[bool]:
         attempt = self._occupy()

@@ -167,7 +167,7 @@ class Handle(ABC):
             self._abandon(error, began)
             raise
         if not acquired:
-            raise self._not_acquired()
+            raise self.backend.run(self._not_acquired())
         return self
 
     async def __aenter__(self) -> Self:
@@ -178,7 +178,7 @@ class Handle(ABC):
             self._abandon(error, began)
             raise
         if not acquired:
-            raise self._not_acquired()
+            raise await self.backend.arun(self._not_acquired())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -335,13 +335,14 @@ class Handle(ABC):
             return False
         return True
 
-    def _not_acquired(self) -> LockNotAcquired:
+    def _not_acquired(self) -> Steps[LockNotAcquired]:
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
-        why = f"Could not acquire {self._label} {tried}: {self._why_not()}."
-        return LockNotAcquired(why, name=self._busy)
+        why = yield from self._why_not()
+        return LockNotAcquired(f"Could not acquire {self._label} {tried}: {why}.", name=self._busy)
 
-    def _why_not(self) -> str:
+    def _why_not(self) -> Steps[str]:
+        yield from ()
         which = "it" if self._busy == self.name else repr(self._busy)
         own = register.held_here(self._busy, self.backend.alias)
         who = f"this {kind_of_execution()}" if own else "another holder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -393,14 +394,19 @@ class Lock(Held, Handle):
             name=self.name,
         )
 
-    def _not_acquired(self) -> LockNotAcquired:
+    def _not_acquired(self) -> Steps[LockNotAcquired]:
         if not self._full:
-            return super()._not_acquired()
+            return (yield from super()._not_acquired())
         why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
         return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
 
-    def _why_not(self) -> str:
-        return super()._why_not() if self.sharing.limit is None else "no permit was free"
+    def _why_not(self) -> Steps[str]:
+        if self.sharing.limit is None:
+            return (yield from super()._why_not())
+        why = ""
+        with contextlib.suppress(LockError):
+            why = yield from self.backend.why_refused(self.name, self.sharing.limit)
+        return why or "no permit was free"
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

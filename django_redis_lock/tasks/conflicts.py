@@ -12,6 +12,7 @@ from django.dispatch import Signal
 
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.text import visible
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -110,6 +111,8 @@ class Conflict:
     """Who held the lock when the duplicate was sent, if that decides the conflict."""
     policy: str = "skip"
     """The policy that applies, such as ``skip``; ``callable`` if it is a function."""
+    why: str = ""
+    """Why there is no permit, such as ``paused: limit 0, set by ada``; ``""`` if unknown."""
 
     @property
     def described(self) -> Described | None:
@@ -123,7 +126,14 @@ class Conflict:
         """The holder in one line."""
         if self.when_sent:
             return "task {task_name}[{task_id}] on {host}:{pid}".format_map(self.when_sent)
-        return str(self.holder or "a holder that has just released it, or its limit is 0")
+        return str(self.holder or "no task")
+
+    @property
+    def state(self) -> str:
+        """What the lock is, in one line: held by whom, and why there is no permit."""
+        known = self.when_sent or self.holder or self.why
+        state = f"held by {self.who}" if known else "no longer held"
+        return visible(f"{state}; {self.why}" if self.why else state)
 
     def skip(self, reason: str = "") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
@@ -131,7 +141,7 @@ class Conflict:
             reason = "another instance is running" if self.described else "no instance may run now"
         name = name_of(self.task)
         skipped[name] += 1
-        self.notify(task_skipped, "skipped: lock %r is held by %s", policy=self.policy)
+        self.notify(task_skipped, "skipped: lock %r is %s", policy=self.policy)
         return TaskSkipped(
             skipped=True, reason=reason, task=name, key=self.key, holder=self.described
         )
@@ -139,17 +149,17 @@ class Conflict:
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
         skipped[name_of(self.task)] += 1
-        self.notify(task_skipped, "refused: lock %r is held by %s", policy=self.policy)
+        self.notify(task_skipped, "refused: lock %r is %s", policy=self.policy)
         message = (
             f"Task {name_of(self.task)} is not {'run' if self.moment == 'run' else 'sent'}: "
-            + (why or f"lock {self.key!r} is held by {self.who}.")
+            + (why or f"lock {self.key!r} is {self.state}.")
         )
         return TaskAlreadyRunning(message, self.key, self.described)
 
     def notify(self, signal: Signal, text: str, *more: object, **facts: str) -> None:
-        """Log a text, formatted with the key, the holder and ``more``, and send a signal."""
+        """Log a text, formatted with the key, its state and ``more``, and send a signal."""
         text = f"Task %s[%s] {text}"
-        logger.info(text, name_of(self.task), self.task_id, self.key, self.who, *more)
+        logger.info(text, name_of(self.task), self.task_id, self.key, self.state, *more)
         known = {"task_id": self.task_id, "key": self.key, "holder": self.holder}
         signal.send_robust(sender=self.task, **known, **facts)
 

@@ -91,15 +91,20 @@ def test_number_that_is_none_fails_as_a_key_does(
     ],
 )
 def test_nobody_runs_while_the_number_is_0(
-    consumer: Consumer, pause: str, policy: Any, outcome: type
+    consumer: Consumer,
+    pause: str,
+    policy: Any,
+    outcome: type,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The policy says what becomes of those who come, and there is no holder to tell of."""
+    """The policy says what becomes of those who come; the log and the error say who paused it."""
+    caplog.set_level("INFO", "django_redis_lock.celery")
     numbers = [0 if pause == "number" else 2]
     given = {"blocking_timeout": 0.05} if policy == "wait" else {}
     number: Any = (lambda **_: numbers[0]) if pause == "number" else 2
     task = consumer.task(body, concurrency=number, on_conflict=policy, **given)
     key, backend = consumer.app.main, locks["locmem"]
-    backend.set_limit(key, 0 if pause == "operator" else None)
+    backend.set_limit(key, 0 if pause == "operator" else None, by="ada")
     message = consumer.send(task)
     message.headers |= Slip(id_of(message), wait_until=1).header()  # by which clock, is not known
     result = consumer.deliver(message)
@@ -107,6 +112,10 @@ def test_nobody_runs_while_the_number_is_0(
     assert outcome is not dict or (result["skipped"], result["holder"]) == (True, None)
     assert policy != "skip" or result["reason"] == "no instance may run now"
     assert all(news["holder"] is None for _, news in consumer.notified)
+    who = ", set by ada" if pause == "operator" else ""
+    why = f"lock {key!r} is held by no task; paused: limit 0{who}"
+    assert callable(policy) or why in caplog.text
+    assert outcome is not TaskAlreadyRunning or str(result).endswith(f"{why}.")
     numbers[0] = 2
     backend.set_limit(key, None)
     again = consumer.message()

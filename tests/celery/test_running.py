@@ -137,10 +137,10 @@ CASES = [
 WAITS = ("waiting", "waits: lock {key!r} is held by {holder}")
 FOR_ITS_RUN = (
     "waiting",
-    "waits: lock {key!r} is held by another delivery of the same task, {holder}",
+    "waits: lock {key!r} is held by {holder}, another delivery of the same task",
 )
 COMES_AGAIN = ("waiting", "comes again: lock {key!r} is held by {holder}, next try in 1 s")
-TAKES_OVER = ("taken over", "takes over lock {key!r} from {holder}")
+TAKES_OVER = ("taken over", "takes over lock {key!r}, which was held by {holder}")
 OUTCOMES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "start": ("ran", []),
     "take over": ("ran", [TAKES_OVER]),
@@ -249,7 +249,11 @@ def test_call_does_what_the_page_says(
     does = action(call, lock, policy)
     result, signals = OUTCOMES[does]
     assert isinstance(results[0], result) if isinstance(result, type) else results[0] == result
-    names = {"key": task.app.main, "holder": next(iter(holders), None)}
+    holder = next(iter(holders), None)
+    other = holder and (call not in MESSAGES or holder.task_id != id_of(message))
+    full = other and holders[0].limit == holders[-1].holders
+    who = f"{holder}; all 2 permits are taken" if full else holder
+    names = {"key": task.app.main, "holder": who}
     texts = [text.format(**names) for _, text in signals]
     assert [line.partition("] ")[2] for line in lines(log)] == texts
     assert consumer.kinds() == [kind for kind, _ in signals]

@@ -93,9 +93,35 @@ class SharingContract(_Sharing):
         assert decorated() == [1]
         assert not self.semaphore(name, 0).acquire(blocking_timeout=0.05)
         assert self.waiting(name) == 0
-        with pytest.raises(LockNotAcquired, match="at once: no permit was free"):
+        with pytest.raises(LockNotAcquired, match=r"at once: paused: limit 0\."):
             self.semaphore(name, 0, blocking=False).__enter__()
         self.permits(name, 1)
+
+    @pytest.mark.parametrize(
+        ("limit", "by", "why"),
+        [
+            (None, "", "all 2 permits are taken"),
+            (1, "ada", "the only permit is taken"),
+            (0, "ada\n", r"paused: limit 0, set by ada"),
+            (0, "", "paused: limit 0, set by an operator"),
+        ],
+    )
+    @pytest.mark.parametrize("way", ["sync", "async"])
+    def test_error_says_why_there_is_no_permit(
+        self, name: str, limit: int | None, by: str, why: str, way: str
+    ) -> None:
+        """A semaphore that an operator has paused is told from one whose permits are taken."""
+
+        async def enter() -> None:
+            async with self.semaphore(name, 2, blocking=False):
+                pass
+
+        self.hold(*[self.semaphore(name, 2) for _ in range(2)])
+        locks[self.using].set_limit(name, limit, by=by)
+        with pytest.raises(LockNotAcquired, match=rf"at once: {why}\.$"):
+            if way == "async":
+                asyncio.run(enter())
+            self.semaphore(name, 2, blocking=False).__enter__()
 
     def test_readers_hold_it_together_and_writers_alone(self, name: str) -> None:
         """What an operator has set is for semaphores."""
@@ -308,7 +334,7 @@ class SharingContract(_Sharing):
             assert not self.semaphore(names[2], 2).acquire(blocking=False)
         full = [self.semaphore(names[1], 2) for _ in range(2)]
         self.hold(*full)
-        with pytest.raises(LockNotAcquired, match=f"'{names[1]}' at once: no permit was free"):
+        with pytest.raises(LockNotAcquired, match=f"'{names[1]}' at once: all 2 permits are taken"):
             group(blocking=False).__enter__()
         assert not self.holders(names[0])
         waiting = Background(group().acquire)

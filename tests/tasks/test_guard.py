@@ -140,6 +140,17 @@ def test_a_second_is_refused(server: Any, name: str) -> None:
     assert refuses.enqueue(name).return_value[0] == refuses.module_path
 
 
+def test_a_paused_task_says_so(server: Any, name: str) -> None:
+    locks["default"].set_limit(name, 0, by="ada")
+
+    @single_instance_task(key=KEY, on_conflict="raise", concurrency=2)
+    def paused(name: str) -> None:
+        raise AssertionError
+
+    with pytest.raises(TaskAlreadyRunning, match="held by no task; paused: limit 0, set by ada"):
+        paused(name)
+
+
 @pytest.mark.parametrize("waiting", [waits, async_waits], ids=lambda one: one.name)
 def test_a_second_waits(server: Any, name: str, waiting: Any) -> None:
     with lock(name, timeout=60):

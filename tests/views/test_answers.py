@@ -11,7 +11,7 @@ import pytest
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
-from django_redis_lock import lock
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.views import RETRY_AFTER, STATUSES, locked
 from example_project.embedded import free_port
@@ -48,6 +48,36 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
                 assert got.status_code == wanted, method
                 assert wanted == 409 or got.content == b"locked: False"
             assert method in expected or view(RequestFactory().generic(method, "/")).content
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("paused", "told", "logged"),
+    [
+        (False, "Somebody else is doing this right now.", "the only permit is taken"),
+        (True, "This can't be done at the moment.", "paused: limit 0, set by ada"),
+    ],
+)
+def test_a_view_that_is_paused_does_not_blame_others(
+    name: str, way: str, paused: bool, told: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says who paused it, and the answer does not."""
+    caplog.set_level("INFO", "django_redis_lock")
+
+    def answer(request: Any) -> HttpResponse:
+        raise AssertionError
+
+    async def aanswer(request: Any) -> HttpResponse:
+        raise AssertionError
+
+    take = locked(name, blocking=False, limit=1)
+    request = RequestFactory().get("/", headers={"Accept": "application/json"})
+    with semaphore(name, 1):
+        locks["default"].set_limit(name, 0 if paused else None, by="ada")
+        got = asyncio.run(take(aanswer)(request)) if way == "async" else take(answer)(request)
+    assert got.status_code == 409
+    assert json.loads(got.content)["detail"].startswith(told)
+    assert f"A view could not take a permit of {name!r}: {logged}" in caplog.messages
 
 
 @pytest.mark.parametrize(
