@@ -417,13 +417,14 @@ class Run(GuardedCall):
         slip = self.slip
         if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
             return None
-        name, ended = self.record_of(self.task_id, slip.sent), False
-        while not ended:  # its sender may just change it
+        name, newer, proven = self.record_of(self.task_id, slip.sent), None, False
+        for _ in range(10):  # its sender may just change it
             newer = self.backend.holder(name)
             proven = newer is not None and newer.metadata.get("state") == key_locks.SUPERSEDED
             if newer is None or not (proven or begins):
                 return None
-            ended = self._end_reservation(name, newer.token_id, self.options.using)
+            if self._end_reservation(name, newer.token_id, self.options.using):
+                break
         if newer is None or not proven:
             return None
         if newer.task_id == self.task_id:
@@ -719,12 +720,12 @@ def enter(run: Run) -> Entry:
         INSIDE: run.nested,
         CALL: not run.can_go_back,
     }
-    call, first = {ANY, *filter(facts.get, facts)}, True
+    call, first, again = {ANY, *filter(facts.get, facts)}, True, False
     try:
         while True:
-            lock, found = _ask(run, first=first)
-            first = False
-            if not lock:
+            lock, found = _ask(run, first=first, again=again)
+            first, again = False, not lock
+            if again:
                 continue  # it came free just now
             policies = (ANY, run.policy)
             fits = (row for row in TABLE if row.call in call and row.lock in lock)
@@ -739,10 +740,11 @@ def enter(run: Run) -> Entry:
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
 
 
-def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
+def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
 
     That is the lock or one of its holders, if there are any. It says nothing of what is free now.
+    If it is so ``again``, the lock is refused although it has no holder, as while it is paused.
     """
     if run.slip.duplicate_of is not None:
         return {ANY}, run.slip.duplicate_of
@@ -756,9 +758,8 @@ def _ask(run: Run, *, first: bool) -> tuple[set[str], Any]:
     own = run.among(holders)
     run.share_as(own)
     # A run that sent it may have left it the lock since ``_adopt``.
-    just_now = not holders and (first or not run.sharing.shared)
     left_now = own is not None and own.token_id == run.slip.ticket and not run.is_beside_others(own)
-    if just_now or left_now:
+    if not again and (left_now or not holders):
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own

@@ -50,6 +50,8 @@ logger = logging.getLogger("django_redis_lock.celery")
 
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""
+MOST_TRIES = 100
+"""Attempts to reserve a place, each of which other senders or a pause may frustrate."""
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
@@ -184,13 +186,13 @@ class Sending(GuardedCall):
             return self._supersede()
         place, again = self.reservations[0], False
         name = place if self.options.scope == "queue" else self.name
-        while True:
+        for _ in range(MOST_TRIES):
             lock = self.handle(name, min(self._lease(), UNSENT_LEASE), state=QUEUED)
             lock.sharing = ALONE if name == place else self.sharing
             if lock.acquire(blocking=False):
                 return lock, None
             holders = self.holders([name])
-            if not holders and not (again and lock.sharing.shared):
+            if not holders and not again:
                 again = True
                 continue  # it was released just now
             ended = next(filter(self._has_ended, holders), None)
@@ -206,7 +208,8 @@ class Sending(GuardedCall):
                 return None, own or next(iter(holders), None)
             # The results of other tasks are no answer to this call, nor is a limit of 0. So the
             # message has a reservation of its own, and meets the policy for its run.
-            name = place
+            name, again = place, False
+        return None, None
 
     def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
         """Take a free place; or that of an older message, which is returned as well.
@@ -218,7 +221,8 @@ class Sending(GuardedCall):
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         marks = {} if self._expires is None else {EXPIRES: repr(self._expires)}
-        while True:
+        for attempt in range(MOST_TRIES):
+            time.sleep(0.02 if attempt > 1 else 0.0)
             holders = self.holders(self.reservations)
             waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
@@ -242,6 +246,7 @@ class Sending(GuardedCall):
                     return lock, None
             elif self._take_from(older, lock):
                 return lock, older
+        return None, None
 
     def _take_from(self, older: Holder, lock: TaskLock) -> bool:
         """Take the place of an older message, and say so on record first."""
