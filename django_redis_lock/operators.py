@@ -100,7 +100,7 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
                 "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
                 loser.name,
                 loser.using,
-                visible(str(loser)),
+                loser,
                 visible(by) or "an unnamed operator",
                 visible(reason) or "no reason given",
             )

@@ -586,7 +586,7 @@ def release(
         with transaction.atomic(using=router.db_for_write(LogEntry)):
             for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
                 lock = HeldLock.of(loser.using, loser.name)
-                log(lock, f"Taken from {visible(str(loser))}.{because}")
+                log(lock, f"Taken from {loser}.{because}")
     except Exception as error:
         logger.exception("Releases are not in the admin's log")
         unlogged = without_passwords(str(error))

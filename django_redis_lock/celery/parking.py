@@ -37,6 +37,7 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
+from django_redis_lock.support.text import visible
 from django_redis_lock.tasks.conflicts import parked, task_parked
 
 if TYPE_CHECKING:
@@ -278,11 +279,11 @@ class Publisher:
         except OperationalError as error:
             self._producer, self.unreachable = None, str(error) or "no answer"
             failed = "Parked task %s can't be published now; that is tried again: %s"
-            logger.warning(failed, message.get("id"), error)
+            logger.warning(failed, visible(str(message.get("id"))), error)
         except Exception:  # of any broker
             self._producer, self.unreachable = None, ""
             failed = "Parked task %s can't be published now; that is tried again"
-            logger.exception(failed, message.get("id"))
+            logger.exception(failed, visible(str(message.get("id"))))
         else:
             self.unreachable = ""
             backend.run(ask(EndParking(self.outbox, message["lock"], token)))

@@ -112,7 +112,7 @@ def _acquire(handle: Lock, name: str, who: str) -> None:
         own = f"This thread holds lock {name!r}, and would wait for itself."
         why = own if register.held_here(handle.name) else str(error)  # as of another program's data
         raise CommandError(f"{why} {who} did not run.", returncode=BUSY) from error
-    by = visible(str(holder)) if holder else "another"
+    by = str(holder) if holder else "another"
     if holder and holder.acquired_at:
         by += f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
     by += ", which started this and waits for its end" * nested

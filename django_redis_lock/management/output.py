@@ -313,7 +313,7 @@ def lease_left(holder: Holder) -> str:
 
 
 def who(one: Holder | Waiter | AuditEntry) -> str:
-    return visible(str(one))
+    return str(one)
 
 
 def holder_columns(*, many: bool) -> list[Column[Holder]]:

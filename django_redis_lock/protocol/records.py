@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
+from django_redis_lock.support.text import visible
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
@@ -34,10 +35,13 @@ class Origin:
     """The name of that task."""
 
     def __str__(self) -> str:
-        """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
+        """Return the task, or the host, process and thread, in one line; ``""`` if unknown.
+
+        Invisible characters, which another program may have written, are escaped.
+        """
         if self.task_id:
-            return f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
-        return f"{self.host}:{self.pid} ({self.thread})" if self.host else ""
+            return visible(f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}")
+        return visible(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
 
 
 ORIGIN = tuple(Origin.__dataclass_fields__)
