@@ -16,6 +16,10 @@ from django_redis_lock.transport.redis_py import CLUSTER_ERRORS
 _WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$")
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
 _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
+_TOO_OLD = re.compile(r"syntax error|unknown redis command", re.IGNORECASE)
+OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
+"""The oldest versions of servers that know all commands of the scripts."""
+NEEDED = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in OLDEST.items())
 _WITHOUT_SCRIPTS = (
     "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
 )
@@ -54,6 +58,8 @@ def reason(error: Exception) -> str:
         return f"the server has no Lua scripts ({why}); {_WITHOUT_SCRIPTS}"
     if isinstance(error, ResponseError) and _NO_PERMISSION_FOR_SCRIPTS.search(why):
         return f"{why}; allow scripts, or {_WITHOUT_SCRIPTS}"
+    if isinstance(error, ResponseError) and _TOO_OLD.search(why):
+        return f"{why}; the server may be too old: upgrade it to {NEEDED}, or newer"
     return why
 
 

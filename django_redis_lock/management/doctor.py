@@ -30,7 +30,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.clusters.servers import Cluster
 from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
-from django_redis_lock.backends.errors import reason
+from django_redis_lock.backends.errors import OLDEST, reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.parking import ReadOutbox
 from django_redis_lock.backends.redis import RedisLockBackend
@@ -70,7 +70,6 @@ SLOW = 0.010
 """Seconds of a round trip that are worth a warning."""
 SKEW = 1.0
 """Seconds by which clocks may differ."""
-OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 START_IT = "Start the server, or fix LOCATION, its password or the network."
 START_SENTINELS = "Start the sentinels, or fix SENTINELS or the name of the master in the URL."
 NO_EVICTION = "CONFIG SET maxmemory-policy noeviction, or give the locks a server of their own."
