@@ -160,11 +160,16 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
     return next((one for one in backend.limits() if one.name == name), None)
 
 
-def unheld(backend: BaseLockBackend, matches: Callable[[str], bool]) -> Iterator[Unheld]:
-    """Yield the limits and queues without a holder; the lowest limits, which pause, come first."""
+def unheld(
+    backend: BaseLockBackend, matches: Callable[[str], bool], most: int | None = None
+) -> Iterator[Unheld]:
+    """Yield the limits and queues without a holder; the lowest limits, which pause, come first.
+
+    For a caller that takes only ``most``, the pages that are read are small.
+    """
     limits = {one.name: one for one in sorted(backend.limits(), key=lambda one: one.limit)}
     names = dict.fromkeys([*limits, *queues_of(backend)])
-    for one in unheld_among(backend, filter(matches, names)):
+    for one in unheld_among(backend, filter(matches, names), most):
         if one.waiters != 0 or one.name in limits:
             yield one._replace(limit=limits.get(one.name))
 
@@ -174,9 +179,12 @@ def queues_of(backend: BaseLockBackend) -> Iterable[str]:
     return backend.read_index(queues=True) if backend.can_share else ()
 
 
-def unheld_among(backend: BaseLockBackend, names: Iterable[str]) -> Iterator[Unheld]:
+def unheld_among(
+    backend: BaseLockBackend, names: Iterable[str], most: int | None = None
+) -> Iterator[Unheld]:
     """Yield which of some names have no holder, without their limits."""
-    for page in in_pages(names, backend.page_size):
+    size = backend.page_size if most is None else min(backend.page_size, max(100, most))
+    for page in in_pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
             if held is None:

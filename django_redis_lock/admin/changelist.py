@@ -249,7 +249,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     failed = {problem.using for problem in problems}
     others, unknown = ask_each(
         [one for one in asked if using in (None, one) and visible(one) not in failed],
-        lambda one: list(islice(unheld(one, matches), 100)),  # the lowest limits
+        lambda one: list(islice(unheld(one, matches, 100), 100)),  # the lowest limits
     )
     for problem in unknown:
         text = _("does not list the limits and queues without a holder: %(reason)s")

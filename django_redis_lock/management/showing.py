@@ -29,7 +29,8 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     first = list(islice(found, 1))
     found = chain(first, found)
     matches = partial(fnmatchcase, pat=options["pattern"])
-    others = backends.each(lambda backend: unheld(backend, matches))
+    most = options["limit"]
+    others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
     if terminal.as_json:
         terminal.json_object(
             "locks",

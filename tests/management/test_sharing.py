@@ -113,6 +113,21 @@ def test_a_list_asks_once_for_limits(
     assert ("hgetall" in commands, commands["zrangebyscore"]) == (False, 1)
 
 
+def test_a_short_list_reads_few_of_many_limits(client: redis.Redis) -> None:
+    """``--limit`` counts for limits without a holder, and what is not shown is not read."""
+    for number in range(1200):
+        client.hset("lock-limits", f"idle{number}", "3 1700000000000 ada")
+    with counted(client) as commands:
+        done = command("list", "--limit", "1")
+    assert done.err.count("is not held: limit 3") == 1
+    assert (commands["hgetall"], commands["evalsha"] <= 4, commands["llen"]) == (1, True, 100)
+    answer = json.loads(command("list", "--limit", "2", "--format", "json").out)
+    assert len(answer["limits"]) == 2
+    with counted(client) as commands:
+        assert command("list").err.count("is not held: limit 3") == 1200
+    assert commands["evalsha"] <= 5
+
+
 @pytest.mark.parametrize("read", ["backends.base.BaseLockBackend.limits", "operators.queues_of"])
 def test_list_without_permission_to_read_limits_or_queues(
     read: str, monkeypatch: pytest.MonkeyPatch
