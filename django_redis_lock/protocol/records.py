@@ -17,6 +17,8 @@ from django_redis_lock.support.text import visible
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
+MAX_READ_BYTES = 16_384
+"""Bytes of the longest record that is read; see ``inspect.lua``. A longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +98,12 @@ class Holder(Origin):
     its id can be told apart. ``None`` if unknown."""
     parked: int = 0
     """How many of the waiters are Celery tasks that are parked, so that no process waits."""
+    cut: bool = False
+    """Whether another program has written a record that is too long to be read."""
 
     def __str__(self) -> str:
-        return Origin.__str__(self) or f"another program ({self.token_id})"
+        cut = f"; its record of over {MAX_READ_BYTES} bytes was cut" * self.cut
+        return Origin.__str__(self) or f"another program ({self.token_id}{cut})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +190,8 @@ def read_holder(
     set_to = None if limit is None else _whole(limit.partition(b" ")[0])
     # No other lock has the same record as one with a task's id.
     own = len(record_text) > MAX_CACHED_BYTES or b'"task_id"' in record_text
-    facts = (_facts if own else _cached_facts)(b"" if fence is None else record_text)
+    cut = len(record_text) > MAX_READ_BYTES
+    facts = (_facts if own else _cached_facts)(b"" if fence is None or cut else record_text)
     return Holder(
         name=name,
         using=using,
@@ -201,6 +207,8 @@ def read_holder(
         **{
             **facts,
             "metadata": dict(facts["metadata"]),
+            "cut": cut,
+            "shared": facts["shared"] or (cut and record_text.startswith(b'{"limit":')),
             "limit": facts["limit"] if set_to is None or facts["limit"] is None else set_to,
         },
     )
@@ -225,7 +233,8 @@ def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
     """Read an entry of a lock's queue; see ``Request.entry`` and ``common.lua``."""
     channel, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
     lease_ms = _whole(lease_text)
-    record = {} if lease_ms is None else load_record(record_text)
+    read = lease_ms is not None and len(record_text) <= MAX_READ_BYTES
+    record = load_record(record_text) if read else {}
     since = record.get("since")
     since = since if type(since) is int and 0 < since < 1 << 53 else None
     return Waiter(

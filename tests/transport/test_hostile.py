@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.usefixtures("server", "no_workers"), pytest.mark.djang
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
+HUGE = json.dumps({"host": "far", "metadata": {"a": "x" * 5_000_000}})
 VICTIM = "victim"
 BYSTANDER = "bystander"
 
@@ -468,3 +470,28 @@ def test_names(raw: redis.Redis) -> None:
         assert backend.history(name, 1)[0].by == name[:500].strip()
     shown(browser)
     assert not raw.keys("lock:*")
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_huge_record_is_cut(raw: redis.Redis, shared: bool) -> None:
+    """The list, the lock and the page show that, and a script of ours does not send the rest."""
+    if not locks["default"].runs_scripts:
+        pytest.skip("its values are other ones")
+    ends = (time.time() + 60) * 1000
+    if shared:
+        raw.zadd(f"lock:{VICTIM}", {"token": ends})
+        raw.hset(f"lock-permits:{VICTIM}", "token", f'1700000000000000 {{"limit":2,{HUGE[1:]}')
+    else:
+        raw.set(f"lock:{VICTIM}", f"token 1700000000000000 {HUGE}", px=60_000)
+    raw.zadd("lock-index", {VICTIM: ends})
+    holder = locks["default"].holder(VICTIM)
+    assert holder is not None
+    assert (holder.cut, holder.shared, holder.fence) == (True, shared, 1700000000000000)
+    before = int(raw.info("stats")["total_net_output_bytes"])
+    told = [command("list").out]
+    told += [command("show", VICTIM).out, root().get(LIST).content.decode()]
+    sent = int(raw.info("stats")["total_net_output_bytes"]) - before
+    assert [("was cut" in text, len(text) < 100_000) for text in told] == [(True, True)] * 3
+    assert sent < 1_000_000
+    assert locks["default"].force_release(VICTIM, holder.token_id) is not None
+    assert locks["default"].holder(VICTIM) is None

@@ -15,6 +15,11 @@ local function is_foreign(answer)
   return string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
 end
 
+-- Return a record, of which readers cut more than 16,384 bytes.
+local function cut(record)
+  return string.sub(record, 1, 20000)
+end
+
 local now = math.floor(clock() / 1000)
 local answer, gone = {now}, gone_for(3000, KEYS[1], now)
 for i = 3, #KEYS, 3 do
@@ -26,7 +31,13 @@ for i = 3, #KEYS, 3 do
     local name = string.sub(KEYS[i], ARGV[1] + 1)
     local limit, rest = redis.pcall('HGET', KEYS[2], name), redis.pcall('HGETALL', KEYS[i + 2])
     held = redis.pcall('ZRANGEBYSCORE', KEYS[i], now, '+inf', 'WITHSCORES')
+    for at = 2, #rest, 2 do
+      rest[at] = cut(rest[at])
+    end
     held = #held > 0 and {type(limit) == 'string' and limit, held, rest.err and {} or rest}
+  elseif held then
+    local token, record = string.match(held, '^(%S+ )(.*)$')
+    held = token and token .. cut(record) or held
   end
   local waiters = redis.pcall('LLEN', KEYS[i + 1])
   answer[#answer + 1] = held
