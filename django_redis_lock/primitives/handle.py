@@ -49,12 +49,11 @@ class Handle(ABC):
     def __init__(
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
     ) -> None:
-        self.name = name
-        self.blocking = check_blocking(blocking)
+        self.name = self._busy = name  # _busy: the lock that could not be acquired
+        self.blocking = blocking if blocking is True else check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
             blocking_timeout = check_wait(blocking_timeout)
         self._blocking_timeout = blocking_timeout
-        self._busy = name  # the lock that could not be acquired
         self._attempt: weakref.ref[_Attempt] | None = None
 
     @property

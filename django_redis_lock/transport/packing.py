@@ -105,6 +105,8 @@ SET_LIMIT = Script("set_limit")
 GET = Command("GET")
 PERMITS = Command("ZRANGE")
 HASH = Command("HGETALL")
+FINAL = "final"
+"""Has a refusal wait for replicas as well: it may be due to an attempt that lacks them."""
 ASK = "ask"
 """Has a takeover only ask whether it could be. The replicas have to acknowledge that before, as
 what it takes from another can't be given back."""
@@ -147,8 +149,6 @@ class Packed:
     until: float = math.inf
     repeatable: bool = False
     """Whether it may be sent again as it is, if it may have arrived."""
-    final: bool = False
-    """Whether a refusal needs replicas as well: it may be due to an attempt that lacks them."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
         """Return the command as RESP, with the script's source or its digest."""
@@ -162,7 +162,7 @@ class Packed:
         """
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
-        if self.replicas is not None and (self.final or _is_granted(reply)):
+        if self.replicas is not None and (self.args[-1] == FINAL or _is_granted(reply)):
             reply = self.replicas.judge(reply, (yield self.replicas.command))
             if self.script is TAKE_OVER and self.args[-1] == ASK and isinstance(reply, int):
                 self.args = self.args[:-1]
@@ -202,11 +202,7 @@ class Packing:
         script, keys, args = ENCODERS[type(call)](self, call)
         replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
-        packed = Packed(
-            script, keys, args, sending or call.sending, replicas, call.until, repeatable
-        )
-        packed.final = isinstance(call, calls.Acquire) and call.final
-        return packed
+        return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
         """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
@@ -228,7 +224,8 @@ class Packing:
             args.append("" if call.asked_ms is None else str(call.asked_ms))
             if request.max_waiters is not None or self._replicas is not None:
                 args.append("" if request.max_waiters is None else str(request.max_waiters))
-                args.append("" if self._replicas is None else "1")
+                own = FINAL if call.final else "1"
+                args.append("" if self._replicas is None else own)
         return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
 
     def _encode_take_over(self, call: calls.TakeOver) -> Encoded:

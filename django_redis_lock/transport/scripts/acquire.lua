@@ -4,7 +4,8 @@
 -- ARGV[5] channel on which the caller waits, or '' not to wait,
 -- ARGV[6] '' for a caller that has not waited yet; else the server's clock (ms) when it last asked,
 -- or 0 if it has not asked regularly for long enough to tell who is gone,
--- ARGV[7] '' or how many may wait, ARGV[8] 1 if the caller waits for replicas, for a write of its own,
+-- ARGV[7] '' or how many may wait, ARGV[8] 1 if the caller waits for replicas, for a write of its own;
+-- final if a refusal is its last answer, which waits for them as well,
 -- ARGV[9] and ARGV[10] for a message to be parked (see joining.lua): its text, and whose place it takes.
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,

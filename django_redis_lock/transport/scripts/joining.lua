@@ -154,7 +154,7 @@ local key = parked_in(ARGV[5])
 if holder == ARGV[1] then
   if ttl and not shared then
     redis.call('ZADD', KEYS[3], now + ttl, ARGV[4])
-  elseif ARGV[8] == '1' then
+  elseif ARGV[8] == '1' or ARGV[8] == 'final' then
     redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or fence)
   end
   ttl = ttl or shared and left or redis.call('PTTL', KEYS[1])
@@ -181,7 +181,7 @@ if ARGV[5] ~= '' then
 end
 -- What looks like a fence may be another program's number, of any length.
 fence = string.sub(fence or '0', 1, 20)
-if ARGV[8] == '1' and ARGV[5] == '' then -- so that the refusal waits for replicas
+if ARGV[8] == 'final' then -- so that the refusal waits for replicas
   redis.pcall('SET', KEYS[4], redis.call('GET', KEYS[4]) or '0')
 end
 ttl = ttl or due and due - now or redis.call('PTTL', KEYS[1])
