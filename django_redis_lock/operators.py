@@ -241,7 +241,7 @@ class Verdict(NamedTuple):
 def judge(holder: Holder) -> Verdict:
     """Return whether a holder is alive. It is dead only if this host knows its process is gone."""
     life = Life.UNKNOWN
-    if state := holder.metadata.get("state"):  # no process holds it
+    if state := holder.marks.get("state"):  # no process holds it
         queued = state == "queued"
         free_later = _("no process holds it, until its lease ends")
         why = _("its message waits in a Celery queue") if queued else free_later

@@ -288,7 +288,7 @@ class _Guard:
             reason = _("This can't be done at the moment.")
         elif held.sharing.limit is not None:
             with suppress(LockUnavailable):
-                why = held.backend.run(held.backend.why_refused(held.name, held.sharing.limit))
+                why = held.backend.run(held.backend._why_refused(held.name, held.sharing.limit))
                 logger.info("A view could not take a permit of %r: %s", held.name, why)
                 if why.startswith("paused"):
                     reason = _("This can't be done at the moment.")

@@ -175,6 +175,7 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
     assert_type((holder.host, holder.pid_space), tuple[str | None, str | None])
     assert_type((holder.pid, holder.thread), tuple[int | None, str | None])
     assert_type((holder.pid_began, holder.holders), tuple[int | None, int])
+    assert_type((holder.marks, holder.cut), tuple[Mapping[str, str], bool])
     assert_type((holder.fence, holder.waiters), tuple[int | None, int | None])
     assert_type((holder.task_id, holder.task_name), tuple[str | None, str | None])
     assert_type((holder.auto_renew, holder.metadata), tuple[bool, Mapping[str, str]])

@@ -163,6 +163,7 @@ def _matches(holder: Holder, words: list[str]) -> bool:
     """Whether the texts known of a lock contain each word."""
     known = [holder.name, holder.host, holder.thread, holder.task_name, holder.task_id]
     known += [str(holder.pid), *holder.metadata, *holder.metadata.values()]
+    known += [*holder.marks, *holder.marks.values()]
     text = "\n".join(part for part in known if part).casefold()
     return all(word in text for word in words)
 

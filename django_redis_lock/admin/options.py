@@ -416,7 +416,7 @@ def _hold(holder: Holder) -> dict[str, Any]:
         "task_links": task_links(holder),
         "metadata": [
             (wording.name_html(key), wording.name_html(text))
-            for key, text in holder.metadata.items()
+            for key, text in (*holder.marks.items(), *holder.metadata.items())
         ],
     }
 

@@ -276,7 +276,7 @@ class BaseLockBackend(Runner):
         limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
         return sorted(filter(None, limits), key=attrgetter("name"))
 
-    def why_refused(self, name: str, limit: int | None) -> Steps[str]:
+    def _why_refused(self, name: str, limit: int | None) -> Steps[str]:
         """Return why a permit, one of ``limit``, can't be had; ``""`` if that is over by now."""
         held = yield from self._read([name], brief=True)
         found = [one for one in (yield from self._read_limits()) if one.name == name]

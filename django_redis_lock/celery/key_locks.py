@@ -41,7 +41,7 @@ A process id says whether a process lives only within a family: machines and con
 host name, and each has its own process ids.
 """
 QUEUED = "queued"
-"""The ``state`` in the metadata of a lock that is held for a message in a queue."""
+"""The ``state`` among the marks of a lock that is held for a message in a queue."""
 RESTING = "resting"
 """The ``state`` of a lock that stays locked for a while after a short run."""
 SINCE = "queued_since"
@@ -68,7 +68,7 @@ _stops = mmap.mmap(-1, 1)
 
 def is_for_message(holder: Holder) -> bool:
     """Whether a lock is held for a message, which needs a worker before it can end."""
-    return holder.metadata.get("state") in (QUEUED, DETACHED)
+    return holder.marks.get("state") in (QUEUED, DETACHED)
 
 
 def is_dead(holder: Holder) -> bool:
@@ -76,8 +76,8 @@ def is_dead(holder: Holder) -> bool:
 
     A lock with a ``state`` is held for a message or a rest, and by no process.
     """
-    family, here = holder.metadata.get("worker"), current_process()
-    if not family or holder.metadata.get("state") or holder.host != here.host:
+    family, here = holder.marks.get("worker"), current_process()
+    if not family or holder.marks.get("state") or holder.host != here.host:
         return False
     ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
     return bool(ours) and not state_of(holder.pid, holder.pid_began)
@@ -226,20 +226,20 @@ class GuardedCall:
         timeout: float | Default | None,
         using: str = "",
         task_id: str | None = None,
-        **metadata: str,
+        **marks: str,
     ) -> TaskLock:
         """Return a handle; ``using`` and ``task_id`` override those of the task."""
         if self.slip.sent:
-            metadata.setdefault("sent", repr(self.slip.sent))
+            marks.setdefault("sent", repr(self.slip.sent))
         lock = TaskLock(
             partial(locks.__getitem__, using or self.options.using),
             name,
             timeout,
-            metadata={"worker": FAMILY, **metadata},
             task_id=task_id or self.task_id,
             task_name=self.task.name,
         )
         lock.task, lock.task_id = self.task, task_id or self.task_id
+        lock._origin["marks"] = {"worker": FAMILY, **marks}
         return lock
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
@@ -251,7 +251,7 @@ class GuardedCall:
         own = holder and self.task_id is not None and holder.task_id == self.task_id
         if holder is None or (holder.limit is not None and holder.name == self.name and not own):
             with contextlib.suppress(LockUnavailable):
-                return self.backend.run(self.backend.why_refused(self.name, self.sharing.limit))
+                return self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
         return ""
 
     def record_of(self, task_id: str | None, sent: float) -> str:
@@ -274,7 +274,7 @@ class GuardedCall:
 
 def queued_since(reserved: Holder) -> float:
     """Return since when the work of a reservation has waited, in seconds of the server's clock."""
-    text = reserved.metadata.get(SINCE, "+0")
+    text = reserved.marks.get(SINCE, "+0")
     taken_at = (reserved.fence or 0) / 1_000_000
     return float(text) + (taken_at if text.startswith("+") else 0.0)
 
@@ -286,7 +286,7 @@ def clock_at(holder: Holder, seconds: float = 0.0) -> int:
 
 def sent_of(holder: Holder) -> float:
     """Return when a holder's task was sent, if its id is the caller's; 0 if unknown."""
-    return float(holder.metadata.get("sent", 0))
+    return float(holder.marks.get("sent", 0))
 
 
 def _marked(key: str, part: str) -> str:

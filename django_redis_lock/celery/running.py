@@ -224,9 +224,9 @@ class Run(GuardedCall):
         rest = self.options.at_least_for - seconds
         try:
             if self.reserve_for is not None:
-                lock.detach(self.reserve_for, {"state": QUEUED})
+                lock.backend.run(lock._detach(self.reserve_for, state=QUEUED))
             elif rest >= 0.001 and not self.followed:
-                lock.backend.run(lock._detach(rest, {"state": RESTING}, late=False))
+                lock.backend.run(lock._detach(rest, late=False, state=RESTING))
             else:
                 lock.release()
         except LockError as error:
@@ -243,7 +243,7 @@ class Run(GuardedCall):
     # What is known of the call, and of the holder that it meets.
 
     def lock_of_run(self) -> TaskLock:
-        """Return a handle with the lease of a run, whose metadata says which attempt it is."""
+        """Return a handle with the lease of a run, whose marks say which attempt it is."""
         marks = {"retries": str(self.retries)} if self.retries else {}
         lock = self.handle(self.name, self.options.timeout, **marks)
         lock.sharing = self.sharing
@@ -281,7 +281,7 @@ class Run(GuardedCall):
 
     def was_sent_by(self, holder: Holder) -> bool:
         """Whether its message was sent by the run that it meets, as its retry."""
-        before = int(holder.metadata.get("retries", 0))
+        before = int(holder.marks.get("retries", 0))
         return holder.fence == self.slip.follows or before < self.retries
 
     def has_succeeded(self, patience: float = 0.0) -> bool:
@@ -386,7 +386,7 @@ class Run(GuardedCall):
         """
         found = self.holders([name]) if name in self.reservations else []
         ours = (one for one in found if one.token_id == self.slip.ticket or self.is_same(one))
-        return next((one for one in ours if one.metadata.get("state") == QUEUED), None)
+        return next((one for one in ours if one.marks.get("state") == QUEUED), None)
 
     def overtake(self) -> None:
         """Record that this run, which has begun, does the work of older messages, and end them.
@@ -400,7 +400,7 @@ class Run(GuardedCall):
         found = self.holders(names)
         own = next((one for one in found if one.token_id == slip.ticket), None)
         for other in found:
-            state = other.metadata.get("state")
+            state = other.marks.get("state")
             if state == key_locks.SUPERSEDING:
                 self.record(other.name, key_locks.SUPERSEDED).take_over(other.token_id)
             elif own is not None and state == QUEUED and queued_since(other) < queued_since(own):
@@ -420,7 +420,7 @@ class Run(GuardedCall):
         name, newer, proven = self.record_of(self.task_id, slip.sent), None, False
         for _ in range(10):  # its sender may just change it
             newer = self.backend.holder(name)
-            proven = newer is not None and newer.metadata.get("state") == key_locks.SUPERSEDED
+            proven = newer is not None and newer.marks.get("state") == key_locks.SUPERSEDED
             if newer is None or not (proven or begins):
                 return None
             if self._end_reservation(name, newer.token_id, self.options.using):
@@ -613,7 +613,7 @@ def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -
     conflict, reserved = run.conflict(holder), None
     own = run.reservation_in(slip.lock)
     if own is not None:
-        marks = {key: own.metadata[key] for key in (SINCE, EXPIRES) if key in own.metadata}
+        marks = {key: own.marks[key] for key in (SINCE, EXPIRES) if key in own.marks}
         if SINCE in marks:  # it loses no time
             marks[SINCE] = f"{queued_since(own):.6f}"
         lease = run.options.queue_timeout + countdown
@@ -779,7 +779,7 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
     if is_dead(own):
         return {DEAD}
     if is_for_message(own):
-        return {RESERVED, SENT_AGAIN} if own.metadata.get("state") == QUEUED else {RESERVED}
+        return {RESERVED, SENT_AGAIN} if own.marks.get("state") == QUEUED else {RESERVED}
     lasts = run.first is not None and monotonic() >= run.first_until
     return {FIRST, FIRST_LASTS} if lasts else {FIRST}
 

@@ -175,7 +175,7 @@ class Sending(GuardedCall):
         if older is None:
             lock.release()
             return
-        marks = {**older.metadata, SINCE: f"{queued_since(older):.6f}"}
+        marks = {**older.marks, SINCE: f"{queued_since(older):.6f}"}
         former = self.handle(older.name, older.ttl or UNSENT_LEASE, "", older.task_id, **marks)
         former.take_over(lock.token_id)
         if self._record is not None:
@@ -224,7 +224,7 @@ class Sending(GuardedCall):
         for attempt in range(MOST_TRIES):
             time.sleep(0.02 if attempt > 1 else 0.0)
             holders = self.holders(self.reservations)
-            waiting = [one for one in holders if one.metadata.get("state") == QUEUED]
+            waiting = [one for one in holders if one.marks.get("state") == QUEUED]
             waiting.sort(key=queued_since, reverse=True)
             taken = [one.name for one in holders]
             free = [name for name in self.reservations if name not in taken]
@@ -277,7 +277,7 @@ class Sending(GuardedCall):
 
     def _outlives(self, reserved: Holder) -> bool:
         """Whether this message expires no sooner than that of a reservation."""
-        theirs = float(reserved.metadata.get(EXPIRES, math.inf))
+        theirs = float(reserved.marks.get(EXPIRES, math.inf))
         return self._expires is None or theirs < self._expires + 0.1  # both were read from a clock
 
     def _may_be_superseded(self, reserved: Holder, lease: float) -> bool:
@@ -291,7 +291,7 @@ class Sending(GuardedCall):
 
     def _has_ended(self, holder: Holder) -> bool:
         """Whether the task of a reservation has ended, as that of a revoked message."""
-        if holder.metadata.get("state") != QUEUED:
+        if holder.marks.get("state") != QUEUED:
             return False
         task = self.task.app.tasks.get(holder.task_name, self.task)
         return stored_state(task, holder.task_id, sent_of(holder)) in states.READY_STATES

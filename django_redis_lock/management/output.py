@@ -257,6 +257,7 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
         "attention": attention_of(holder),
         **_copied(holder, *ORIGIN),
         "metadata": dict(holder.metadata),
+        "marks": dict(holder.marks),
     }
 
 

@@ -192,8 +192,9 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
         if holder.shared:
             yield "shared", sharing(holder)
         yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
-        for key, value in holder.metadata.items() if alone else ():
-            yield "metadata", f"{visible(key)} = {visible(value)}"
+        for label, texts in (("marks", holder.marks), ("metadata", holder.metadata)):
+            for key, value in texts.items() if alone else ():
+                yield label, f"{visible(key)} = {visible(value)}"
 
 
 def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:

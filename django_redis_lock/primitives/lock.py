@@ -47,7 +47,7 @@ from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
 DETACHED = "detached"
-"""The ``state`` in the metadata of a detached lock, unless the caller gives another."""
+"""The ``state`` among the marks of a detached lock."""
 
 
 class Lock(Held, Handle):
@@ -316,7 +316,12 @@ class Lock(Held, Handle):
         return []
 
     def _detach(
-        self, seconds: float, metadata: Mapping[str, str] | None, *, late: bool = True
+        self,
+        seconds: float,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        late: bool = True,
+        state: str = DETACHED,
     ) -> Steps[str]:
         """Detach the lock; unless ``late``, the seconds begin now, also where it waits to be."""
         lease = self._lease_to_release()
@@ -328,19 +333,19 @@ class Lock(Held, Handle):
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",
                 name=self.name,
             )
-        ticket, record = self.ticket, self._record_of_detached(metadata)
+        ticket, record = self.ticket, self._record_of_detached(metadata, state)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
         if not transactions.defer([self], detach):
             yield from detach([self])
         return ticket
 
-    def _record_of_detached(self, metadata: Mapping[str, str] | None) -> str:
-        ours = self._origin.get("metadata", {})
-        if metadata is not None:
-            ours = check_metadata({**ours, **check_metadata(metadata)})
+    def _record_of_detached(self, metadata: Mapping[str, str] | None, state: str) -> str:
         # No process holds the lock now, so the death of one must not count as its holder's.
-        origin = {**self._origin, "metadata": {"state": DETACHED, **ours}}
+        origin = {**self._origin, "marks": {**self._origin.get("marks", {}), "state": state}}
+        if metadata is not None:
+            ours = self._origin.get("metadata", {})
+            origin["metadata"] = check_metadata({**ours, **check_metadata(metadata)})
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
@@ -405,7 +410,7 @@ class Lock(Held, Handle):
             return (yield from super()._why_not())
         why = ""
         with contextlib.suppress(LockError):
-            why = yield from self.backend.why_refused(self.name, self.sharing.limit)
+            why = yield from self.backend._why_refused(self.name, self.sharing.limit)
         return why or "no permit was free"
 
     def _locked(self) -> Steps[bool]:

@@ -157,6 +157,7 @@ def write_record(
     *,
     auto_renew: bool,
     metadata: Mapping[str, str] | None = None,
+    marks: Mapping[str, str] | None = None,
     task_id: str | None = None,
     task_name: str | None = None,
     lease: float | None = None,
@@ -174,8 +175,9 @@ def write_record(
             record += f',"lease":{milliseconds(lease)}'
         if max_hold is not None:
             record += f',"max_hold":{milliseconds(max_hold)}'
-    if task_id or task_name or metadata:
+    if task_id or task_name or metadata or marks:
         extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
+        extra["marks"] = marks
         given = {key: value for key, value in extra.items() if value}
         record += "," + to_json(given)[1:-1]
     return record + "}"

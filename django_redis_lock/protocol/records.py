@@ -98,6 +98,8 @@ class Holder(Origin):
     its id can be told apart. ``None`` if unknown."""
     parked: int = 0
     """How many of the waiters are Celery tasks that are parked, so that no process waits."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """What this package notes about a hold, such as the ``state`` of one that no process has."""
     cut: bool = False
     """Whether another program has written a record that is too long to be read."""
 
@@ -207,6 +209,7 @@ def read_holder(
         **{
             **facts,
             "metadata": dict(facts["metadata"]),
+            "marks": dict(facts["marks"]),
             "cut": cut,
             "shared": facts["shared"] or (cut and record_text.startswith(b'{"limit":')),
             "limit": facts["limit"] if set_to is None or facts["limit"] is None else set_to,
@@ -290,6 +293,7 @@ def _facts(record: bytes) -> dict[str, Any]:
         "pid_space": _text(found.get("pid_space")),
         "pid_began": began if type(began) is int and began > 0 else None,
         "metadata": _metadata(found),
+        "marks": _metadata(found, "marks"),
         **_sharing(found),
         **read_origin(found),
     }
@@ -298,8 +302,8 @@ def _facts(record: bytes) -> dict[str, Any]:
 _cached_facts = lru_cache(maxsize=512)(_facts)  # the locks of one process often have the same
 
 
-def _metadata(record: Mapping[str, Any]) -> dict[str, str]:
-    metadata = record.get("metadata")
+def _metadata(record: Mapping[str, Any], key: str = "metadata") -> dict[str, str]:
+    metadata = record.get(key)
     if not isinstance(metadata, dict):
         return {}
     return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}

@@ -155,7 +155,7 @@ class _Run:
         why, backend, limit = "", self.lock.backend, self.lock.sharing.limit
         if limit is not None or holder is None:
             with suppress(LockError):
-                why = backend.run(backend.why_refused(self.lock.name, limit))
+                why = backend.run(backend._why_refused(self.lock.name, limit))
         conflict = Conflict("run", *about, policy=self._policy, why=why)
         if self._policy == "skip":
             return conflict.skip()

@@ -426,7 +426,7 @@ def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
 
 def _check(left: Holds) -> None:
     # A Celery task holds a resting lock on purpose, for a while after its end.
-    owed = [holder for holder in left.values() if holder.metadata.get("state") != "resting"]
+    owed = [holder for holder in left.values() if holder.marks.get("state") != "resting"]
     if owed:
         raise AssertionError(_report(owed))
 

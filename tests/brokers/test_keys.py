@@ -63,7 +63,7 @@ def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
     go(site.client, what)
     all_free(what)
     waiting = holder(f"{name}:{to}")
-    assert (waiting.task_id, waiting.metadata.get("state")) == (moving.id, "queued")
+    assert (waiting.task_id, waiting.marks.get("state")) == (moving.id, "queued")
     started(site.client, to)
     go(site.client, to)
     assert value(moving) == f"ran {to}"

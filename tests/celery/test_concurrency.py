@@ -211,6 +211,6 @@ def test_permit_rests_after_a_short_run(consumer: Consumer) -> None:
     task = consumer.task(body, concurrency=2, at_least_for=60)
     assert consumer.deliver(consumer.send(task)) == "ran"
     (holder,) = locks["locmem"].holders(consumer.app.main)
-    assert (holder.metadata["state"], holder.limit) == ("resting", 2)
+    assert (holder.marks["state"], holder.limit) == ("resting", 2)
     assert consumer.deliver(consumer.send(task)) == "ran"
     assert consumer.deliver(consumer.send(task))["skipped"]

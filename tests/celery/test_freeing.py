@@ -73,11 +73,11 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "host": current_process().host,
         "pid": gone.pid,
         "pid_space": current_process().pid_space,
-        "metadata": {"worker": "earlier"},
+        "marks": {"worker": "earlier"},
     }
     dead: dict[str, dict[str, Any]] = {
         "a-process-of-another-worker": {},
-        "one-of-this-worker,-of-an-older-version": {"metadata": ours, "pid_space": ""},
+        "one-of-this-worker,-of-an-older-version": {"marks": ours, "pid_space": ""},
         "one-whose-id-is-anothers-now": {"pid": me, "pid_began": began_at(me) - 1},
     }
     left: dict[str, dict[str, Any]] = {
@@ -86,8 +86,8 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "another-hosts": {"host": "elsewhere"},
         "another-containers": {"pid_space": "0123abcd"},
         "of-an-older-version": {"pid_space": None},
-        "a-messages": {"metadata": {"worker": "earlier", "state": "queued"}},
-        "no-tasks": {"metadata": {}},
+        "a-messages": {"marks": {"worker": "earlier", "state": "queued"}},
+        "no-tasks": {"marks": {}},
     }
     with redis.Redis.from_url(server.url()) as client:
         for name, changes in (dead | left).items():

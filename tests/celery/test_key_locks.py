@@ -87,7 +87,7 @@ SUPERSEDE: dict[str, Any] = {"scope": "queue", "on_conflict": "supersede"}
 def waiting(consumer: Consumer) -> set[str | None]:
     """Return the tasks whose messages have a place."""
     held = locks["locmem"].holders(f"{consumer.app.main}*")
-    return {one.task_id for one in held if one.metadata.get("state") == QUEUED}
+    return {one.task_id for one in held if one.marks.get("state") == QUEUED}
 
 
 def is_superseded(result: Any) -> bool:

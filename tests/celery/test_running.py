@@ -456,7 +456,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(
     holders = GuardedCall.holders
 
     def leave() -> None:
-        lock.detach(60, {"state": QUEUED})
+        lock.backend.run(lock._detach(60, state=QUEUED))
 
     def leave_first(self: GuardedCall) -> list[Holder]:
         monkeypatch.setattr(GuardedCall, "holders", holders)
@@ -667,7 +667,7 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
 
     def pass_on() -> None:
         for lock in running:
-            lock.detach(60, {"state": QUEUED})
+            lock.backend.run(lock._detach(60, state=QUEUED))
 
     consumer.when["waiting"] = pass_on
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)
@@ -761,7 +761,7 @@ def test_delivery_is_the_same_task(consumer: Consumer, foreign: bool) -> None:
     if foreign:
         del message.headers[HEADER]
     else:
-        message.headers[HEADER]["sent"] = float(key_locks(task).holders()[0].metadata["sent"])
+        message.headers[HEADER]["sent"] = float(key_locks(task).holders()[0].marks["sent"])
     consumer.when["waiting"] = running.release
     assert consumer.deliver(message, redelivered=foreign) == "ran"
     assert consumer.kinds() == ["waiting", "taken over"]
@@ -816,7 +816,7 @@ def test_run_has_its_lease_and_tells_its_try(consumer: Consumer, waits: bool) ->
     consumer.deliver(message)
     (holder,) = seen
     assert holder is not None
-    assert holder.metadata["retries"] == "3"
+    assert holder.marks["retries"] == "3"
     assert holder.ttl is not None
     assert 5 < holder.ttl <= 7
     assert holder.task_id == id_of(message)

@@ -6,6 +6,7 @@ import copy
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, Slip, TaskLock
+from django_redis_lock.celery.key_locks import FAMILY, HEADER, QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -56,7 +57,7 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
     message = consumer.send(task, headers={"theirs": 1})
     holder, slip = holder_of(task, scope), slip_of(message)
     assert holder.task_id == id_of(message)
-    assert holder.metadata["state"] == QUEUED
+    assert holder.marks["state"] == QUEUED
     assert holder.fence is not None
     assert slip == Slip(
         id_of(message),
@@ -355,7 +356,7 @@ def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
             follows=fences[0],
             sent=sent,
         )
-        assert holder.metadata["state"] == QUEUED
+        assert holder.marks["state"] == QUEUED
         assert holder.ttl is not None
         assert 145 < holder.ttl <= 150
     else:
@@ -455,3 +456,26 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
     with pytest.raises(type(error)):
         task.apply_async(link=[first.si()])
     assert consumer.message() is None
+
+
+@pytest.mark.parametrize(
+    ("scope", "policy"),
+    [*product(SCOPES, ["skip", "raise"]), ("queue", "supersede")],
+)
+def test_metadata_of_an_application_are_no_marks(
+    consumer: Consumer, scope: str, policy: str
+) -> None:
+    """Whatever it notes about its own hold of the key, or of a place in the queue."""
+    both = {"queue": policy, "run": "skip"} if policy == "supersede" else policy
+    task = consumer.task(body, scope=scope, on_conflict=both)
+    notes = dict.fromkeys(["sent", "queued_since", "expires", "retries"], "never")
+    notes |= {"state": "queued", "worker": FAMILY}
+    locks_of = key_locks(task)
+    names = locks_of.name, *locks_of.reservations
+    held = [lock(one, using="locmem", metadata=notes) for one in names]
+    for one in held:
+        assert one.acquire()
+    task.delay()
+    result = consumer.deliver()
+    assert isinstance(result, TaskAlreadyRunning) or result["skipped"]
+    assert all(one.owned() for one in held)

@@ -224,7 +224,7 @@ class Hold:
         last, block_ends = self.steps[-1], "acquire" not in self.steps and self.kind in BLOCKS
         downgraded = last == "downgrade" and self.held_as == "taken"
         if self.kind == "rest":
-            assert locks["default"].holder(self.name).metadata["state"] == "resting"
+            assert locks["default"].holder(self.name).marks["state"] == "resting"
             self.force_release()
         elif last == "detach":
             holder = locks["default"].holder(self.name)

@@ -84,7 +84,7 @@ def test_the_runbook_does_what_it_says(worker: Worker, terminal: Terminal, setti
         "8424": str(holder.pid),
         "b8c47b2e4040e965": holder.token_id,
         "93eb951f4103d91e": waiter.token_id,
-        "42c01d8334187b24": holder.metadata["worker"],
+        "42c01d8334187b24": holder.marks["worker"],
         "web2": socket.gethostname(),
         "15m": "0.1s",
         "-A shop": "-A tests.apps.operators_app",

@@ -82,9 +82,10 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
         ({"pid_space": None, "pid": os.getpid()}, "it may run in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
         ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
-        ({"metadata": {"state": "queued"}}, "its message waits in a Celery queue"),
-        ({"metadata": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
-        ({"metadata": {"state": "resting"}}, "no process holds it, until its lease ends"),
+        ({"marks": {"state": "queued"}}, "its message waits in a Celery queue"),
+        ({"marks": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
+        ({"metadata": {"state": "shipped"}, "pid": os.getpid()}, "its process lives"),
+        ({"marks": {"state": "resting"}}, "no process holds it, until its lease ends"),
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
@@ -139,14 +140,14 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
 
 def test_detached_lock_outlives_its_process(name: str) -> None:
     """Whoever has the ticket may come later, so the end of who detached it is no death."""
-    for metadata, state in ((None, "detached"), ({"state": "waits"}, "waits")):
-        held = lock(f"{name}:{state}", using="locmem")
+    for metadata in ({}, {"state": "waits"}):
+        held = lock(f"{name}:{len(metadata)}", using="locmem")
         held.acquire()
         held.detach(30, metadata)
         process = subprocess.Popen([sys.executable, "-c", ""])
         process.wait()
         holder = _changed(locks["locmem"].holder(held.name), pid=process.pid)
-        assert holder.metadata == {"state": state}
+        assert (holder.metadata, holder.marks) == (metadata, {"state": "detached"})
         assert _verdict(holder) == ("unknown", "no process holds it, until its lease ends")
 
 
