@@ -15,7 +15,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NoReturn, TypeVar, cast
 
@@ -287,11 +287,12 @@ class _Guard:
             status, code = UNAVAILABLE, "unavailable"
             reason = _("This can't be done at the moment.")
         elif held.sharing.limit is not None:
-            with suppress(LockUnavailable):
-                why = held.backend.run(held.backend._why_refused(held.name, held.sharing.limit))
-                logger.info("A view could not take a permit of %r: %s", held.name, why)
-                if why.startswith("paused"):
-                    reason = _("This can't be done at the moment.")
+            why = held.backend.run(held.backend._why_refused(held.name, held.sharing.limit))
+            logger.info(
+                "A view could not take a permit of %r: %s", held.name, why or "none is free"
+            )
+            if why.startswith("paused"):
+                reason = _("This can't be done at the moment.")
         advice = _("Please try again in a moment.")
         response: HttpResponse = JsonResponse(
             {"error": code, "detail": f"{reason} {advice}"}, status=status

@@ -277,9 +277,12 @@ class BaseLockBackend(Runner):
         return sorted(filter(None, limits), key=attrgetter("name"))
 
     def _why_refused(self, name: str, limit: int | None) -> Steps[str]:
-        """Return why a permit, one of ``limit``, can't be had; ``""`` if that is over by now."""
-        held = yield from self._read([name], brief=True)
-        found = [one for one in (yield from self._read_limits()) if one.name == name]
+        """Return why a permit, one of ``limit``, can't be had; ``""`` if that is not known."""
+        try:
+            held = yield from self._read([name], brief=True)
+            found = [one for one in (yield from self._read_limits()) if one.name == name]
+        except LockError:
+            return ""
         by = ""
         for one in found:
             limit, by = one.limit, f", set by {visible(one.by) or 'an operator'}"

@@ -250,8 +250,7 @@ class GuardedCall:
         """Return why there is no permit for a run, where a holder does not say enough."""
         own = holder and self.task_id is not None and holder.task_id == self.task_id
         if holder is None or (holder.limit is not None and holder.name == self.name and not own):
-            with contextlib.suppress(LockUnavailable):
-                return self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
+            return self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
         return ""
 
     def record_of(self, task_id: str | None, sent: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -408,9 +407,7 @@ class Lock(Held, Handle):
     def _why_not(self) -> Steps[str]:
         if self.sharing.limit is None:
             return (yield from super()._why_not())
-        why = ""
-        with contextlib.suppress(LockError):
-            why = yield from self.backend._why_refused(self.name, self.sharing.limit)
+        why = yield from self.backend._why_refused(self.name, self.sharing.limit)
         return why or "no permit was free"
 
     def _locked(self) -> Steps[bool]:

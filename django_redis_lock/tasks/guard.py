@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial, wraps
 from types import FunctionType
@@ -16,7 +16,6 @@ from typing import Any, Literal, TypeVar, get_args, overload
 
 from asgiref.sync import sync_to_async
 
-from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.records import Holder
@@ -154,8 +153,7 @@ class _Run:
         about = task, self._id, self.lock.name, holder, *self._arguments
         why, backend, limit = "", self.lock.backend, self.lock.sharing.limit
         if limit is not None or holder is None:
-            with suppress(LockError):
-                why = backend.run(backend._why_refused(self.lock.name, limit))
+            why = backend.run(backend._why_refused(self.lock.name, limit))
         conflict = Conflict("run", *about, policy=self._policy, why=why)
         if self._policy == "skip":
             return conflict.skip()
