@@ -250,9 +250,7 @@ def judge(holder: Holder) -> Verdict:
     elif holder.host != socket.gethostname():
         why = _("it runs on %(host)s, not here")
     elif (holder.pid_space or "") != current_process().pid_space:
-        # Records of older versions have no PID namespace. Without /proc the host name decides.
-        runs = _("it runs in another container of %(host)s")
-        why = runs if holder.pid_space else _("it may run in another container of %(host)s")
+        why = _("it runs in another container of %(host)s")
     elif not (process := state_of(holder.pid, holder.pid_began)):
         life, why = Life.DEAD, _("process %(pid)s is gone")
     elif process in STOPPED:

@@ -120,8 +120,13 @@ class BaseLockBackend(Runner):
     def _import_and_make(self, scheme: str) -> Hub:
         # What waiters need is imported here, where no signal handler can interrupt the import.
         import django_redis_lock.protocol.queueing  # noqa: F401
+        from django_redis_lock.protocol.heartbeats import Heart
+        from django_redis_lock.protocol.waiting import PollingHub
 
-        return self.make_hub(scheme)
+        hub = self.make_hub(scheme)
+        if hub.heart is None and not isinstance(hub, PollingHub):
+            hub.heart = Heart(hub, self)
+        return hub
 
     def freed(self, name: str) -> None:
         """Notify the waiters of this process that it has released a lock."""
@@ -169,18 +174,18 @@ class BaseLockBackend(Runner):
         """
         return self.run(self._read_index(pattern, queues))
 
-    def holders_of(self, names: Iterable[str], *, brief: bool = False) -> Iterator[Holder]:
-        """Yield the holders of some locks, not of free ones; ``brief`` counts dead waiters too.
+    def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
+        """Yield the holders of some locks, not of free ones.
 
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
-        return self._holders_of(map(check_name, names), brief)
+        return self._holders_of(map(check_name, names))
 
-    def _holders_of(self, names: Iterable[str], brief: bool = False) -> Iterator[Holder]:
+    def _holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
         from django_redis_lock.backends.index import in_pages
 
         for page in in_pages(names, self.page_size):
-            yield from self.run(self._read(page, brief))
+            yield from self.run(self._read(page))
 
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, the longest waiting first.
@@ -279,7 +284,7 @@ class BaseLockBackend(Runner):
     def _why_refused(self, name: str, limit: int | None) -> Steps[str]:
         """Return why a permit, one of ``limit``, can't be had; ``""`` if that is not known."""
         try:
-            held = yield from self._read([name], brief=True)
+            held = yield from self._read([name])
             found = [one for one in (yield from self._read_limits()) if one.name == name]
         except LockError:
             return ""
@@ -304,18 +309,29 @@ class BaseLockBackend(Runner):
         """Return a key that two audit entries share only if they record the same event."""
         return entry_id, *pairs
 
-    def _read(self, names: list[str], brief: bool = False) -> Steps[list[Holder]]:
+    def _read(self, names: list[str]) -> Steps[list[Holder]]:
         from django_redis_lock.protocol.records import read_sharing
 
-        now_ms, *rest = yield from ask(calls.Inspect(names, brief))
+        now_ms, *rest = yield from ask(calls.Inspect(names))
         read, holders = self._reader(), []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
             if isinstance(value, list):
+                yield from self._read_permits(name, value)
                 holders += read_sharing(read, value, **known)
             elif value is not None:
                 holders.append(read(value, ttl_ms=ttl, **known))
         return holders
+
+    def _read_permits(self, name: str, value: list[Any]) -> Steps[None]:
+        """Add to those who share a lock the others, which took more than one call to read."""
+        _, number, ends, rests = value
+        while len(rests) < number:
+            _, more, *_ = yield from ask(calls.Inspect([name], len(rests)))
+            if not isinstance(more, list) or not more[3]:
+                break  # some have ended meanwhile
+            ends += more[2]
+            rests += more[3]
 
     def _reader(self) -> Callable[..., Holder]:
         """Return what reads the value of a lock, as ``read_holder`` does."""
@@ -328,9 +344,19 @@ class BaseLockBackend(Runner):
 
         if limit is not None:
             arguments.check_limit(limit, "waiters")
-        now_ms, *queue = yield from ask(calls.ReadQueue(check_name(name), limit))
-        queue = queue[:limit]  # a quorum may return more
-        return [read_waiter(item, name=name, using=self.alias, now_ms=now_ms) for item in queue]
+        waiters: dict[str | None, Waiter] = {}  # a quorum may return one twice
+        after = 0
+        while limit is None or len(waiters) < limit:
+            now_ms, *page = yield from ask(calls.ReadQueue(check_name(name), after))
+            known = {"name": name, "using": self.alias, "now_ms": now_ms}
+            pairs = zip(map(int, page[::2]), page[1::2], strict=True)
+            for position, entry in pairs:
+                waiter = read_waiter(entry, position=position, **known)
+                waiters.setdefault(waiter.token_id, waiter)
+            if not page:
+                break
+            after = int(page[-2])
+        return list(waiters.values())[:limit]
 
     def _read_index(self, pattern: str, queues: bool = False) -> Steps[dict[str, float]]:
         from django_redis_lock.backends.index import read_indexes

@@ -32,7 +32,7 @@ from django_redis_lock.protocol.calls import Call, Step, Steps
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Holder, moment, read_holder
-from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.protocol.waiting import Hub, PollingHub
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
 
@@ -238,7 +238,7 @@ class GetSetLockBackend(ServersLockBackend):
         self.servers = _PlainServer(self.location, self.key_prefix, key, form)
 
     def make_hub(self, scheme: str) -> Hub:
-        return Hub(interval=self._interval, channel="")
+        return PollingHub(self._interval)
 
     def _reader(self) -> Callable[..., Holder]:
         return _read_holder

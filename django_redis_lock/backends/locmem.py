@@ -6,14 +6,15 @@ import math
 import re
 import threading
 import time
-from bisect import bisect_right
+import weakref
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from time import monotonic
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
@@ -36,7 +37,9 @@ class LocMemLockBackend(BaseLockBackend):
         self.store = _stores.setdefault(str(location or ""), _Store())
 
     def make_hub(self, scheme: str) -> Hub:
-        return self.store.hub
+        hub = Hub()
+        self.store.hubs.add(hub)
+        return hub
 
     def clear(self) -> None:
         """Forget all locks of this LOCATION; for tests, between one and the next."""
@@ -69,6 +72,15 @@ class _Held:
         return -1 if math.isinf(self.end) else max(0, int((self.end - monotonic()) * 1000))
 
 
+class _Waiting(NamedTuple):
+    """An entry in the queue of a lock."""
+
+    position: int
+    token: str
+    lease_ms: int
+    record: str
+
+
 _Key = tuple[str, str]
 
 
@@ -76,7 +88,7 @@ class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
-        self.hub = Hub()
+        self.hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
         self.after_fork()
         forget_after_fork(self)
 
@@ -84,7 +96,7 @@ class _Store:
         """Start empty: a child does not have its parent's locks."""
         self._mutex = threading.RLock()
         self._holders: dict[_Key, dict[str, _Held]] = {}  # by token; several if it is shared
-        self._queues: dict[_Key, deque[str]] = {}
+        self._queues: dict[_Key, list[_Waiting]] = {}  # by position
         self.limits: dict[_Key, str] = {}
         self.audits: dict[str, deque[tuple[str, Fields]]] = {}
         self._noted = 0
@@ -109,11 +121,14 @@ class _Store:
         if not holders:
             del self._holders[key]
 
-    def _give(self, key: _Key, token: str, lease_ms: int, record: str) -> int:
+    def _next_fence(self) -> int:
         self._last_fence = max(self._last_fence + 1, time.time_ns() // 1000)
-        held = _Held(token, self._last_fence, record, monotonic() + lease_ms / 1000)
-        self._holders.setdefault(key, {})[token] = held
         return self._last_fence
+
+    def _give(self, key: _Key, token: str, lease_ms: int, record: str) -> int:
+        held = _Held(token, self._next_fence(), record, monotonic() + lease_ms / 1000)
+        self._holders.setdefault(key, {})[token] = held
+        return held.fence
 
     def _fits(self, key: _Key, record: str) -> bool:
         """Whether a caller with this record may have the lock together with its holders."""
@@ -129,24 +144,23 @@ class _Store:
 
         A waiter with the token ``own`` asks itself and counts as live.
         """
-        queue = self._queues.get(key, deque())
-        given: list[int] = []
-        while queue:
-            _, token, lease_text, record = queue[0].split(" ", 3)
-            if not self._fits(key, record):
-                break
-            queue.popleft()
-            lease_ms = int(lease_text)
-            fence = self._give(key, token, lease_ms, record)
-            if token == own or self.hub.notify(token, Grant(fence, lease_ms, _now_ms())):
-                given.append(lease_ms)
-            else:
+        queue = self._queues.get(key, [])
+        while queue and self._fits(key, queue[0].record):
+            _, token, lease_ms, record = queue.pop(0)
+            grant = Grant(self._give(key, token, lease_ms, record), lease_ms, _now_ms())
+            if token != own and not any(hub.notify(token, grant) for hub in [*self.hubs]):
                 self._remove(key, self._holders[key][token])
-        if not queue:
+        if queue:
+            self._note_ends(key)
+        else:
             self._queues.pop(key, None)
-        elif given:
-            self.hub.poll_soon(key[1])  # one of the leases may end before those that it knows of
         return bool(queue)
+
+    def _note_ends(self, key: _Key) -> None:
+        """Have a heartbeat sent when the next lease ends."""
+        end = min((held.end for held in self._live(key).values()), default=math.inf)
+        for heart in [hub.heart for hub in [*self.hubs] if hub.heart is not None]:
+            heart.beat_by(end)
 
     def _acquire(self, call: calls.Acquire, prefix: str) -> Any:
         request = call.request
@@ -161,17 +175,37 @@ class _Store:
             return [held.fence, held.ttl_ms, _now_ms()]
         first = min(self._live(key).values(), key=attrgetter("end"), default=None)
         ttl_ms = -1 if first is None else first.ttl_ms
-        return [0, ttl_ms, _now_ms(), self._join(key, request, call.channel) if call.channel else 0]
+        return [0, ttl_ms, _now_ms(), *(self._join(key, request) if call.waits_in else (0, 0))]
 
-    def _join(self, key: _Key, request: Request, channel: str) -> int:
-        """Join the queue; return the kind, as ``acquire.lua`` does."""
-        entry, queue = request.entry(channel), self._queues.get(key, deque())
-        if entry in queue:
-            return 2
-        if request.max_waiters is not None and len(queue) >= request.max_waiters:
-            return 0
-        self._queues.setdefault(key, deque()).append(entry)
-        return 1
+    def _join(self, key: _Key, request: Request) -> tuple[int, int]:
+        """Join the queue; return the kind and the position, as ``acquire.lua`` does."""
+        queue = self._queues.get(key, [])
+        for waiting in queue:
+            if waiting.token == request.token:
+                return 2, waiting.position
+        most = request.max_waiters
+        if not request.position and most is not None and len(queue) >= most:
+            return 0, 0
+        position = request.position or self._next_fence()
+        waiting = _Waiting(position, request.token, request.lease_ms, request.record)
+        insort(self._queues.setdefault(key, []), waiting)
+        return 1, position
+
+    def _come_back(self, call: calls.ComeBack, prefix: str) -> list[int]:
+        key = prefix, call.name
+        held = self._live(key)
+        answers = [2 if one.token in held else 2 - self._join(key, one)[0] for one in call.requests]
+        self._hand_off(key)
+        return answers
+
+    def _heartbeat(self, call: calls.Heartbeat, prefix: str) -> list[bytes]:
+        lost = []
+        for name, last in call.names.items():
+            self._hand_off((prefix, name))
+            queue = self._queues.get((prefix, name), [])
+            if last not in (token_id(each.token.encode()) for each in reversed(queue)):
+                lost.append(name)
+        return [b"%d -1 1" % _now_ms(), "\n".join(lost).encode()]
 
     def _holder(self, key: _Key, digest: str) -> _Held | None:
         held = self._live(key).values()
@@ -187,18 +221,17 @@ class _Store:
         fence = self._give(key, request.token, request.lease_ms, request.record)
         if request.shared:
             self._hand_off(key)
-        if self._holders[key][request.token].end < held.end:
-            self.hub.poll_soon(request.name)
+        self._note_ends(key)
         return fence
 
     def _release(self, call: calls.Release, prefix: str) -> int:
         key = prefix, call.name
         held = self._live(key).get(call.token)
-        queue = self._queues.get(key, deque())
+        queue = self._queues.get(key, [])
         if held is not None:
             self._remove(key, held)
-        elif call.entry in queue:
-            queue.remove(call.entry)
+        else:
+            queue[:] = [waiting for waiting in queue if waiting.token != call.token]
         self._hand_off(key)
         return int(held is not None)
 
@@ -225,7 +258,7 @@ class _Store:
             if lease_ms and not (call.at_least and before > end):
                 held.end = end
                 if end < before:
-                    self.hub.poll_soon(name)
+                    self._note_ends((prefix, name))
             left.append(held.ttl_ms)
         return left
 
@@ -242,9 +275,11 @@ class _Store:
                     value = token + b" " + rest
                     break
                 limit = self.limits.get(key)
-                value = value or [None if limit is None else limit.encode(), [], []]
-                value[1] += [token, b"inf" if left < 0 else str(_now_ms() + left).encode()]
-                value[2] += [token, rest]
+                value = value or [None if limit is None else limit.encode(), 0, [], []]
+                value[1] += 1
+                end = b"inf" if left < 0 else str(_now_ms() + left).encode()
+                value[2] += [token_id(token).encode(), end]
+                value[3].append(rest)
             answer += [value, left, len(self._queues.get(key, ()))]
         return answer
 
@@ -271,8 +306,12 @@ class _Store:
         return [page]
 
     def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
-        queue = self._queues.get((prefix, call.name), ())
-        return [_now_ms(), *[entry.encode() for entry in islice(queue, call.limit)]]
+        answer: list[Any] = [_now_ms()]
+        for position, token, lease_ms, record in self._queues.get((prefix, call.name), ()):
+            if position > call.after:
+                entry = f"i {token_id(token.encode())} {lease_ms} {record}"
+                answer += [position, entry.encode()]
+        return answer
 
     def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
         last = {
@@ -290,6 +329,8 @@ class _Store:
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
         calls.Acquire: _acquire,
+        calls.Heartbeat: _heartbeat,
+        calls.ComeBack: _come_back,
         calls.TakeOver: _take_over,
         calls.Release: _release,
         calls.Renew: _renew,

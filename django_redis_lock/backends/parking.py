@@ -29,7 +29,7 @@ UNPARK = Script("unpark")
 class Park(Acquire):
     """Take the lock, or keep a message in its queue, to be published once it is granted the lock.
 
-    ``channel`` is the id of the outbox that it comes into then; see ``joining.lua``.
+    ``waits_in`` is "@" and the id of the outbox that it comes into then; see ``joining.lua``.
     """
 
     message: str = field(kw_only=True)
@@ -40,10 +40,11 @@ class Park(Acquire):
         request = self.request
         most = "" if request.max_waiters is None else str(request.max_waiters)
         args = [request.token, str(request.lease_ms), request.record, request.name]
-        args += [f"@park:{packing.parked_prefix}{self.channel}", "", most, "", self.message]
+        args += [self.waits_in, "", most, "", self.message]
         args += [self.instead_of] if self.instead_of else []
+        messages = f"{packing.parked_prefix}{self.waits_in[1:]}::{request.name}"
         script = ACQUIRE_SHARED if request.shared else ACQUIRE
-        return script, [*packing.granting_keys(request.name), packing.queues_key], args
+        return script, [*packing.granting_keys(request.name), messages], args
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -84,12 +85,9 @@ class EndParking(_OutboxCall):
     """Forget the message with a token."""
 
     token: str
-    waits: bool = field(default=False, kw_only=True)
-    """Whether it may be in the queue of the lock still."""
 
     def encode(self, packing: Packing) -> Encoded:
-        queue = [packing.queue_prefix + self.name] if self.waits else []
-        return END, [self.messages(packing), self.key(packing), *queue], [self.token, self.name]
+        return END, [self.messages(packing), self.key(packing)], [self.token, self.name]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -98,8 +96,8 @@ class LookAfter(_OutboxCall):
 
     def encode(self, packing: Packing) -> Encoded:
         own = [self.key(packing, ":locks"), self.messages(packing), self.key(packing)]
-        keys = [*packing.granting_keys(self.name), *own, packing.queues_key]
-        return LOOK, keys, [self.name, str(LOOK_WITHIN)]
+        keys = [*packing.granting_keys(self.name), *own]
+        return LOOK, keys, [self.name, str(LOOK_WITHIN), f"@{self.outbox}"]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -112,9 +110,8 @@ class Unpark(_OutboxCall):
     prefix: str
 
     def encode(self, packing: Packing) -> Encoded:
-        entry = f"@park:{packing.parked_prefix}{self.outbox} {self.prefix}"
-        keys = [packing.queue_prefix + self.name, self.key(packing)]
-        return UNPARK, keys, [entry, self.name]
+        keys = [*packing.granting_keys(self.name), self.key(packing)]
+        return UNPARK, keys, [f"@{self.outbox}", self.name, self.prefix]
 
 
 for each in (Park, ReadOutbox, EndParking, LookAfter, Unpark):

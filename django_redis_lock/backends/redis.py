@@ -27,7 +27,7 @@ class RedisLockBackend(ServersLockBackend):
     RedisCache serves, a URL, or, for a cluster, a list of URLs of some of its nodes.
 
     OPTIONS["WAIT"] says how waiters learn of their turn: ``queue`` by pub/sub, ``blpop`` from a
-    list, ``poll`` by asking every OPTIONS["POLL_INTERVAL"] seconds. All of them wait in one queue
+    list, ``poll`` with a heartbeat every OPTIONS["POLL_INTERVAL"] seconds. All wait in one queue,
     and are served in order of arrival. In a cluster all wait by ``queue``.
 
     OPTIONS["REPLICAS"] is how many replicas must have a lock before it counts as acquired, and
@@ -58,9 +58,8 @@ class RedisLockBackend(ServersLockBackend):
     def make_hub(self, scheme: str) -> Hub:
         return self.servers.make_hub(scheme, self._give_back)
 
-    def _give_back(self, name: str, token: str, seconds: float) -> None:
-        """Release a lock that was handed off to a former waiter, unless it was claimed."""
-        call = Release(name, token, patient=False, unclaimed=True)
+    def _give_back(self, call: Release, seconds: float) -> None:
+        """Release what was handed off to a former waiter."""
         renewer.withdraw(call, self, seconds, at_once=True)
 
     def post(self, call: Call) -> None:

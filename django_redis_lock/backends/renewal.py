@@ -10,7 +10,6 @@ import heapq
 import itertools
 import logging
 import math
-import threading
 import time
 import weakref
 from collections import deque
@@ -26,7 +25,8 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.process import Bell, forget_after_fork, start_thread
+from django_redis_lock.support.background import Background
+from django_redis_lock.support.process import forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
 RENEWALS = 3
@@ -41,8 +41,6 @@ LONGEST_CALL = 5.0
 """Seconds that a call may take at most, however long the leases and the socket timeout are."""
 WITHDRAW_EVERY = 0.5
 """Seconds before each sending of a withdrawal."""
-IDLE = 5.0
-"""Seconds after which a thread with nothing to do ends."""
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
@@ -182,7 +180,7 @@ class Renewer:
                 server.wake(0.0)
         for server in owing:
             while any(item.due == 0.0 for item in [*server.withdrawals]) and monotonic() < deadline:
-                if server.has_thread:
+                if server.runs:
                     time.sleep(0.005)
                 else:
                     server.work(deadline)
@@ -200,14 +198,11 @@ class Renewer:
         return self.servers.get(key) or self.servers.setdefault(key, ServerRenewer(self, key))
 
 
-class ServerRenewer:
+class ServerRenewer(Background):
     """Renews the leases on one server, and sends again what did not reach it.
 
     Its thread makes one call after another. Each ends long before the first lease does, so that it
     can be tried again over another connection, and losses are reported in time.
-
-    Callers use nothing but bare locks. An exception that a signal handler raises in the Python code
-    of ``threading`` would leave a condition locked for ever, or mark a running thread as ended.
     """
 
     def __init__(self, renewer: Renewer, key: tuple[Any, Hashable]) -> None:
@@ -221,33 +216,30 @@ class ServerRenewer:
         # What was scheduled again or discarded stays in them until it comes to the top.
         self._by_due: list[Turn] = []
         self._by_loss: list[Turn] = []
-        self.wakes_at = math.inf
-        """When (monotonic) the thread wakes by itself; infinite while it is awake, or ended."""
-        self._wanted_at = 0.0  # when it was last asked to be awake
-        self._bell = Bell()
-        self._mutex = threading.RLock()  # a signal handler may call while its thread has it
-        self.has_thread = False
-        self._at_work = threading.Lock()  # which the thread holds
+        super().__init__(f"django-redis-lock-renewal-{self.backend.alias}")
 
     def wake(self, due: float) -> None:
-        """Have the thread awake at a moment (monotonic).
+        """Have the thread awake at a moment (monotonic). Raises as ``Background.wake`` does."""
+        self._renewer.servers[self._key] = self
+        super().wake(due)
 
-        Raises ``RuntimeError`` if none can be started. With Python 3.12 that is so as soon as the
-        process begins to end.
-        """
-        self._wanted_at = due
-        with self._mutex:
-            if not self.has_thread:
-                self._renewer.servers[self._key] = self
-                start_thread(self._begin)
-                # If a signal handler raises here, a second thread is started, and ends at once.
-                self.has_thread = True
-        self._bell.ring()
+    def ended(self) -> None:
+        if self._renewer.servers.get(self._key) is self:
+            del self._renewer.servers[self._key]
 
-    def work(self, until: float = math.inf) -> None:
-        """Make one call for what is due, leases first. It ends by ``until`` (monotonic)."""
-        now = monotonic()
+    def work(self, until: float = math.inf) -> float:
+        """Make one call for what is due, leases first, which ends by ``until`` (monotonic)."""
+        if self._due() <= monotonic():
+            self._call(until)
+        return self._due()
+
+    def _due(self) -> float:
         self._update_heaps()
+        owed = [item.due for item in [*self.withdrawals]]
+        return min([self._first(self._by_due), *owed])
+
+    def _call(self, until: float) -> None:
+        now = monotonic()
         left = self._first(self._by_loss) - now
         until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left * 2 / 3)))
         owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
@@ -258,50 +250,6 @@ class ServerRenewer:
                 self._send(owed, until)
         except Exception:
             logger.exception("The renewal of leases failed, and goes on")
-
-    def _begin(self) -> None:
-        # ``Thread.start`` is Python code in which a signal handler may raise, so it runs in a
-        # thread that gets no signals.
-        name = f"django-redis-lock-renewal-{self.backend.alias}"
-        try:
-            threading.Thread(target=self._run, name=name, daemon=True).start()
-        except RuntimeError:  # the process has begun to end: this thread has to do
-            self._run()
-
-    def _run(self) -> None:
-        if not self._at_work.acquire(blocking=False):
-            return
-        try:
-            while self._sleep():
-                self.work()
-        finally:
-            self.wakes_at = math.inf
-            with self._mutex:
-                self.has_thread = False
-                self._at_work.release()
-                if self._renewer.servers.get(self._key) is self:
-                    del self._renewer.servers[self._key]
-        if self.changed or self.withdrawals:  # added while it ended
-            with suppress(RuntimeError):
-                self.wake(0.0)
-
-    def _sleep(self) -> bool:
-        """Sleep until something is due; return False if there was nothing to do for a while."""
-        woken = True
-        while True:
-            self.wakes_at = math.inf  # so that whoever adds something from here on rings the bell
-            self._update_heaps()
-            due = min([self._first(self._by_due), *(item.due for item in [*self.withdrawals])])
-            if due <= (now := monotonic()):
-                return True
-            if due == math.inf and not woken:
-                return False
-            # If the lease that it woke for was released, sleep on until that would have been due.
-            # Then short holds wake this thread now and then, rather than each time.
-            early = self._wanted_at if self._wanted_at > now else due
-            self.wakes_at = min(now + IDLE, due, early)
-            self._bell.wait(self.wakes_at)
-            woken = monotonic() < self.wakes_at
 
     def _update_heaps(self) -> None:
         while self.changed:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol.calls import Call, Peek
+from django_redis_lock.protocol.calls import Call, Release
 from django_redis_lock.support.process import from_below, made_once
 from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import BlockingClient
@@ -86,16 +86,16 @@ class ScriptedServer(SingleServer):
         self._key_prefix = key_prefix
         self._poll_interval = poll_interval
 
-    def make_hub(self, scheme: str, give_back: Callable[[str, str, float], object]) -> Hub:
+    def make_hub(self, scheme: str, give_back: Callable[[Release, float], object]) -> Hub:
         """Return a hub of a waiting scheme."""
         from django_redis_lock.protocol.waiting import Hub
         from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
 
         if scheme == "poll":
-            return Hub(interval=self._poll_interval, peeks=True)
+            return Hub(self._poll_interval, give_back)
         receiver = PoppedList if scheme == "blpop" else Subscription
         return ReceivingHub(
-            receiver(lambda: new_connection(self.pool), f"{self._key_prefix}-grant"),
+            receiver(lambda: new_connection(self.pool), self._key_prefix),
             give_back,
             # A lock that was handed off counts only once the replicas have it, too.
             confirming=self.replicas is not None,
@@ -103,11 +103,10 @@ class ScriptedServer(SingleServer):
 
     def call(self, call: Call) -> Any:
         reply = self.client.call(self.packing.pack(call))
-        return reply if type(reply) is int or type(call) is Peek else numbers(reply)
+        return reply if type(reply) is int else numbers(reply)
 
     async def acall(self, call: Call) -> Any:
-        reply = await self.async_client.call(self.packing.pack(call))
-        return reply if type(call) is Peek else numbers(reply)
+        return numbers(await self.async_client.call(self.packing.pack(call)))
 
     def post(self, call: Call) -> None:
         self.client.post(self.packing.pack(call))
@@ -160,7 +159,9 @@ class ServersLockBackend(BaseLockBackend):
         return None  # with a cluster ``configure`` replaces this
 
     def _error(self, call: Call, error: Exception, handled: BaseException | None) -> LockError:
-        hide_secrets(error, handled)
+        # Some frames of redis-py keep the error, which would keep the handles of all callers.
+        for each in hide_secrets(error, handled):
+            each.__traceback__ = None
         return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
 

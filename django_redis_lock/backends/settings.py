@@ -25,7 +25,7 @@ SETTINGS = (
 )
 """The keys that an entry may have."""
 LONGEST_INTERVAL = 10.0
-"""Seconds. Waiters keep their queue alive by polling, so they must not poll too rarely."""
+"""Seconds. Not hearing a process for four intervals is what tells that it is gone."""
 MOST_AUDIT_ENTRIES = 1_000_000
 OTHER = "other"
 """The group of a lock whose name matches no pattern of ``GROUPS``."""
@@ -36,7 +36,7 @@ _TASK_LINK = re.compile(r"(?:https?://|/)(?:[^{}]|\{\{|\}\}|(?P<task_id>\{task_i
 OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
 KEY_WORDS = (
     *("queue", "index", "fence", "audit", "grant", "heard", "server", "claim"),
-    *("queues", "permits", "limits", "parked", "ticks"),
+    *("permits", "limits", "parked", "ticks", "waiters", "tokens", "inbox", "due"),
 )
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
 colon and more."""
@@ -106,7 +106,7 @@ def read_seconds(
 
 
 def read_poll_interval(options: Mapping[str, Any], using: str, default: float = 0.25) -> float:
-    """Return the seconds between two polls."""
+    """Return the seconds between two heartbeats or polls."""
     return read_seconds(options, "POLL_INTERVAL", default, using, most=LONGEST_INTERVAL)
 
 

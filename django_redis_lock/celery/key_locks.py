@@ -121,7 +121,7 @@ class TaskLock(Lock):
             raise WorkerStops
         if monotonic() >= self._read_due and in_worker():
             with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
-                holders = list(self.backend.holders_of([self.name], brief=True))
+                holders = list(self.backend.holders_of([self.name]))
                 if holders and all(map(is_for_message, holders)):
                     raise HeldForMessage
             self._read_due = monotonic() + POLL_EVERY
@@ -244,7 +244,7 @@ class GuardedCall:
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
         """Return the holders of some locks, by default of that of the run."""
-        return list(self.backend.holders_of(names or [self.name], brief=True))
+        return list(self.backend.holders_of(names or [self.name]))
 
     def why(self, holder: Holder | None) -> str:
         """Return why there is no permit for a run, where a holder does not say enough."""

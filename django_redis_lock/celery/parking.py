@@ -33,7 +33,7 @@ from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.protocol.calls import ask
+from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import Request, shared_record, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
@@ -78,12 +78,14 @@ def park(run: Run, holder: Holder | None) -> bool:
     request = _request_of(run)
     slip = _slip_for(run, request)
     outbox, message = outbox_of(run.task.app), _message_of(run, slip)
-    call = Park(request, outbox, message=message, instead_of=_superseded(run))
+    request.waits_in = f"@{outbox}"
+    call = Park(request, request.waits_in, message=message, instead_of=_superseded(run))
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
-            backend.run(ask(EndParking(outbox, run.name, request.token, waits=True)))
+            backend.run(ask(EndParking(outbox, run.name, request.token)))
+            backend.run(ask(withdrawal(request)))
         raise
     if run.slip.lock not in run.reservations:
         run.try_to_give_up_reservation()  # of another key, before a deploy

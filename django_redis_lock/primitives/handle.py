@@ -360,5 +360,8 @@ class Handle(ABC):
 
     def _raise_unless_masking(self, failure: BaseException, error: BaseException | None) -> None:
         if error is None or not isinstance(failure, LockError):
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # else the error keeps this frame, and the frame the error
         logger.warning("The release of %s failed after an error: %s", self._label, failure)

@@ -245,8 +245,11 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
         raise
     for each in left:  # these handles still have their leases, so that the caller can try again
         _give_up(each, each._held())
-    if failure is not None:
-        raise failure
+    try:
+        if failure is not None:
+            raise failure
+    finally:
+        del failure  # else the error keeps this frame, and the frame the error
 
 
 def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:

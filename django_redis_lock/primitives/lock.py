@@ -290,8 +290,8 @@ class Lock(Held, Handle):
     def _another_may_release(self) -> Steps[bool]:
         """Whether somebody else has a permit too, or an operator lets nobody in."""
         _, value, *_ = yield from ask(calls.Inspect([self.name]))
-        set_to, holders, _ = value if isinstance(value, list) else (None, [], None)
-        ours = {lease.token.encode() for lease in register.held_here(self.name)}
+        set_to, _, holders, _ = value if isinstance(value, list) else (None, 0, [], [])
+        ours = {token_id(lease.token.encode()).encode() for lease in register.held_here(self.name)}
         return not ours.issuperset(holders[::2]) or (set_to or b"").startswith(b"0 ")
 
     def _request(self, backend: BaseLockBackend) -> Request:

@@ -10,10 +10,10 @@ import math
 import sys
 import time
 import warnings
-from collections.abc import Awaitable, Generator, Sequence
+from collections.abc import Awaitable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
@@ -60,7 +60,8 @@ class Step:
     @property
     def lock_name(self) -> str:
         """The name of the lock that it is about; empty if that is none, or several."""
-        subject = getattr(self, "request", None) or getattr(self, "waiter", None) or self
+        subject = getattr(self, "waiter", self)
+        subject = getattr(subject, "request", subject)
         name: str = getattr(subject, "name", "")
         return name
 
@@ -139,11 +140,11 @@ class _TakeOne(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Acquire(_TakeOne):
-    """Take the lock or, given a channel, join its queue; ``acquire.lua`` describes the answer."""
+    """Take the lock or, if it waits in a process, join its queue; ``acquire.lua`` describes the
+    answer."""
 
-    channel: str
-    asked_ms: int | None = None
-    """For a request that waits already: see ``Schedule.answered_ms``."""
+    waits_in: str
+    """What the server calls that process; empty not to wait."""
     final: bool = field(default=False, kw_only=True)
     """Whether its caller does not wait, so that a refusal is the last answer."""
 
@@ -157,7 +158,7 @@ class TakeOver(_TakeOne):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Release(Call):
-    """Release the lock or, given a queue ``entry``, also leave its queue.
+    """Release the lock or, given an ``entry``, leave its queue.
 
     The answer is true if the token held the lock.
     """
@@ -180,6 +181,7 @@ class Claim(Call):
 
     name: str
     token: str
+    fence: int
     end_ms: int
     """When the lease ends, by the server's clock."""
     shared: bool = field(default=False, kw_only=True)
@@ -203,19 +205,11 @@ class Renew(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Inspect(Call):
-    """Read the holders of locks; ``inspect.lua`` describes the answer, and what ``brief`` is."""
+    """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
     names: Sequence[str]
-    brief: bool = False
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Peek(Call):
-    """Read the value of a lock, ``None`` if it is free; or the tokens that share it, each followed
-    by the end of its lease (ms of the server's clock)."""
-
-    name: str
-    shared: bool = False
+    skip: int = 0
+    """How many of those who share a lock were read already."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -271,10 +265,11 @@ class ReadHistory(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadQueue(Call):
-    """Read the first ``limit`` waiters of a lock, or all; ``waiting.lua`` describes the answer."""
+    """Read a page of the waiters of a lock; ``waiting.lua`` describes the answer."""
 
     name: str
-    limit: int | None = None
+    after: int = 0
+    """The position after which it begins."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -285,6 +280,35 @@ class ReadIndex(Call):
     after: bytes
     count: int
     queues: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Heartbeat(Call):
+    """Tell a server, or a shard, that this process waits; ``heartbeat.lua`` describes the answer.
+
+    ``names`` has the digest of the last waiter of each lock. Only some of them are told at a time.
+    """
+
+    process: str
+    names: Mapping[str, str]
+    turn: int
+
+    MOST: ClassVar[int] = 64
+
+    def some(self) -> list[tuple[str, str]]:
+        """Return those whose turn it is."""
+        pairs = [*self.names.items()]
+        first = self.turn * self.MOST % max(len(pairs), 1)
+        return (pairs[first:] + pairs[:first])[: self.MOST]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ComeBack(Call):
+    """Let waiters of a lock come back to its queue; ``come_back.lua`` describes the answer."""
+
+    process: str
+    name: str
+    requests: Sequence[Request]
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -356,7 +380,7 @@ class Pause(Step):
 
 def withdrawal(request: Request, *, patient: bool = False, until: float = math.inf) -> Release:
     """Return the call that withdraws a request, whatever became of it."""
-    entry = request.entry(request.channel) if request.channel else ""
+    entry = request.entry if request.waits_in else ""
     name, token = request.name, request.token
     return Release(name, token, entry, shared=request.shared, patient=patient, until=until)
 

@@ -160,6 +160,8 @@ async def _arun(
         if process is known_process():
             result: Result = stop.value
             return result
+    finally:
+        value = None  # else an error keeps this frame, and the frame the error
     steps.close()
     raise _begun_by(process, first)
 

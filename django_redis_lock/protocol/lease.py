@@ -20,9 +20,10 @@ class Request:
     # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
 
-    channel = ""
-    """On which it waits for its grant, once it was sent to join the queue."""
-    since: int | None = None
+    waits_in = ""
+    """What the server calls the process in which it waits, once it was sent to join the queue."""
+    position = 0
+    """Its position in the queue, by which it comes back if it loses that."""
     when_waiting: Any = None
     """Returns the steps to take once, when it begins to wait."""
     before_sleep: Callable[[], float] | None = None
@@ -61,18 +62,10 @@ class Request:
         """Seconds after which a lock that was taken for it expires."""
         return math.inf if self.timeout is None else self.timeout
 
-    def join_queue(self, now_ms: int | None) -> None:
-        """Write into the record since when (ms of the server's clock) this request waits.
-
-        That is done once, before it joins the queue: its entry must stay the same to be found.
-        """
-        if self.since is None and now_ms is not None:
-            self.since = now_ms
-            self.record = f'{self.record[:-1]},"since":{now_ms}}}'
-
-    def entry(self, channel: str) -> str:
-        """Return the entry of this request in the queue of its lock."""
-        return f"{channel} {self.token} {self.lease_ms} {self.record}"
+    @property
+    def entry(self) -> str:
+        """What tells the server who leaves the queue."""
+        return f"{self.waits_in} {token_id(self.token.encode())} {self.lease_ms} {self.record}"
 
 
 class Lease:

@@ -100,7 +100,7 @@ def _obtain(
 def _acquire(
     hub: Hub | None, request: Request, until: float | None, make_hub: Callable[[], Hub] | None
 ) -> Steps[Lease | None]:
-    if until is None or hub is None or not hub.may_join(request.name):
+    if until is None or hub is None or not hub.receives(request.name):
         # Most locks are free; only a held one is worth a subscription.
         call = Acquire(request, "", until=request.until, final=until is None)
         answer = yield from ask(call)
@@ -110,7 +110,6 @@ def _acquire(
         if hub is None:
             assert make_hub is not None
             hub = make_hub()
-        hub.note_server_ms(answer[2])
     from django_redis_lock.protocol.queueing import wait_in_queue
 
     return (yield from wait_in_queue(hub, request, until))

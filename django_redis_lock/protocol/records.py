@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -221,35 +221,32 @@ def read_sharing(
     read: Callable[..., Holder], value: Sequence[Any], *, now_ms: int, **known: Any
 ) -> list[Holder]:
     """Read those who share a lock, in the order in which they got it; see ``inspect.lua``."""
-    limit, ends, values = value
-    by_token = dict(zip(values[::2], values[1::2], strict=True))
-    known |= {"now_ms": now_ms, "limit": limit, "holders": len(ends) // 2}
-    holders = []
-    for token, end in zip(ends[::2], ends[1::2], strict=True):
-        permit = token + b" " + by_token.get(token, b"")
+    limit, number, ends, rests = value
+    known |= {"now_ms": now_ms, "limit": limit, "holders": number}
+    holders = {}
+    for digest, end, rest in zip(ends[::2], ends[1::2], rests, strict=False):
         left = -1 if end == b"inf" else int(float(end)) - now_ms
-        holders.append(read(permit, ttl_ms=left, **known))
-    return sorted(holders, key=lambda one: one.fence or 0)
+        one = read(b" " + (rest or b""), ttl_ms=left, **known)
+        holders[digest] = replace(one, token_id=digest.decode(errors="replace"))
+    return sorted(holders.values(), key=lambda one: one.fence or 0)
 
 
-def read_waiter(entry: bytes, *, name: str, using: str, now_ms: int) -> Waiter:
-    """Read an entry of a lock's queue; see ``Request.entry`` and ``common.lua``."""
-    channel, token, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
+def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: int) -> Waiter:
+    """Read an entry of a lock's queue; see ``waiting.lua``."""
+    process, digest, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
     lease_ms = _whole(lease_text)
     read = lease_ms is not None and len(record_text) <= MAX_READ_BYTES
     record = load_record(record_text) if read else {}
-    since = record.get("since")
-    since = since if type(since) is int and 0 < since < 1 << 53 else None
     return Waiter(
         name=name,
         using=using,
-        token_id=None if lease_ms is None else token_id(token),
-        since=None if since is None else moment(since * 1000),
-        waited=None if since is None else max(0.0, (now_ms - since) / 1000),
+        token_id=None if lease_ms is None else digest.decode(errors="replace"),
+        since=moment(position),
+        waited=max(0.0, now_ms / 1000 - position / 1_000_000),
         lease=None if lease_ms is None else lease_ms / 1000,
         auto_renew=record.get("auto_renew") is True,
         metadata=_metadata(record),
-        parked=channel.startswith(b"@park:"),
+        parked=process.startswith(b"@"),
         **_sharing(record),
         **read_origin(record),
     )
@@ -330,7 +327,7 @@ def moment(microseconds: int) -> datetime:
 
 
 def _whole(text: str | bytes) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 17 else None
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _seconds(value: Any) -> float | None:

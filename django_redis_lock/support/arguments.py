@@ -21,7 +21,7 @@ MAX_TEXT_LENGTH = 500
 MOST_AT_ONCE = 1_000_000
 """The greatest limit of a semaphore, and the longest queue."""
 WAITING_SCHEMES = ("queue", "blpop", "poll")
-"""How waiters learn that it is their turn: by pub/sub, from a list, or by polling."""
+"""How waiters learn that it is their turn: by pub/sub, from a list, or by heartbeats."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -55,19 +55,22 @@ def without_passwords(text: str) -> str:
     return _NAMED.sub(rf"\1{MASK}", text)
 
 
-def hide_secrets(error: BaseException, handled: BaseException | None) -> None:
+def hide_secrets(error: BaseException, handled: BaseException | None) -> Iterable[BaseException]:
     """Remove passwords and command arguments from an error and its causes, for tracebacks.
 
     ``handled`` was being handled when the failed operation began. It and its causes belong to the
-    application and stay as they are.
+    application and stay as they are. Returns the others.
     """
-    _clean(error, set() if handled is None else {id(handled)})
+    seen: dict[int, Any] = {id(handled): handled}
+    _clean(error, seen)
+    del seen[id(handled)]
+    return seen.values()
 
 
-def _clean(error: BaseException | None, seen: set[int]) -> None:
+def _clean(error: BaseException | None, seen: dict[int, Any]) -> None:
     if error is None or id(error) in seen:
         return
-    seen.add(id(error))
+    seen[id(error)] = error
     error.args = tuple(_cleaned(item, seen) for item in error.args)
     for name in ("msg", "strerror"):  # the texts of ImportError and OSError
         if isinstance(text := getattr(error, name, None), str):
@@ -76,7 +79,7 @@ def _clean(error: BaseException | None, seen: set[int]) -> None:
     _clean(error.__context__, seen)
 
 
-def _cleaned(item: Any, seen: set[int]) -> Any:
+def _cleaned(item: Any, seen: dict[int, Any]) -> Any:
     match item:
         case str():
             return without_passwords(item)

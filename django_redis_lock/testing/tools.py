@@ -110,10 +110,9 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
     backend = _backend(using)
     holder = _holder(backend, name, fence, "expire")
     with _found_lost(holder) as lease:
-        token = _token_of(backend, holder)
         until = monotonic() + 5.0  # a server drops it after a millisecond
         while any(one.token_id == holder.token_id for one in backend.holders_of([name])):
-            backend.run(calls.ask(calls.Renew([(name, token, 1)])))
+            backend.run(calls.ask(_ending(backend, holder)))
             if monotonic() > until:
                 raise LockError(f"The lease of lock {name!r} could not be ended.", name=name)
             time.sleep(0.002)
@@ -165,12 +164,17 @@ def _holder(backend: BaseLockBackend, name: str, fence: int | None, what: str) -
     return found[0]
 
 
-def _token_of(backend: BaseLockBackend, holder: Holder) -> str:
+def _ending(backend: BaseLockBackend, holder: Holder) -> calls.Call:
+    """Return a call that leaves a holder, or who takes its permit over, a lease of 1 ms."""
+    if holder.shared:
+        record = shared_record("{}", holder.limit)
+        request = Request(holder.name, secrets.token_hex(16), 0.001, record)
+        request.shared = True
+        return calls.TakeOver(request, holder.token_id)
     _, value, *_ = backend.run(calls.ask(calls.Inspect([holder.name])))
-    shared = isinstance(value, list)
-    tokens = value[1][::2] if shared else [bytes(value or b"").partition(b" ")[0]]
-    found = (token for token in tokens if token_id(token) == holder.token_id)
-    return next(found, b"").decode(errors="replace")
+    token = bytes(value or b"").partition(b" ")[0]
+    token = token if token_id(token) == holder.token_id else b""
+    return calls.Renew([(holder.name, token.decode(errors="replace"), 1)])
 
 
 @contextmanager

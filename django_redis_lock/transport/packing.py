@@ -101,9 +101,9 @@ HISTORY = Script("history")
 WAITING = Script("waiting")
 INSPECT = Script("inspect")
 INDEX = Script("index")
+HEARTBEAT = Script("heartbeat")
+COME_BACK = Script("come_back")
 SET_LIMIT = Script("set_limit")
-GET = Command("GET")
-PERMITS = Command("ZRANGE")
 HASH = Command("HGETALL")
 FINAL = "final"
 """Has a refusal wait for replicas as well: it may be due to an attempt that lacks them."""
@@ -185,7 +185,7 @@ class Packing:
         tag = f":{{{shard}}}" if shard else ""
         self.lock_prefix = f"{prefix}{tag}:"
         self.queue_prefix = f"{prefix}-queue{tag}:"
-        self.queues_key = f"{prefix}-queues{tag}"
+        self.due_key = f"{prefix}-due{tag}"
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
@@ -194,6 +194,7 @@ class Packing:
         self.parked_prefix = f"{prefix}-parked{tag}:"
         self.ticks_prefix = f"{prefix}-ticks{tag}:"
         self._permits = f"{prefix}-permits{tag}:"
+        self._quorum = f"{prefix}-waiters{tag}:quorum:"
         self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
         self._replicas = replicas
 
@@ -205,8 +206,12 @@ class Packing:
         return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
     def keys(self, name: str) -> list[str]:
-        """Return the keys of one lock: the lock, its waiters, the index, the last fence."""
+        """Return the keys of one lock: the lock, its queue, the index, the last fence."""
         return [self.lock_prefix + name, self.queue_prefix + name, self.index_key, self.fence_key]
+
+    def quorum_waiters(self, name: str) -> str:
+        """Return the key of the waiters of a lock, where they are served in no order."""
+        return self._quorum + name
 
     def _own_keys(self, name: str) -> list[str]:
         return [self.lock_prefix + name, self.queue_prefix + name, self._permits + name]
@@ -217,11 +222,10 @@ class Packing:
 
     def _encode_acquire(self, call: calls.Acquire) -> Encoded:
         request = call.request
-        args = [request.token, str(request.lease_ms), request.record, request.name, call.channel]
+        args = [request.token, str(request.lease_ms), request.record, request.name, call.waits_in]
         keys = self.granting_keys(request.name)
-        if call.channel or self._replicas is not None:
-            keys += [self.queues_key] if call.channel else []
-            args.append("" if call.asked_ms is None else str(call.asked_ms))
+        if call.waits_in or self._replicas is not None:
+            args.append(str(request.position or ""))
             if request.max_waiters is not None or self._replicas is not None:
                 args.append("" if request.max_waiters is None else str(request.max_waiters))
                 own = FINAL if call.final else "1"
@@ -243,7 +247,8 @@ class Packing:
     def _encode_claim(self, call: calls.Claim) -> Encoded:
         if call.shared:  # to look at a permit claims it
             return self._encode_renew(calls.Renew([(call.name, call.token, 0)]))
-        return CLAIM, [self.lock_prefix + call.name], [call.token, str(call.end_ms)]
+        args = [call.token, str(call.fence), str(call.end_ms)]
+        return CLAIM, [self.lock_prefix + call.name], args
 
     def _encode_set_limit(self, call: calls.SetLimit) -> Encoded:
         limit = "" if call.limit is None else str(call.limit)
@@ -261,11 +266,11 @@ class Packing:
         return HISTORY, [self.audit_key], [call.name, call.before, str(call.count)]
 
     def _encode_read_queue(self, call: calls.ReadQueue) -> Encoded:
-        most = -1 if call.limit is None else call.limit
-        return WAITING, [self.queue_prefix + call.name, self.heard_key], [str(most)]
+        keys = [self.queue_prefix + call.name, self.heard_key]
+        return WAITING, keys, [call.name, str(call.after)]
 
     def _encode_renew(self, call: calls.Renew) -> Encoded:
-        keys, args = [self.index_key], []
+        keys, args = [self.index_key, self.heard_key], []
         for name, token, lease_ms in call.leases:
             keys += self._own_keys(name)
             args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
@@ -274,14 +279,20 @@ class Packing:
     def _encode_inspect(self, call: calls.Inspect) -> Encoded:
         own = [key for name in call.names for key in self._own_keys(name)]
         before_name = str(len(self.lock_prefix.encode()))
-        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name, "1" * call.brief]
+        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name, str(call.skip)]
 
-    def _encode_peek(self, call: calls.Peek) -> Encoded:
-        key = self.lock_prefix + call.name
-        return (PERMITS, [key], ["0", "-1", "WITHSCORES"]) if call.shared else (GET, [key], [])
+    def _encode_heartbeat(self, call: calls.Heartbeat) -> Encoded:
+        args = [call.process, *chain(*call.some())]
+        return HEARTBEAT, self.granting_keys(""), args
+
+    def _encode_come_back(self, call: calls.ComeBack) -> Encoded:
+        args = [call.process, call.name]
+        for one in call.requests:
+            args += [one.token, str(one.position), f"{one.lease_ms} {one.record}"]
+        return COME_BACK, self.granting_keys(call.name), args
 
     def _encode_read_index(self, call: calls.ReadIndex) -> Encoded:
-        keys = [self.queues_key, self.index_key] if call.queues else [self.index_key]
+        keys = [self.due_key, self.index_key] if call.queues else [self.index_key]
         return INDEX, keys, [call.start, call.after.hex(), str(call.count)]
 
 
@@ -300,7 +311,8 @@ ENCODERS: dict[type[Call], Callable[[Any, Any], Encoded]] = {
     calls.Release: Packing._encode_release,
     calls.Claim: Packing._encode_claim,
     calls.Renew: Packing._encode_renew,
-    calls.Peek: Packing._encode_peek,
+    calls.Heartbeat: Packing._encode_heartbeat,
+    calls.ComeBack: Packing._encode_come_back,
     calls.Inspect: Packing._encode_inspect,
     calls.ForceRelease: Packing._encode_force_release,
     calls.SetLimit: Packing._encode_set_limit,

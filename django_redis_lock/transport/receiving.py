@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import re
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,26 +13,21 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.waiting import Grant, Hub, LocalWaiter
+from django_redis_lock.protocol.calls import Release
+from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.redis_py import BROKEN
 
 READ_FOR = 0.1
-"""Seconds for which a leader reads at a time. The others can't wake it meanwhile, and the one that
-polls for all may leave that to the leader."""
+"""Seconds for which a leader reads at a time: it is not woken meanwhile."""
 SILENCE = 10.0
 """Seconds without a message after which the server is asked for one."""
 ANSWER_WITHIN = 5.0
 """Seconds within which it must answer; otherwise the connection is replaced."""
 ROUND = 2.0
 """Seconds for which one BLPOP blocks."""
-ALIVE_MS = 5000
-"""Milliseconds after its last sign of life at which a process that pops counts as dead."""
-
-_GRANT = re.compile(rb"grant ([!-~]+) (\d{1,16}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
-"""What a script sends. Other programs may publish anything, which is ignored."""
 
 
 class ReceivingHub(Hub):
@@ -45,23 +39,22 @@ class ReceivingHub(Hub):
     leader/followers pattern, Schmidt and others, 2000). The first asyncio waiter, which can't
     block, starts a thread that leads from then on, while there are waiters.
 
-    ``receiver`` is a ``Subscription`` or has the same methods. ``give_back`` is called with the
-    name, the token and the remaining lease (seconds) of a lock that was granted to a waiter who has
-    left. With ``confirming`` a grant only makes its waiter poll, and the answer to that counts.
+    A connection that is lost is replaced before the next heartbeat. ``receiver`` is a
+    ``Subscription`` or has the same methods. With ``confirming`` a grant only lets its waiter ask,
+    and the answer to that counts.
     """
 
     def __init__(
         self,
         receiver: Any,
-        give_back: Callable[[str, str, float], object],
+        give_back: Callable[[Release, float], object],
         *,
         confirming: bool = False,
     ) -> None:
         self.receiver = receiver
         receiver.hub = self
-        self._give_back = give_back
         self.must_claim = not confirming
-        super().__init__()
+        super().__init__(give_back=give_back)
 
     def _reset(self) -> None:
         super()._reset()
@@ -76,8 +69,8 @@ class ReceivingHub(Hub):
     def _leave_to_parent(self) -> None:
         self.receiver.leave_to_parent()
 
-    def channel_of(self, name: str) -> str:
-        return str(self.receiver.channel_of(name))
+    def waits_in(self, name: str) -> str:
+        return f"{self.receiver.kind}{self.id}"
 
     def receives(self, name: str) -> bool:
         return bool(self.receiver.receives(name))
@@ -149,24 +142,21 @@ class ReceivingHub(Hub):
         if self._retired and not self._waiters:
             self._close()
 
-    def take_in(self, message: bytes) -> None:
-        """Notify the waiters whom a message concerns."""
-        if grant := _GRANT.fullmatch(message):
-            token = grant[1].decode()
-            lease_ms = int(grant[3])
-            given = Grant(int(grant[2]), lease_ms, int(grant[4])) if self.must_claim else None
-            if not self.notify(token, given):
-                self._give_back(grant[5].decode(errors="replace"), token, lease_ms / 1000)
-        elif message.startswith(b"look "):
-            self.poll_soon(message[5:].decode(errors="replace"))
+    def lost(self) -> None:
+        """Note that messages may have been lost with a connection."""
+        if self.heart is not None:
+            self.heart.ask_first()
 
     def wait(self, waiter: LocalWaiter, until: float) -> None:
         try:
             while (left := waiter.wakes_at(until) - monotonic()) > 0:
                 if not self._take_lead(waiter):
                     self._sleep(waiter, until)
-                elif not self.receiver.receive(min(left, READ_FOR)):
-                    waiter.must_poll = True  # the connection was closed before the waiter came
+                    continue
+                if not self.receiver.receive(min(left, READ_FOR)):  # it has no connection
+                    self._sleep(waiter, monotonic() + min(left, READ_FOR))
+                if self.heart is not None and monotonic() >= self.heart.overdue_at:
+                    self.heart.beat()
         finally:
             self._pass_lead(waiter)
 
@@ -175,7 +165,7 @@ class ReceivingHub(Hub):
 
     async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
         if self._thread is None:
-            await self.alisten(waiter.name)
+            await self.alisten(waiter.request.name)
         await super()._asleep(waiter, until)
 
     # Leading.
@@ -211,7 +201,7 @@ class ReceivingHub(Hub):
             if self._thread is not None:
                 self._thread_may_lead.ring()
                 return
-            for waiter in self._present():
+            for waiter in self.present():
                 if waiter.sleeper is not None and waiter.wake():
                     return
 
@@ -228,6 +218,8 @@ class Subscription:
     """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
     hub: ReceivingHub
+    kind = "c"
+    """The letter for a process that receives so; see ``common.lua``."""
 
     def __init__(self, dial: Callable[[], Any], prefix: str) -> None:
         self._dial = dial
@@ -242,9 +234,6 @@ class Subscription:
         for connection in (self.connection, *self._interrupted):
             if connection is not None:
                 leave_to_parent(connection.origin)
-
-    def channel_of(self, name: str) -> str:
-        return f"{self._prefix}:{self.hub.id}"
 
     def receives(self, name: str) -> bool:
         return self.connection is not None
@@ -266,7 +255,7 @@ class Subscription:
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
         # Subscribing again changes nothing, and needs no further permission.
-        return "SUBSCRIBE", self.channel_of("")
+        return "SUBSCRIBE", f"{self._prefix}-grant:{self.hub.waits_in('')}"
 
     def close(self) -> None:
         if self.connection is not None:
@@ -304,8 +293,7 @@ class Subscription:
     def _abandon(self, connection: Connection) -> None:
         """Stop reading from a connection, but leave it open until there is another.
 
-        Waiters stay in the queue only while the channel has a subscriber. They find the grants that
-        this one receives by polling.
+        So this process still has a subscriber. What that receives the first waiters ask for.
         """
         self._interrupted.append(connection)
         self._turn_from(connection)
@@ -315,31 +303,25 @@ class Subscription:
             self._interrupted.pop().close()
 
     def _turn_from(self, connection: Connection) -> None:
-        """Stop reading from a connection. Grants may be lost, so all waiters have to poll."""
+        """Stop reading from a connection."""
         if self.connection is connection:
             self.connection = None
-        self.hub.notify_all()
+        self.hub.lost()
 
 
 class PoppedList(Subscription):
-    """Receives what scripts push to a list, with BLPOP, from servers whose channels can't be used.
+    """Receives what scripts push to the inbox of the process, with BLPOP, from servers whose
+    channels can't be used."""
 
-    A push does not tell whether anyone pops, so a process refreshes an expiring key while it does.
-    That makes two commands each round, and none while there are no waiters. The list is gone when
-    its last message was popped, and both keys expire if the process dies.
-    """
+    kind = "i"
 
     def reset(self) -> None:
         super().reset()
         self._asked_until: float | None = None  # when the last BLPOP should have been answered
-        self._distrust: float | None = None  # until when a dropped connection may still pop
 
     @property
-    def list_key(self) -> str:
-        return super().channel_of("")
-
-    def channel_of(self, name: str) -> str:
-        return f"@list:{self.list_key}"
+    def _inbox(self) -> str:
+        return f"{self._prefix}-inbox:{self.hub.waits_in('')}"
 
     def connect(self, name: str) -> None:
         self._asked_until = None
@@ -347,35 +329,24 @@ class PoppedList(Subscription):
 
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
-        # All items are text: hiredis can crash if a signal interrupts it while it packs a number.
-        return "SET", f"{self.list_key}:alive", "", "PX", str(ALIVE_MS)
+        return "LLEN", self._inbox  # answered at once, unlike BLPOP
 
     def _receive(self, connection: Connection, seconds: float) -> None:
-        if self._distrust is not None and monotonic() > self._distrust:
-            self._distrust = None
-            self.hub.notify_all()
         if self._asked_until is None:
             self._asked_until = monotonic() + ROUND
-            send = connection.origin.send_command
-            send(*self._sign_of_life, check_health=False)
-            send("BLPOP", self.list_key, str(ROUND), check_health=False)
+            # All items are text: hiredis can crash if a signal interrupts it as it packs a number.
+            connection.origin.send_command("BLPOP", self._inbox, str(ROUND), check_health=False)
         patience = self._asked_until + ANSWER_WITHIN - monotonic()
         answer = connection.receive(min(seconds, max(0.001, patience)))
-        if answer is NOTHING:
-            if patience <= 0:
-                raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
-        elif answer != b"OK":  # the answer to the sign of life
+        if answer is not NOTHING:
             self._asked_until = None
             if answer is not None:
                 self.hub.take_in(answer[1])
+        elif patience <= 0:
+            raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
 
     def _abandon(self, connection: Connection) -> None:
         self._drop(connection)  # if left open it would go on popping messages
-
-    def _drop(self, connection: Connection) -> None:
-        """Close a connection; until its BLPOP ends the server may pop one more message for it."""
-        self._distrust = monotonic() + ROUND
-        super()._drop(connection)
 
 
 class Liveness:

@@ -12,7 +12,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.admin.options import HEADER as LIVE_HEADER
 from django_redis_lock.admin.wording import duration
 from django_redis_lock.models import HeldLock
-from tests.tools import Background, counted, eventually, waiters
+from tests.tools import Background, counted, enqueue, eventually, waiters
 from tests.tools.admin import LIST, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -83,7 +83,7 @@ def crowd(client: redis.Redis) -> None:
     hold_as(client, "fixed", held_for=50, ttl=500, host="db-9", metadata={"user": "Ada"})
     hold_as(client, "endless", held_for=30, ttl=None)
     lock("other", timeout=90, using="url").acquire()
-    client.rpush("lock-queue:fixed", 'channel token 10000 {"host":"far","pid":1}')
+    enqueue(client, "fixed", '{"host":"far","pid":1}')
 
 
 @pytest.mark.usefixtures("crowd")

@@ -22,7 +22,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
 from tests.settings import REDIS, server_url
-from tests.tools import Background, Child, eventually, waiters
+from tests.tools import Background, Child, enqueue, eventually, waiters
 from tests.tools.admin import LIST, hold_as, page_of, root, told
 from tests.tools.parking import parking
 
@@ -173,8 +173,7 @@ def test_an_open_page_of_what_is_no_lock_any_more() -> None:
 
 def test_the_page_of_a_lock_with_very_many_waiters(client: redis.Redis) -> None:
     hold_as(client, "busy")
-    record = '{"host":"far","pid":1,"since":1700000000000}'
-    client.rpush("lock-queue:busy", *[f"channel {n:032x} 10000 {record}" for n in range(1000)])
+    enqueue(client, "busy", *['{"host":"far","pid":1}'] * 1000)
     page = root().get(page_of("busy"))
     assert len(page.context["waiting"]) == 100
     assert "and 900 more" in page.content.decode()
@@ -196,7 +195,6 @@ def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
     ("holder", "seconds_ago"),
     [
         (held(25, auto_renew=True, lease=30_000), 5),
-        (held(25, auto_renew=True), None),  # an older version's, of any TIMEOUT
         (held(25, auto_renew=True, lease=30_000, max_hold=125_000), None),  # to less than a lease
         (held(45, auto_renew=True, lease=30_000), None),  # its holder has extended it
         (held(None), None),

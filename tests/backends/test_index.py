@@ -83,7 +83,7 @@ def test_queues_are_read_in_pages_without_those_of_held_locks(
 ) -> None:
     monkeypatch.setattr(type(locks["default"]), "page_size", 1)  # ten names a page
     queues = {f"queue:{number}": 9e15 + number // 20 for number in range(50)}
-    client.zadd("lock-queues", {**queues, "expired": 1, "a\nb": math.inf})
+    client.zadd("lock-due", {**queues, "a\nb": math.inf})
     client.zadd("lock-index", {"queue:3": math.inf, "queue:4": 9e15, "queue:5": 1})
     found = locks["default"].read_index(queues=True)
     assert found.keys() == queues.keys() - {"queue:3", "queue:4"}

@@ -59,11 +59,12 @@ def test_all_keys_of_a_lock_are_in_its_slot(name: str) -> None:
 
 
 def test_the_bound_of_a_queue_is_sent_to_join_it() -> None:
-    """It follows when the caller last asked; who does not wait has neither."""
+    """It follows the position of the caller; who does not wait has neither."""
     request = Request("a", "token", 1.0, "{}")
     request.max_waiters = 5
     assert Packing("lock").pack(Acquire(request, "")).args[4:] == [""]
-    assert Packing("lock").pack(Acquire(request, "channel", 7)).args[4:7] == ["channel", "7", "5"]
+    request.position = 7
+    assert Packing("lock").pack(Acquire(request, "c0-1")).args[4:7] == ["c0-1", "7", "5"]
 
 
 def test_list_makes_a_cluster() -> None:

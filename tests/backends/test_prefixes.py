@@ -87,8 +87,8 @@ def test_prefixes_that_can_make_one_key_are_refused(
 
 def test_the_check_knows_each_key() -> None:
     keys = [value for value in vars(Packing("lock")).values() if isinstance(value, str)]
-    words = {key.removeprefix("lock").strip("-:") for key in keys} - {""}
-    assert {"queue", "permits", "limits", "parked"} <= words <= set(KEY_WORDS)
+    words = {key.removeprefix("lock").strip("-:").partition(":")[0] for key in keys} - {""}
+    assert {"queue", "permits", "limits", "parked", "due"} <= words <= set(KEY_WORDS)
 
 
 @pytest.mark.parametrize(

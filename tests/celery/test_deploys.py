@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import QUEUED, TaskLock
+from django_redis_lock.celery.key_locks import TaskLock
 from django_redis_lock.signals import lock_acquired
 from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
-from tests.celery.consumer import Consumer, body, id_of, key_locks, slip_of
+from tests.celery.consumer import Consumer, body, id_of, key_locks
 from tests.tools.docs import DOCS, table
 
 ROWS = [
@@ -32,21 +32,15 @@ def deploy(consumer: Consumer, number: str, **guard: Any) -> Any:
     name = f"{consumer.app.main}.{body.__name__}"
     if name in consumer.app.tasks:
         consumer.app.tasks.unregister(name)
-    return consumer.task(body, concurrency=int(number.partition(" ")[0]), **guard)
+    return consumer.task(body, concurrency=int(number), **guard)
 
 
-def take(task: Any, number: str, task_id: str, **metadata: str) -> TaskLock | None:
-    """Take the lock as a worker or sender of a deploy does; earlier there was one for each run."""
+def take(task: Any, task_id: str) -> TaskLock | None:
+    """Take the lock as a worker of a deploy does."""
     call = key_locks(task, task_id)
-    names = [call.name]
-    if "locks" in number:
-        names = [f"{call.key}~~{place + 1}" for place in range(call.options.concurrency)]
-    for name in names:
-        lock = call.handle(name, 60, **metadata)
-        lock.sharing = call.sharing if name == call.name else lock.sharing
-        if lock.acquire(blocking=False):
-            return lock
-    return None
+    lock = call.handle(call.name, 60)
+    lock.sharing = call.sharing
+    return lock if lock.acquire(blocking=False) else None
 
 
 @pytest.mark.parametrize("redelivered", [False, True])
@@ -66,11 +60,6 @@ def test_waiting_message_runs_once_and_leaves_nothing(
     """Its lock goes along if it has the name of the new one, in whatever form it was taken."""
     task = deploy(consumer, before, scope=scope, using=using)
     message = consumer.send(task)
-    if "locks" in before and scope == QUEUE_AND_RUN:
-        locks[using].force_release(key_locks(task).name)
-        reserved = take(task, before, id_of(message), state=QUEUED)
-        assert reserved is not None
-        message.headers |= slip_of(message).naming(reserved).header()
     deploy(consumer, after, scope=scope, using=using)
     taken, acquire = [], TaskLock.acquire
 
@@ -116,7 +105,7 @@ def test_place_of_a_message_that_has_ended_is_taken_over(
 ) -> None:
     """By the next call, in whatever form it was taken."""
     task = deploy(consumer, before, scope=QUEUE_AND_RUN, using=using)
-    for _each in range(int(before.partition(" ")[0])):
+    for _each in range(int(before)):
         task.backend.store_result(id_of(consumer.send(task)), None, "REVOKED")
     task = deploy(consumer, after, scope=QUEUE_AND_RUN, using=using)
     assert consumer.deliver(consumer.send(task)) == "ran"
@@ -132,7 +121,7 @@ def test_so_many_run_at_most(
         taken = []
         for number in numbers:
             task = deploy(consumer, number, using=using)
-            taken += [take(task, number, f"{number} {each}") for each in range(4)]
+            taken += [take(task, f"{number} {each}") for each in range(4)]
         held = [lock for lock in taken if lock is not None]
         for lock in held:
             lock.release()

@@ -422,20 +422,24 @@ def test_lock_that_comes_free_meanwhile_is_taken(
     assert not list(locks["default"].holders(f"{consumer.app.main}*"))
 
 
-def test_message_that_an_older_version_takes_for_dead_is_sent_again(
+def test_messages_that_are_deleted_from_the_queue_are_sent_again(
     consumer: Consumer, client: redis.Redis
 ) -> None:
-    """Its scripts drop waiters whose channel has no subscriber; so does who deletes the queue."""
+    """Whether one is, or the whole queue."""
     task = parking(consumer)
+    process = f"@{outbox_of(consumer.app)}:{consumer.app.main}"
+    keys = [f"{locks['default'].key_prefix}-{kind}:{process}" for kind in ("tokens", "waiters")]
     with lock(consumer.app.main):
         messages = [consumer.send(task, number) for number in range(3)]
         assert all(parks(consumer, each) for each in messages)
-        client.lpop(f"{locks['default'].key_prefix}-queue:{consumer.app.main}")
+        (first,) = client.zrange(keys[1], 0, 0)
+        client.zrem(keys[1], first)
+        client.hdel(keys[0], str(first).split()[0])
         client.zadd(parked_key(consumer, ":locks"), {consumer.app.main: 0})  # as after two seconds
         look(consumer)
         assert parks(consumer, consumer.message())
         assert [one.task_id for one in waiting(consumer)][-1] == id_of(messages[0])
-        client.delete(f"{locks['default'].key_prefix}-queue:{consumer.app.main}")
+        client.delete(f"{locks['default'].key_prefix}-queue:{consumer.app.main}", *keys)
     client.zadd(parked_key(consumer, ":locks"), {consumer.app.main: 0})
     look(consumer)
     assert [consumer.deliver() for _ in messages] == ["ran"] * 3

@@ -34,7 +34,7 @@ STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
 """Parts of keys that belong to all locks, and stay."""
 EXPIRE = ("-heard",)
 """Parts of keys that stay until they expire."""
-OF_THE_DEAD = ("-claim:", "-grant:", "-queue:")
+OF_THE_DEAD = ("-claim:", "-inbox:", "-queue:", "-tokens:", "-waiters:")
 """Parts of keys that a dead process may leave until they expire."""
 
 
@@ -73,8 +73,15 @@ def leftovers(servers: Iterable[EmbeddedServer], killed: set[int], *, strict: bo
 
 
 def _waits_dead(one: redis.Redis, key: str, killed: set[int]) -> bool:
-    """Return whether a key is a queue in which only waiters of killed processes are left."""
-    entries = one.lrange(key, 0, -1) if "-queue:" in key else []
+    """Return whether a key belongs to a queue in which only killed processes are left."""
+    found = re.fullmatch(r"(.*?)-(queue|tokens|waiters)(|{\w+}):(.*)", key, re.DOTALL)
+    if found is None:
+        return False
+    prefix, kind, tag, rest = found.groups()
+    processes = one.zrange(key, 0, -1) if kind == "queue" else []
+    owners = [f"{process.decode()}:{rest}" for process in processes] or [rest]
+    keys = [f"{prefix}-waiters{tag}:{owner}" for owner in owners]
+    entries = [entry for each in keys for entry in one.zrange(each, 0, -1)]
     pids = {int(pid) for entry in entries for pid in re.findall(rb'"pid":(\d+)', entry)}
     return bool(pids) and pids <= killed
 

@@ -381,14 +381,13 @@ def test_documented_user_of_getset_has_all_permissions(
         *(
             "+evalsha",
             "+zadd",
-            "+lrem",
+            "+zrem",
             "+xadd",
             "+zrangebyscore",
             "+hset",
-            "+hgetall",
             "+pexpireat",
         ),
-        *("~lock-queue:*", "~lock-permits:*", "~lock-limits", "~lock-queues"),
+        *("~lock-queue:*", "~lock-permits:*", "~lock-limits", "~lock-waiters:*"),
     ],
 )
 def test_missing_permission_is_found_and_named(
@@ -402,7 +401,7 @@ def test_missing_permission_is_found_and_named(
         assert remedy == f"ACL SETUSER locker {word}"
     else:
         assert "documentation" in remedy
-    if word == "+lrem":  # a waiter that can't leave the queue is handed the lock, for two seconds
+    if word == "+zrem":  # a waiter that can't leave the queue is handed the lock, for two seconds
         eventually(lambda: target.keys("lock:*") == [])
     assert target.keys("lock:*") == []
 

@@ -60,10 +60,10 @@ def test_list_shows_tasks_that_are_parked_without_a_holder(
         answer = json.loads(command("list", "--format", "json").out)
         row = {"name": name, "using": "default", "waiters": 2, "parked": 2}
         assert (answer["limits"], answer["queues"]) == ([], [{**row, "held": 0, "limit": None}])
-        assert (client.zscore("lock-queues", name), client.ttl("lock-queues")) == (math.inf, -1)
+        assert (client.zscore("lock-due", name), client.ttl("lock-due")) == (math.inf, -1)
         command("unpark", name)
         locks["default"].run(ask(LookAfter(outbox_of(parked.consumer.app), name)))
-        assert not client.exists("lock-queues")
+        assert not client.exists("lock-due")
 
 
 def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:

@@ -16,9 +16,10 @@ from django_redis_lock.backends.parking import EndParking, LookAfter, Park, Read
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.operators import unheld
 from django_redis_lock.protocol.calls import ask
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, counted, eventually, waiters
+from tests.tools import Background, counted, enqueue, eventually, waiters
 from tests.tools.docs import USERS, acl_rule
 
 
@@ -71,10 +72,10 @@ def _do_everything(admin: redis.Redis) -> None:
     heir = lock("a", timeout=20)
     waiting = Background(heir.acquire)
     eventually(lambda: waiters("a"))
-    later = 'lock-grant:nobody token 20000 {"host":"gone","since":9999999999999}'
-    with admin.pipeline() as pipe:  # it has lost its place to one that came later
-        pipe.delete("lock-queue:a").rpush("lock-queue:a", later).execute()
-    eventually(lambda: admin.lindex("lock-queue:a", 0) != later)
+    inbox = f"lock-inbox:{admin.zrange('lock-queue:a', 0, 0)[0]}"
+    admin.rpush(inbox, "a message that it missed")
+    admin.delete("lock-queue:a")  # its next heartbeat brings it back
+    eventually(lambda: waiters("a") and not admin.exists(inbox))
     first.extend(5, replace_ttl=True)  # the waiters are told
     assert lock("a", blocking_timeout=0.05).acquire() is False  # and one of them gives up
     first.release()
@@ -86,14 +87,21 @@ def _do_everything(admin: redis.Redis) -> None:
     assert locks["default"].force_release("a")
     assert len(locks["default"].history("a")) == 1
 
-    with admin.pubsub() as deaf:  # a process that is told of its turn and does not run
-        deaf.subscribe("lock-grant:deaf")
+    with admin.pubsub() as deaf:  # a process that is notified and does not run
+        deaf.subscribe("lock-grant:c0-1")
         deaf.get_message(timeout=5)
         with lock("deaf", timeout=20):
-            admin.rpush("lock-queue:deaf", 'lock-grant:deaf token 20000 {"host":"deaf"}')
+            enqueue(admin, "deaf", "{}", process="c0-1")
         assert lock("deaf", blocking_timeout=10).acquire()
-        assert admin.lpos("lock-queue:deaf", 'lock-grant:deaf token 20000 {"host":"deaf"}') == 0
+        assert not admin.exists("lock-queue:deaf")
         locks["default"].force_release("deaf")
+    with lock("parked elsewhere", timeout=20):
+        enqueue(admin, "parked elsewhere", "{}", process="i0-1")
+    assert len(admin.lrange("lock-inbox:i0-1", 0, -1)) == 1
+    last = admin.set("lock-fence", "9" * 16, get=True)
+    with lock("a fence of the future", timeout=20) as held:
+        assert held.fence == 10**16
+    admin.set("lock-fence", last)
 
     with lock("renewed", timeout=2, auto_renew=True):
         end = admin.zscore("lock-index", "renewed")
@@ -121,15 +129,15 @@ def _park() -> None:
     with lock("parked", timeout=20) as held:
         request = lock("parked", timeout=20)._request(backend)
         for request.token, instead_of in (("one", ""), ("two", "one")):
-            backend.run(ask(Park(request, "broker", message="{}", instead_of=instead_of)))
+            backend.run(ask(Park(request, "@broker", message="{}", instead_of=instead_of)))
         assert [waiter.parked for waiter in backend.waiting(held.name)] == [True]
     messages, names, _ = backend.run(ask(ReadOutbox("broker", "", -1, 20)))
     assert (messages[::2], names) == ([b"one", b"two"], [b"parked"])
     request.token = "three"
-    backend.run(ask(Park(request, "broker", message="{}")))
+    backend.run(ask(Park(request, "@broker", message="{}")))
     backend.run(ask(LookAfter("broker", "parked")))
     assert backend.run(ask(Unpark("broker", "parked", ""))) == 1
-    backend.run(ask(EndParking("broker", "parked", "three", waits=True)))
+    backend.run(ask(EndParking("broker", "parked", "three")))
 
 
 def _share() -> None:
@@ -168,7 +176,13 @@ async def _do_it_under_asyncio() -> None:
     await second.arelease()
 
 
-@pytest.mark.parametrize("pattern", [word for word in acl_rule() if word.startswith("~")])
+SOFT = "~lock-inbox:*"
+"""Without it waiters find their grants with their next heartbeat."""
+
+
+@pytest.mark.parametrize(
+    "pattern", [word for word in acl_rule() if word.startswith("~") and word != SOFT]
+)
 def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,12 +198,52 @@ def test_each_key_pattern_of_the_acl_rule_is_needed(
 
 @pytest.mark.parametrize(
     ("missing", "told"),
-    [("&", r"listen for grants: .*channel"), ("~lock-queues", r"(?i)permissions to access .*key")],
+    [("&", r"listen for grants: .*channel"), ("~lock-waiters", r"(?i)permissions to access .*key")],
 )
-def test_without_channels_or_names_of_queues_a_user_can_lock_but_not_wait(
+def test_without_channels_or_waiters_a_user_can_lock_but_not_wait(
     missing: str, told: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
     locker([word for word in acl_rule() if not word.startswith(missing)])
     with lock("a", timeout=20), pytest.raises(LockUnavailable, match=told):
         lock("a", blocking_timeout=20).acquire()
     assert lock("a", timeout=20).acquire(blocking=False)
+
+
+def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], redis.Redis]) -> None:
+    """Nor does it see a token of a waiter, with which it could forge a grant."""
+    admin = locker(acl_rule())
+    locks["default"].set_limit("shared", 2)
+    with lock("a", timeout=20), semaphore("shared", 2, timeout=20):
+        enqueue(admin, "a", "{}", process="i0-1")
+        locker(acl_rule("reader"))
+        locks.reset()
+        backend = locks["default"]
+        with counted(admin) as counts:
+            assert [each.waiters for each in backend.holders("a")] == [1]
+            assert len(backend.waiting("a")) == len(list(backend.holders("shared"))) == 1
+            assert [each.limit for each in backend.limits()] == [2]
+            assert [each.name for each in unheld(backend, bool)] == []
+            assert backend.history("a") == []
+            assert not lock("b").locked()
+        allowed = {word[1:] for word in acl_rule("reader") if word.startswith("+")}
+        assert {each for each in allowed if not counts[each]} == set()
+        with pytest.raises(LockUnavailable, match=r"(?i)permissions"):
+            backend.force_release("a")
+        locker(acl_rule())
+        locks.reset()
+
+
+@pytest.mark.parametrize(
+    ("wait", "missing"), [("blpop", "+rpush"), ("poll", "+rpush"), ("poll", SOFT)]
+)
+def test_a_waiter_whose_grant_could_not_be_pushed_finds_it_by_itself(
+    wait: str, missing: str, locker: Callable[[list[str]], redis.Redis]
+) -> None:
+    locker([word for word in acl_rule(wait) if word != missing])
+    first, heir = lock("a", timeout=20), lock("a", timeout=20)
+    assert first.acquire()
+    waiting = Background(heir.acquire)
+    eventually(lambda: waiters("a"))
+    first.release()
+    assert waiting.outcome()
+    heir.release()

@@ -35,7 +35,6 @@ DAY = 86_400
         ("any", 40, 45, "90", None),
         ("any", 40, 44, "90", Attention.RENEWAL_LATE),
         ("any", 40, 2, "3", None),
-        ("any", 40, 1, True, None),  # an older version's, of any TIMEOUT
         ("any", 40, 1, '"long"', None),
         ("any", 50, 10, '30,"max_hold":60', None),  # renewed for the last time
         ("any", 50.5, 9, '30,"max_hold":60', None),

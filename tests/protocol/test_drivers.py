@@ -13,7 +13,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Pause, Peek, Step, Steps
+from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.support.process import Process, known_process
 
@@ -136,7 +136,7 @@ def test_cleaning_up_goes_on(driver: Driver) -> None:
     """With the answers of the server, and with its errors."""
     server = Server()
     answer, error, port, again = driver(
-        server, interrupted(Peek("one"), Peek("fails"), Told(), Peek("two"))
+        server, interrupted(ReadQueue("one"), ReadQueue("fails"), Told(), ReadQueue("two"))
     )
     assert (answer, again) == ("answer about one", "answer about two")
     assert isinstance(error, LookupError)
@@ -147,7 +147,7 @@ def test_cleaning_up_goes_on(driver: Driver) -> None:
 def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> None:
     """No exception of a signal handler interrupts that."""
     server = Server()
-    run(server, interrupted(Peek("one")))
+    run(server, interrupted(ReadQueue("one")))
     (thread,) = server.asked_by
     assert thread is not threading.main_thread()
     assert thread.daemon
@@ -158,7 +158,9 @@ def test_cleaning_up_does_not_wait_for_long(driver: Driver) -> None:
     """A server that does not answer then is unavailable, and a pause is cut short."""
     server = Server()
     server.answering.clear()
-    first, second, pause = driver(server, interrupted(Peek("one"), Peek("two"), Pause(3600)))
+    first, second, pause = driver(
+        server, interrupted(ReadQueue("one"), ReadQueue("two"), Pause(3600))
+    )
     server.answering.set()
     assert isinstance(first, LockUnavailable)
     assert "within 0.25 s" in str(first)
@@ -176,9 +178,9 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
 
     def steps() -> Steps[None]:
         try:
-            yield Peek("one")
+            yield ReadQueue("one")
         finally:
-            found.append((yield Peek("two")))
+            found.append((yield ReadQueue("two")))
 
     async def main() -> None:
         task = asyncio.ensure_future(arun(server, steps()))
@@ -210,7 +212,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
         try:
             yield Interruption()
         finally:
-            yield Peek("fails")
+            yield ReadQueue("fails")
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
@@ -247,7 +249,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 
     def steps() -> Steps[str]:
         try:
-            yield Peek("n")
+            yield ReadQueue("n")
             yield Forks()
             if not last:
                 yield Told()

@@ -12,7 +12,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol.calls import Pause, Peek, Release, TakeOver
+from django_redis_lock.protocol.calls import Pause, Release, TakeOver
 from django_redis_lock.protocol.lease import Lease, Request
 from tests.protocol.steps import ended, refused
 from tests.tools.interruption import Interrupted, Interruption
@@ -35,7 +35,7 @@ def lose_reply(steps: Any, call: Any) -> Any:
 
 def test_call_is_sent_again_for_a_while() -> None:
     """With growing pauses; the last error is the caller's."""
-    call = Peek("name")
+    call = Release("name", "token")
     steps = calls.ask(call)
     assert next(steps) is call
     for seconds in calls.RETRY_PAUSES:
@@ -51,7 +51,7 @@ def test_call_is_sent_again_for_a_while() -> None:
 def test_call_is_not_sent_again() -> None:
     """If nobody has the patience, or the server would refuse it again."""
     for patient, error in ((False, LockUnavailable("no answer")), (True, refused())):
-        call = Peek("name", patient=patient)
+        call = Release("name", "token", patient=patient)
         steps = calls.ask(call)
         next(steps)
         with pytest.raises(LockUnavailable):
@@ -63,7 +63,7 @@ def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
 ) -> None:
     now = monotonic()
     monkeypatch.setattr(calls, "monotonic", lambda: now)
-    steps = calls.ask(Peek("name"))
+    steps = calls.ask(Release("name", "token"))
     next(steps)
     now += calls.RETRY_FOR - 0.01
     steps.throw(LockUnavailable("no answer"))
@@ -80,8 +80,8 @@ def test_a_server_has_time_to_answer(
 ) -> None:
     """A process that was stopped until after the end of its wait asks a server that is well."""
     monkeypatch.setattr(calls, "monotonic", lambda: 100.0)
-    call = next(calls.ask(Peek("name", until=100.0 + left)))
-    assert isinstance(call, Peek)
+    call = next(calls.ask(Release("name", "token", until=100.0 + left)))
+    assert isinstance(call, Release)
     assert call.until == 100.0 + given
 
 

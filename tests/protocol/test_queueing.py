@@ -14,14 +14,13 @@ from django_redis_lock.protocol import locking, queueing
 from django_redis_lock.protocol.calls import (
     Acquire,
     Pause,
-    Peek,
     Release,
     Renew,
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import POLL_EVERY, Hub, LocalWaiter
-from tests.protocol.steps import ended, joined, refused
+from django_redis_lock.protocol.waiting import Hub
+from tests.protocol.steps import ended, refused
 
 
 class KnowingHub(Hub):
@@ -29,7 +28,7 @@ class KnowingHub(Hub):
 
     def __init__(self) -> None:
         super().__init__()
-        self.note_server_ms(5_000)
+        self.note_server_ms(5_000, monotonic())
 
 
 def request(timeout: float | None = 30.0) -> Request:
@@ -49,12 +48,12 @@ def test_lock_without_end_is_made_so_by_a_second_call() -> None:
     assert ended(steps, [-1]).deadline == math.inf
 
 
-# A waiter polls its lock.
+# A waiter asks for its lock.
 
 HELD = 0
 """What the server answers in place of a fence."""
-JOINED, WAITING, JOINED_FOREIGN, WAITING_FOREIGN = 1, 2, 4, 5
-"""The kinds of answers to a waiter; see ``acquire.lua``."""
+JOINED = 1
+"""The kind of answer to a waiter; see ``acquire.lua``."""
 
 
 def poll(steps: Any, answer: Any = None) -> Acquire:
@@ -69,46 +68,8 @@ def waiting(hub: Hub, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
     steps = locking.acquire(hub, wanted, monotonic() + 60)
     poll(steps)
-    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 7]), Wait)
     return steps
-
-
-@pytest.mark.parametrize(
-    ("kind", "ttl_ms", "seconds"),
-    [
-        (JOINED, 30_000, POLL_EVERY),
-        (WAITING, 30_000, POLL_EVERY),
-        (WAITING, 98, 0.1),
-        (JOINED_FOREIGN, 30_000, 0.25),
-        (WAITING_FOREIGN, 30_000, 0.25),
-    ],
-)
-def test_when_a_waiter_polls_again(kind: int, ttl_ms: int, seconds: float) -> None:
-    """At the end of the lease, or sooner; often, if another program holds the lock."""
-    steps = locking.acquire(KnowingHub(), request(), monotonic() + 60)
-    call = poll(steps)
-    wait = steps.send([HELD, ttl_ms, 5_000, kind])
-    assert isinstance(wait, Wait)
-    assert wait.waiter.wakes_at(wait.until) - call.sent_at == pytest.approx(seconds)
-    steps.close()
-
-
-@pytest.mark.parametrize(
-    ("kind", "lost_its_position"),
-    [(JOINED, True), (WAITING, False), (JOINED_FOREIGN, True), (WAITING_FOREIGN, False)],
-)
-def test_all_poll_where_a_waiter_has_lost_its_position(kind: int, lost_its_position: bool) -> None:
-    """The queue was dropped, so nobody of this process stands in it any more."""
-    hub = KnowingHub()
-    beside = joined(hub, "beside")
-    elsewhere = joined(hub, "elsewhere", "other")
-    steps = waiting(hub, request())
-    assert not beside.must_poll
-    hub.notify("token")
-    poll(steps)
-    assert isinstance(steps.send([HELD, 30_000, 5_001, kind]), Wait)
-    assert (beside.must_poll, elsewhere.must_poll) == (lost_its_position, False)
-    steps.close()
 
 
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
@@ -116,7 +77,7 @@ def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     wanted = request()
     steps = locking.acquire(KnowingHub(), wanted, monotonic())
     poll(steps)
-    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED]), Wait)
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 7]), Wait)
     withdrawal = steps.send(None)
     assert isinstance(withdrawal, Release)
     assert withdrawal.patient
@@ -135,7 +96,7 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(random, "uniform", share)
     hub = KnowingHub()
     steps = waiting(hub, request())
-    hub.notify_all()
+    hub.notify("token")
     poll(steps)
     for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         pause = steps.throw(refused())
@@ -160,8 +121,8 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
         hub = KnowingHub()
         steps = locking.acquire(hub, request(), now + limit)
         poll(steps)
-        steps.send([HELD, 30_000, 5_000, JOINED])
-        hub.notify_all()
+        steps.send([HELD, 30_000, 5_000, JOINED, 7])
+        hub.notify("token")
         poll(steps)
         left = min(limit, queueing.OUTAGE_LIMIT)
         now += left - 0.001
@@ -171,39 +132,6 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
         steps.throw(refused())  # which withdraws the request
         with pytest.raises(LockUnavailable):
             steps.send(0)
-
-
-# Waiters that poll: one of them reads the holder for all.
-
-
-# A waiter that polls reads the holder for all of its process.
-
-
-def peeking(hub: Hub, waiter: LocalWaiter) -> Any:
-    steps = queueing._peek_shows_need(hub, waiter)
-    peek = next(steps)
-    assert isinstance(peek, Peek)
-    assert peek.name == "name"
-    return steps
-
-
-def test_lock_is_asked_for_if_it_can_not_be_read() -> None:
-    """The poll knows how long to bear with a server."""
-    hub = Hub(interval=POLL_EVERY, peeks=True)
-    with pytest.raises(StopIteration) as stop:
-        peeking(hub, joined(hub, "token")).throw(refused())
-    assert stop.value.value is True
-
-
-@pytest.mark.parametrize(("ago", "missed"), [(10.0, True), (1.0, False)])
-def test_all_waiters_poll_if_the_holder_was_not_read_for_long(ago: float, missed: bool) -> None:
-    """A turn of theirs may have come and gone; waiters of other locks are left alone."""
-    hub = Hub(interval=POLL_EVERY, peeks=True)
-    waiter, beside = joined(hub, "token"), joined(hub, "beside")
-    elsewhere = joined(hub, "elsewhere", "other")
-    waiter.schedule.peeked(monotonic() - ago)
-    ended(peeking(hub, waiter), b"another 7 {}")
-    assert [each.must_poll for each in (waiter, beside, elsewhere)] == [missed, missed, False]
 
 
 @pytest.mark.parametrize(
@@ -232,15 +160,14 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     assert asked.adrift
 
 
-def test_waiter_that_does_not_know_the_servers_clock_tries_first() -> None:
-    """The answer tells it; a lock that is free needs no more."""
+def test_a_waiter_takes_its_position_along() -> None:
+    """So it comes back to its place, if the queue was lost; the first question does without."""
     hub, wanted = Hub(), request()
     steps = locking.acquire(hub, wanted, monotonic() + 60)
-    assert poll(steps).channel == ""
-    assert poll(steps, [HELD, 30_000, 5_000, 0]).channel == hub.channel_of("name")
-    assert wanted.since == 5_000
-    steps.close()
-    # From now on the clock is known.
-    steps = locking.acquire(hub, request(), monotonic() + 60)
-    assert poll(steps).channel == hub.channel_of("name")
+    assert poll(steps).waits_in == hub.waits_in("name")
+    assert wanted.position == 0
+    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 77]), Wait)
+    assert (wanted.position, hub.server_ms()) == (77, pytest.approx(5_000, abs=1_000))
+    hub.notify("token")
+    assert poll(steps).request.position == 77
     steps.close()

@@ -16,13 +16,13 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import Outcome, Result, release_shown
 from django_redis_lock.protocol.calls import ForceRelease, ask
 from example_project.embedded import EmbeddedServer
-from tests.tools import ROOT, eventually, leave_no_lease, queue
+from tests.tools import ROOT, enqueue, eventually, leave_no_lease, queue
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 PAGES = {REDIS: "how-to/restrict-by-acl.md", GETSET: "how-to/server-layouts.md"}
-CHANNEL = "lock-grant:waiter"
-WAITER = f'{CHANNEL} waiter 30000 {{"host":"far","pid":1}}'
+CHANNEL = "lock-grant:c0-1"
+WAITER = '{"host":"far","pid":1}'
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def test_user_that_lacks_a_word(
         raw.flushall()
         shown = take("a")
         if waiting:
-            raw.rpush("lock-queue:a", WAITER)
+            enqueue(raw, "a", WAITER)
         become(raw, [item for item in words if item != word])
         outcome = release(shown, "operator")
         locks["operator"].close()
@@ -108,7 +108,7 @@ def test_user_that_lacks_a_word(
     assert results["+xadd"] is results["~lock-audit"] is Result.REFUSED
     if backend == REDIS:
         free = {word for word, result in results.items() if result is Result.RELEASED}
-        assert {"+lpop", "+zadd", "+llen", "+publish", "+lrange"} <= free
+        assert {"+zadd", "+publish", "+zcard"} <= free
 
 
 @pytest.mark.parametrize("backend", [REDIS, GETSET])
@@ -146,14 +146,14 @@ def test_forced_release_on_a_full_server(
     configure(settings, strict)
     shown = take("a")
     if waiting:
-        raw.rpush("lock-queue:a", WAITER)
+        enqueue(raw, "a", WAITER)
     raw.config_set("maxmemory", 1)
     with pytest.raises(LockUnavailable, match="memory"):
         lock("b").acquire(blocking=False)
     outcome = release(shown)
     assert outcome.result is Result.RELEASED
     now = raw.get("lock:a")
-    assert now.startswith("waiter ") if waiting else now is None
+    assert now.startswith("t1 ") if waiting else now is None
     (entry,) = locks["default"].history("a")
     assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "stuck")
 
@@ -168,14 +168,14 @@ def test_release_on_a_full_server(
     held = lock("a", timeout=30)
     held.acquire()
     if silent:
-        raw.rpush("lock-queue:a", WAITER.replace("waiter", "silent"))
-        raw.zadd("lock-heard", {"lock-grant:silent": -1})
+        enqueue(raw, "a", WAITER, process="c0-0")
+        raw.zrem("lock-heard", "c0-0")
     if waiting:
-        raw.rpush("lock-queue:a", WAITER)
+        enqueue(raw, "a", WAITER)
     raw.config_set("maxmemory", 1)
     held.release()
     now = raw.get("lock:a")
-    assert now.startswith("waiter ") if waiting else now is None
+    assert now.startswith("t1 ") if waiting else now is None
 
 
 @pytest.mark.parametrize("make", [lock, partial(semaphore, limit=1)], ids=["lock", "permit"])
@@ -215,12 +215,11 @@ def test_grant_is_taken_back_on_a_full_server(
 ) -> None:
     """A lock that a dead waiter does not claim goes to the next waiter before its lease ends."""
     configure(settings, strict)
-    raw.set("lock:a", 'dead 1700000000000000 {"unclaimed":"1 30000 lock-grant:dead","host":"far"}')
-    raw.rpush("lock-queue:a", WAITER)
-    raw.zadd("lock-heard", {CHANNEL: 2**52})
+    raw.set("lock:a", 'dead 1700000000000000 {"unclaimed":"1 30000 c0-0","host":"far"}')
+    enqueue(raw, "a", WAITER)
     raw.config_set("maxmemory", 1)
     assert lock("a").acquire(blocking=False) is False
-    assert raw.get("lock:a").startswith("waiter ")
+    assert raw.get("lock:a").startswith("t1 ")
 
 
 def test_forced_release_on_a_full_server_without_scripts(
@@ -242,8 +241,8 @@ def test_what_may_not_be_read_is_not_shown_as_none(
     """The number of waiters, their entries and the holder are unknown then."""
     configure(settings, strict)
     take("a")
-    raw.rpush("lock-queue:a", WAITER)
-    become(raw, [word for word in rule(REDIS) if word not in ("+llen", "+lrange")])
+    enqueue(raw, "a", WAITER)
+    become(raw, [word for word in rule(REDIS) if word not in ("+zcard", "+zrange")])
     assert locks["default"].holder("a").waiters == 1
     assert locks["operator"].holder("a").waiters is None
     with pytest.raises(LockUnavailable, match="LOCKS"):

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+from functools import partial
 from time import monotonic
 
 import pytest
 
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import CLOCK_VALID, Grant, Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import (
+    A_DAY,
+    CLOCK_VALID,
+    Grant,
+    Hub,
+    LocalWaiter,
+    PollingHub,
+)
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
 from tests.tools.interruption import Interrupted, Interruption
@@ -32,7 +42,7 @@ def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(waiting, "monotonic", lambda: now)
     hub = Hub()
     assert hub.server_ms() is None
-    hub.note_server_ms(5_000)
+    hub.note_server_ms(5_000, now)
     assert hub.server_ms() == 5_000
     now += 2.5
     assert hub.server_ms() == 7_500
@@ -43,39 +53,83 @@ def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch)
 # Sleeping and waking.
 
 
-def sleeping(hub: Hub, waiter: LocalWaiter) -> Background:
-    """Let a waiter sleep in a thread."""
-    thread = Background(lambda: hub.wait(waiter, monotonic() + 60))
-    eventually(lambda: waiter.sleeper is not None)
-    return thread
+def sleeping(hub: Hub, *waiters: LocalWaiter) -> list[Background]:
+    """Let waiters sleep in threads."""
+    threads = [Background(partial(hub.wait, waiter, monotonic() + 60)) for waiter in waiters]
+    for waiter in waiters:
+        eventually(lambda waiter=waiter: waiter.sleeper is not None)
+    return threads
 
 
 def test_forked_child_forgets_its_parents_waiters() -> None:
-    """Those that it inherited poll, and then find that they belong to the parent."""
+    """Those that it inherited ask, and then find that they belong to the parent."""
     hub = Hub()
-    waiter = joined(hub, "token")
-    before = hub.channel_of("name")
-    thread = sleeping(hub, waiter)
+    waiter, before = joined(hub, "token"), hub.waits_in("name")
+    (thread,) = sleeping(hub, waiter)
     hub.after_fork()
     thread.outcome()
-    assert waiter.must_poll
-    assert hub.channel_of("name") != before
+    assert waiter.must_ask
+    assert hub.waits_in("name") != before
     assert not hub.notify("token", Grant(7, 1_000, 0))
-    assert joined(hub, "another").schedule is not waiter.schedule
+    assert hub.present() == []
 
 
-def test_a_waiter_leaves_while_others_are_notified() -> None:
-    """The garbage collector may close the generator of one at any moment."""
+def test_what_happens_to_others_wakes_nobody() -> None:
     hub = Hub()
-    one, other = joined(hub, "one"), joined(hub, "other")
+    waiters = [joined(hub, token, name) for token, name in [("a", "n"), ("b", "n"), ("c", "m")]]
+    first, *others = sleeping(hub, *waiters)
+    asleep = [waiter.sleeper for waiter in waiters[1:]]
+    hub.notify("a")
+    first.outcome()
+    hub.leave(waiters[0])
+    assert [waiter.sleeper for waiter in waiters[1:]] == asleep
+    for waiter in waiters[1:]:
+        hub.fail(waiter, LockUnavailable("gone"))
+    for thread in others:
+        thread.outcome()
+    assert [waiter.error.name for waiter in waiters[1:]] == ["n", "m"]
 
-    def collect(waiter: LocalWaiter) -> bool:
-        hub.leave(other)
-        return waiter is one
 
-    hub.notify_if(collect)
-    assert one.must_poll
-    assert not hub.notify("other")
+@pytest.mark.parametrize(
+    ("fence", "counts"), [(7, True), (A_DAY * 1000 - 1, True), (A_DAY * 1000, False)]
+)
+def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) -> None:
+    """Another program may have sent it: the server knows. One for nobody is given back."""
+    given: list[str] = []
+    hub = Hub(give_back=lambda call, seconds: given.append(call.token))
+    hub.must_claim = True
+    waiter = joined(hub, "token")
+    for token in ("nobody", "token"):
+        hub.take_in(f"grant {token} {fence} 1000 0 name".encode())
+    assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["nobody"])
+
+
+# Waiters that ask in turns.
+
+
+def turns(waiters: list[LocalWaiter]) -> list[str]:
+    return [waiter.request.token for waiter in waiters if waiter.turn_at < math.inf]
+
+
+def test_waiters_of_a_lock_take_turns_at_asking() -> None:
+    """One at a time, whoever leaves or releases; those of other locks have their own turns."""
+    hub = PollingHub(60.0)
+    waiters = [joined(hub, token) for token in "abc"]
+    elsewhere = joined(hub, "x", "other")
+    for waiter, following in [(0, "b"), (1, "c"), (2, "a"), (0, "b")]:
+        hub.waits(waiters[waiter], -1)
+        assert turns(waiters) == [following]
+    assert 40 <= waiters[1].turn_at - monotonic() <= 72
+    hub.waits(waiters[2], -1)  # who comes while another has the turn
+    assert turns(waiters) == ["b"]
+    hub.freed("name")
+    assert turns(waiters) == ["b"]
+    assert waiters[1].turn_at <= monotonic(), "it need not wait for its time"
+    hub.leave(waiters.pop(1))
+    assert turns(waiters) == ["a"]
+    assert turns([elsewhere]) == []
+    hub.waits(elsewhere, 98)
+    assert elsewhere.turn_at - monotonic() <= 0.1
 
 
 def test_wherever_a_waiter_is_interrupted() -> None:
@@ -95,7 +149,7 @@ def test_wherever_a_waiter_is_interrupted() -> None:
             come_and_go(f"token {at}")
         assert not hub._waiters
         for waiter in [joined(hub, f"other {at}"), joined(hub, f"another {at}")]:
-            waiter.schedule.poller = waiter.token
+            assert hub.notify(waiter.request.token)
             hub.leave(waiter)
         if not interruption.raised:
             break

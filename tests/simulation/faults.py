@@ -9,7 +9,7 @@ import copy
 from functools import partial
 from typing import Any
 
-from django_redis_lock.protocol.waiting import Schedule
+from django_redis_lock.protocol.waiting import TURN
 from tests.simulation.actors import Interrupted
 from tests.simulation.loops import Tasklet
 from tests.simulation.network import Fate, Site
@@ -100,8 +100,8 @@ def _interrupt(world: World, thread: Thread) -> None:
         for attempt in [item for item in world.ledger.waiting if item.thread is thread]:
             world.ledger.leaves(attempt)
 
-    # If it was its turn to poll, another waiter of the process polls a second later.
-    thread.process.disturb(world.machine.now + Schedule.TURN)
+    # If it was its turn to ask, another waiter of the process asks a second later.
+    thread.process.disturb(world.machine.now + TURN)
     thread.interrupt(Interrupted(world.machine.now), leave)
 
 
@@ -397,6 +397,6 @@ def _excuse_holders(world: World, site: Site, why: str) -> None:
     for each in world.sites if moves else [site]:
         for value in each.server.data.values():
             if isinstance(value, bytes | Scores):  # of one holder, or of several
-                for token in world.ledger.by_token:
-                    if token.encode() in value:
+                for digest, token in world.ledger.tokens.items():
+                    if token.encode() in value or digest.encode() in value:
                         world.ledger.excuse(token, why)

@@ -51,6 +51,8 @@ class Layout:
         world.names = self.names
         world.actor = lambda world, process: Actor(world, process, self.habits)
         world.promise(*self.prepare(world))
+        assert world.view is not None
+        world.view.tokens = world.ledger.tokens
         if self.parks:
             from tests.simulation.parking import NoMessageLost, Worker  # Celery takes a second
 

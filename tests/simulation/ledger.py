@@ -105,6 +105,8 @@ class Ledger:
         self.waiting: list[Attempt] = []
         self.holding: list[Attempt] = []
         self.by_token: dict[str, Attempt] = {}
+        self.tokens: dict[str, str] = {}
+        """Each token by its digest."""
         self.watchers: list[Any] = []
         """Promises, which are told of each lock that is taken."""
         self.excuse_of_all = ""
@@ -124,6 +126,7 @@ class Ledger:
         attempt.token, attempt.request = request.token, request
         attempt.requested_at = self._world.machine.now
         self.by_token[request.token] = attempt
+        self.tokens[digest(request.token.encode())] = request.token
         for other in attempt.group:
             other.turn = other is attempt
 
@@ -158,14 +161,14 @@ class Ledger:
 
     def excuse_holder(self, token_id: str, why: str) -> None:
         """Do as ``excuse`` for the holder that is shown with this ``token_id``."""
-        for token in self.by_token:
-            if digest(token.encode()) == token_id:
-                broken = self.by_token[token]
-                for attempt in self.attempts:  # it may be about to be left to another one
-                    if attempt.lock is broken.lock:
-                        attempt.excuse = attempt.excuse or why
-                self.excuse(token, why)
-                self.by_token[token].process.disturb(self._world.machine.now)
+        token = self.tokens.get(token_id)
+        if token is not None:
+            broken = self.by_token[token]
+            for attempt in self.attempts:  # it may be about to be left to another one
+                if attempt.lock is broken.lock:
+                    attempt.excuse = attempt.excuse or why
+            self.excuse(token, why)
+            broken.process.disturb(self._world.machine.now)
 
     def excuse_all(self, why: str) -> None:
         """Note that from here on nobody can be sure of a lock."""

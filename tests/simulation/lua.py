@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -94,7 +95,7 @@ class Lua:
 def _word(value: Any) -> bytes:
     if isinstance(value, bytes):
         return value
-    return b"%d" % value if value == int(value) else b"%.17g" % value
+    return b"%d" % value if math.isfinite(value) and value == int(value) else b"%.17g" % value
 
 
 def _sha1hex(text: bytes) -> bytes:

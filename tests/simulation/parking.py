@@ -15,7 +15,7 @@ from django_redis_lock.backends.parking import EndParking, Park
 from django_redis_lock.celery.parking import LOOK_AT, LOOK_EVERY, Publisher, _digest
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.calls import ask
+from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import Sharing
 from tests.simulation.actors import CROWDS, Actor, Habits, Interrupted
@@ -150,6 +150,11 @@ class Parking:
         parts = [(name, rest) for name in names for rest in (f"::{name}", ":outbox", ":locks")]
         return [word.decode() for part in parts for word in self.stored(*part)]
 
+    def is_kept(self, name: str) -> bool:
+        """Whether a lock is listed for ever among those that are waited for."""
+        _, tag = self.view.place(name)
+        return math.isinf((self.view._stored(f"-due{tag}") or {}).get(name.encode(), 0))
+
     @property
     def disturbed(self) -> bool:
         """Whether there were faults."""
@@ -277,12 +282,14 @@ class Worker(Actor):
             self.world.ledger.requested(parked, request)
         onward = replace(message, attempt=message.attempt + 1, place=token)
         text = dumps({"lock": message.name, "body": [*vars(onward).values()], "options": {}})
-        call = Park(request, OUTBOX, message=text)
+        request.waits_in = f"@{OUTBOX}"
+        call = Park(request, request.waits_in, message=text)
         try:
             answer = backend.run(ask(call))
         except LockUnavailable:
             with contextlib.suppress(LockUnavailable):
-                backend.run(ask(EndParking(OUTBOX, message.name, token, waits=True)))
+                backend.run(ask(EndParking(OUTBOX, message.name, token)))
+                backend.run(ask(withdrawal(request)))
             raise
         if call.lease(answer) is not None:
             if parking.publishes(parked) and not parking.late:
@@ -312,9 +319,10 @@ class NoMessageLost(Promise):
             if queue is None:
                 continue
             endless = key not in site.server.ends
-            parked = [entry.split(b" ")[1] for entry in queue if entry.startswith(b"@park:")]
-            if len(parked) > len(set(parked)) and not self.world.forgotten:
-                raise self.broken(f"a message is twice in the line for {name}: {queue}")
+            parked = f"@{OUTBOX}".encode() in queue
+            tokens = [token for _, token in parking.view.waiters(name, f"@{OUTBOX}")]
+            if len(tokens) > len(set(tokens)) and not self.world.forgotten:
+                raise self.broken(f"a message is twice in the line for {name}: {tokens}")
             if parked and not endless:
                 raise self.broken(f"the line for {name} expires, where messages are parked")
             watched = name.encode() in parking.stored(name, ":locks")
@@ -331,6 +339,7 @@ class NoMessageLost(Promise):
     def ended(self) -> None:
         parking = self._parking
         left = [*sorted(parking.to_run), *parking.unacknowledged.values(), *parking.leftovers()]
+        left += filter(parking.is_kept, self.world.names)
         if left and not self.world.forgotten:
             raise self.broken(f"in the end there are {left}")
         if left:

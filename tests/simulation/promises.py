@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import takewhile
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +17,18 @@ DELAY = 1.5
 """Seconds for which one stopped process may delay others."""
 FREE = 0.15
 """Seconds for which a lock may be free while somebody waits, if nothing was disturbed."""
+FORGOTTEN = 2.0
+"""Seconds after which nothing is handed off to a process that is dead, if others are heard."""
 RECOVERED = 2.5
 """Seconds after a fault at which a process is heard again, and waits as the others do."""
-CAME_BACK = 0.5
-"""Seconds within which those who come back to their places may stand in another order."""
 NOTICED = 0.1
 """Seconds after which a waiter has noticed that its process lost its connection before."""
-BLOCKED = 7.5
+BLOCKED = 6.5
 """Seconds for which a waiter whose process does not run may keep others from sharing a lock."""
+STAYS = 600_000
+"""Milliseconds for which the keys of waiters stay that nobody refreshes."""
+OF_WAITERS = b"lock-queue", b"lock-due", b"lock-waiters", b"lock-tokens"
+"""How keys begin that are there for as long as a message is parked."""
 ANSWERED = 0.5
 """Seconds by which a wait may end late."""
 ANSWERED_DISTURBED = 8.0
@@ -210,7 +213,7 @@ class FirstComeFirstServed(Promise):
     Nobody gets ahead of others by sharing it, and no more wait than a caller accepts.
 
     Who is gone, while its process runs, is served twice at most. After a loss of data those come
-    back to their places who were told that they wait; who was not joins as if it was new.
+    back to their positions who were told theirs; who was not joins as if it was new.
     """
 
     def __init__(self, world: World, view: View, *, tells_the_dead: bool = False) -> None:
@@ -218,8 +221,8 @@ class FirstComeFirstServed(Promise):
         self._view = view
         self._tells_the_dead = tells_the_dead  # at once, so that nothing is handed off to them
         self._before: dict[str, tuple[dict[str, Hold], list[str]]] = {}
-        self._joined_at: dict[str, float] = {}  # when each was first seen in a queue
-        self._served: set[str] = set()  # who had the lock, so that it may join anew
+        self._known: dict[str, float] = {}  # the position in which each was seen in a queue
+        self._last: dict[str, float] = {}  # the last position, by the name of the lock
         self._served_in_vain: dict[str, int] = {}  # how often, by the token of who is gone
 
     def forgotten(self) -> None:
@@ -228,22 +231,28 @@ class FirstComeFirstServed(Promise):
     def stepped(self) -> None:
         for name in self.world.names:
             holds = {hold.token: hold for hold in self._view.holds(name)}
-            queue = [token for token in self._view.queue(name) if not self._may_be_twice(token)]
-            if name not in self._before:
-                self._note(queue)
-            former, line = self._before.setdefault(name, (holds, queue))
+            positions = self._view.positions(name)
+            queue = [token for token in positions if not self._may_be_twice(token)]
+            former, line = self._before.get(name, ({}, []))
             if holds.keys() == former.keys() and queue == line:
                 continue
+            if name in self._before:
+                self._check_holders(name, former, holds, line)
+                self._check_places(name, holds, line, queue)
             self._before[name] = holds, queue
-            left = list(line)
-            for holder, hold in holds.items():
-                if holder not in former:
-                    self._served.add(holder)
-                    self._check_turn(name, holder, left)
-                    left = [token for token in left if token != holder]
-                    if hold.unclaimed and self._tells_the_dead:
-                        self._check_life(name, holder)
-            self._check_places(name, former, holds, line, queue)
+            for token in queue:
+                self._check_position(name, token, positions[token])
+
+    def _check_holders(
+        self, name: str, former: dict[str, Hold], holds: dict[str, Hold], line: list[str]
+    ) -> None:
+        left = list(line)
+        for holder, hold in holds.items():
+            if holder not in former:
+                self._check_turn(name, holder, left)
+                left = [token for token in left if token != holder]
+                if hold.unclaimed and self._tells_the_dead:
+                    self._check_life(name, holder)
 
     def _check_turn(self, name: str, holder: str, line: list[str]) -> None:
         attempt = self.ledger.by_token.get(holder)
@@ -253,8 +262,9 @@ class FirstComeFirstServed(Promise):
             times = self._served_in_vain[holder] = self._served_in_vain.get(holder, 0) + 1
             if times > 2 and attempt.process.runs and not attempt.process.disturbed_until:
                 raise self.broken(f"{attempt} is served again, and does not want {name}")
+        own = self._known.get(holder, math.inf)  # it may come back to it just now
         for token in line[: line.index(holder)] if holder in line else line:
-            if self._is_to_be_served(token):
+            if self._known[token] < own and self._is_to_be_served(token):
                 raise self.broken(f"{attempt} has {name} before {self.ledger.by_token[token]}")
 
     def _may_be_twice(self, token: str) -> bool:
@@ -264,65 +274,47 @@ class FirstComeFirstServed(Promise):
 
     def _check_life(self, name: str, holder: str) -> None:
         attempt = self.ledger.by_token.get(holder)
-        if attempt is not None and attempt.process.died_at < self.world.machine.now:
+        if attempt is None or attempt.process.died_at > self.world.machine.now - FORGOTTEN:
+            return
+        others = [other for other in self.ledger.waiting if other.name == name]
+        if any(self._is_to_be_served(other.token) for other in others):  # and is heard
             raise self.broken(f"{name} is handed off to {attempt}, which is dead")
 
     def _check_places(
-        self,
-        name: str,
-        former: dict[str, Hold],
-        holds: dict[str, Hold],
-        line: list[str],
-        queue: list[str],
+        self, name: str, holds: dict[str, Hold], line: list[str], queue: list[str]
     ) -> None:
-        kept = [token for token in line if token in queue]
-        new = [token for token in queue if token not in line]
-        # Who did not claim the lock in time is the first again.
-        back = list(takewhile(lambda token: token in former and token not in line, queue))
-        in_order = back == sorted(back, key=lambda token: former[token].fence)
-        if not in_order and not any(site.offset for site in self.world.sites):
-            raise self.broken(f"{back} are back in the line for {name} in another order")
-        returned = [token for token in new if token in self._joined_at and token not in back]
-        joined = [token for token in new if token not in self._joined_at and token not in back]
-        self._note(new)
-        others = [token for token in queue if token not in returned]
-        if others != back + kept + joined or any(self._is_late(token, queue) for token in returned):
-            raise self.broken(f"the line for {name} was {line}, and is {queue}")
         for token in line:
             if token not in queue and token not in holds and self._is_to_be_served(token):
                 raise self.broken(f"{self.ledger.by_token[token]} lost its place for {name}")
-        for token in joined:
+        for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
-            most = None if attempt is None else attempt.lock.sharing.max_waiters
-            ahead = [each for each in queue[: queue.index(token)] if self._is_to_be_served(each)]
-            # After a step of the clock nobody seems to have been seen lately.
-            if most is not None and len(ahead) >= most and not self._clocks_were_set():
-                raise self.broken(f"{attempt} waits behind {len(ahead)}, and accepts {most - 1}")
+            if attempt is None or token in self._known:
+                continue
+            most = attempt.lock.sharing.max_waiters
+            ahead = sum(self._is_to_be_served(each) for each in queue[:place])
+            # After a step of the clock nobody seems to have been heard lately.
+            if most is not None and ahead >= most and not self._clocks_were_set():
+                raise self.broken(f"{attempt} waits behind {ahead}, and accepts {most - 1}")
 
-    def _is_late(self, token: str, queue: list[str]) -> bool:
-        """Whether one that has come back stands behind another that joined long after it."""
-        own = self.ledger.by_token.get(token)
-        if own is None or not own.waits() or not own.comes_back or token in self._served:
-            return False  # a call that was late, or one that begins again
-        if self.world.forgotten and own.joins():
-            return False
-        if self._clocks_were_set():
-            return False  # since when they wait is told by the server's clock
-        # What counts is since when each waits, which is between its request and its joining.
-        joined_at = self._joined_at[token]
-        for each in queue[: queue.index(token)]:
-            other = self.ledger.by_token.get(each)
-            asked_later = other and other.requested_at > own.requested_at + CAME_BACK
-            if asked_later and self._joined_at[each] > joined_at + CAME_BACK:
-                return True
-        return False
+    def _check_position(self, name: str, token: str, position: float) -> None:
+        """Check that who comes is behind all others, and who comes back is where it was."""
+        known, last = self._known.get(token), self._last.get(name, 0)
+        attempt = self.ledger.by_token.get(token)
+        self._known[token], self._last[name] = position, max(last, position)
+        if attempt is None or attempt.token != token or not attempt.waits():
+            return
+        if any(process.late for process in self.world.processes) or self.world.late:
+            return
+        told = attempt.request.position if attempt.comes_back else known
+        if told and position != told:
+            raise self.broken(f"{attempt} had the position {told} for {name}, and has {position}")
+        if not told and not known and position <= last and not self.world.fences_may_fall():
+            raise self.broken(
+                f"{attempt} joins the line for {name} at {position}, not behind {last}"
+            )
 
     def _clocks_were_set(self) -> bool:
         return any(site.offset or site.stepped_back_ms for site in self.world.sites)
-
-    def _note(self, queue: list[str]) -> None:
-        for token in queue:
-            self._joined_at.setdefault(token, self.world.machine.now)
 
     def _is_to_be_served(self, token: str) -> bool:
         attempt = self.ledger.by_token.get(token)
@@ -481,11 +473,13 @@ class BoundedKeys(Promise):
     """Nothing outlives its bound on a server."""
 
     BOUNDS = (
-        (b"lock-queues", None),
-        (b"lock-queue", 60_000),
-        (b"lock-heard", 120_000),
+        (b"lock-queue", STAYS),
+        (b"lock-heard", STAYS),
+        (b"lock-due", STAYS),
+        (b"lock-waiters", STAYS),
+        (b"lock-tokens", STAYS),
+        (b"lock-inbox", STAYS),
         (b"lock-claim", 5_000),
-        (b"lock-grant", 60_000),
         (b"lock-index", None),
         (b"lock-fence", None),
         (b"lock-audit", None),
@@ -511,7 +505,7 @@ class BoundedKeys(Promise):
             for key in list(server.data):
                 bound = self._bound(key)
                 end = server.ends.get(key)
-                if bound is None or (end is None and self._is_endless(server.data[key])):
+                if bound is None or (end is None and self._is_endless(key, server.data[key])):
                     continue
                 if end is None or end - now > bound + back:
                     left = "for ever" if end is None else f"for {end - now} ms"
@@ -523,14 +517,15 @@ class BoundedKeys(Promise):
             self._known[key] = bounds[0] if bounds else self._longest_ms
         return self._known[key]
 
-    def _is_endless(self, value: Any) -> bool:
+    def _is_endless(self, key: bytes, value: Any) -> bool:
         """Whether it is a lock that is to be held for ever, by one of several perhaps."""
         if isinstance(value, Hash) and self.world.forgotten:
             return True  # perhaps that of this one
-        if isinstance(value, list) and self.world.parking is not None:
-            return True  # which is checked there
+        if key.startswith(OF_WAITERS):
+            return self.world.parking is not None  # which is checked there
         tokens = [value.split(b" ", 1)[0]] if isinstance(value, bytes) else list(value)
-        attempts = [self.ledger.by_token.get(str(token, "ascii")) for token in tokens]
+        found = [str(token, "ascii") for token in tokens]
+        attempts = [self.ledger.by_token.get(self.ledger.tokens.get(each, each)) for each in found]
         return any(attempt is not None and attempt.lock.timeout is None for attempt in attempts)
 
 

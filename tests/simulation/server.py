@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 from redis.exceptions import NoScriptError, ResponseError
@@ -199,12 +200,6 @@ class Server:
         self._shrunk(key, items)
         return item
 
-    def _lpush(self, key: bytes, *items: bytes) -> Reply:
-        found = self._made(key, list)
-        found[:0] = reversed(items)
-        self.pushed(key)
-        return len(found)
-
     def _rpush(self, key: bytes, *items: bytes) -> Reply:
         found = self._made(key, list)
         found.extend(items)
@@ -215,34 +210,21 @@ class Server:
     def _lrange(self, key: bytes, first: bytes, last: bytes) -> Reply:
         return _cut(self.look_up(key, list) or [], first, last)
 
-    def _lrem(self, key: bytes, count: bytes, item: bytes) -> Reply:
+    def _ltrim(self, key: bytes, first: bytes, last: bytes) -> Reply:
         items = self.look_up(key, list)
-        if items is None or item not in items:
-            return 0
-        assert count == b"1"
-        items.remove(item)
-        self._shrunk(key, items)
-        return 1
-
-    def _lpos(self, key: bytes, item: bytes) -> Reply:
-        items = self.look_up(key, list) or ()
-        return items.index(item) if item in items else None
-
-    def _linsert(self, key: bytes, where: bytes, other: bytes, item: bytes) -> Reply:
-        assert where == b"BEFORE"
-        items = self.look_up(key, list) or []
-        if other not in items:
-            return -1 if items else 0
-        items.insert(items.index(other), item)
-        return len(items)
-
-    def _lindex(self, key: bytes, place: bytes) -> Reply:
-        return next(iter(_cut(self.look_up(key, list) or [], place, place)), None)
+        if items is not None:
+            items[:] = _cut(items, first, last)
+            self._shrunk(key, items)
+        return OK
 
     # Hashes.
 
     def _hget(self, key: bytes, name: bytes) -> Reply:
         return (self.look_up(key, Hash) or {}).get(name)
+
+    def _hmget(self, key: bytes, *names: bytes) -> Reply:
+        found = self.look_up(key, Hash) or {}
+        return [found.get(name) for name in names]
 
     def _hexists(self, key: bytes, name: bytes) -> Reply:
         return int(name in (self.look_up(key, Hash) or ()))
@@ -277,17 +259,22 @@ class Server:
         return _number(found[member]) if member in found else None
 
     def _zadd(self, key: bytes, *words: bytes) -> Reply:
-        only_known = words[0].upper() == b"XX"
-        items = words[only_known:]
+        flags = set(takewhile({b"NX", b"LT", b"CH"}.__contains__, words))
+        items = words[len(flags) :]
         pairs = [(_score(items[i]), items[i + 1]) for i in range(0, len(items), 2)]
-        found = self.look_up(key, Scores) if only_known else self._made(key, Scores)
-        if found is None:
-            return 0
-        new = sum(member not in found for _, member in pairs)
-        found.update(
-            (member, score) for score, member in pairs if member in found or not only_known
-        )
-        return 0 if only_known else new
+        if b"NX" in flags and b"LT" in flags:
+            raise ResponseError("GT, LT, and/or NX options at the same time are not compatible")
+        found = self._made(key, Scores)
+        new = changed = 0
+        for score, member in pairs:
+            before = found.get(member)
+            if before is not None and (
+                b"NX" in flags or (b"LT" in flags and score >= before) or score == before
+            ):
+                continue
+            new, changed = new + (before is None), changed + (before is not None)
+            found[member] = score
+        return new + changed if b"CH" in flags else new
 
     def _zrem(self, key: bytes, *members: bytes) -> Reply:
         found = self.look_up(key, Scores)

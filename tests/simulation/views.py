@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from django_redis_lock.backends.getset import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend, limit_in
 from tests.simulation import threads
 from tests.simulation.network import EPOCH, Site
-from tests.simulation.server import Scores, Server
+from tests.simulation.server import Hash, Scores, Server
 from tests.simulation.slots import Node, Slots
 
 _VALUE = re.compile(rb'(\d+) {("unclaimed":"[^"]*",)?("limit":(\d+|null))?')
@@ -40,6 +41,8 @@ class View(ABC):
     def __init__(self) -> None:
         self.seen: dict[str, list[Hold]] = {}
         """Who holds which lock, as seen since the last step."""
+        self.tokens: Mapping[str, str] = {}
+        """Each token by its digest."""
 
     def holds(self, name: str) -> list[Hold]:
         """Return who holds a lock, by rising fences."""
@@ -50,9 +53,13 @@ class View(ABC):
     @abstractmethod
     def _holds(self, name: str) -> list[Hold]: ...
 
+    def positions(self, name: str) -> dict[str, float]:
+        """Return the tokens of those that wait and their positions, the first in line first."""
+        return {}
+
     def queue(self, name: str) -> list[str]:
         """Return the tokens of those that wait, the first in line first."""
-        return []
+        return list(self.positions(name))
 
     def limit(self, name: str) -> int | None:
         """Return how many may hold a lock together, as an operator has set it."""
@@ -77,7 +84,11 @@ class ServerView(View):
 
     def _holds(self, name: str) -> list[Hold]:
         site, tag = self.place(name)
-        return holds_at(site, f"lock{tag}:{name}".encode(), self._stored(f"-permits{tag}:{name}"))
+        key, permits = f"lock{tag}:{name}".encode(), self._stored(f"-permits{tag}:{name}")
+        return [
+            hold._replace(token=self.tokens.get(hold.token, hold.token))
+            for hold in holds_at(site, key, permits)
+        ]
 
     def _stored(self, rest: str) -> Any:
         """Return what a key has on any server; in a cluster it may just move."""
@@ -92,13 +103,26 @@ class ServerView(View):
     def loose_parts(self, name: str) -> set[bytes]:
         _, tag = self.place(name)
         value = self._stored(f"{tag}:{name}")
-        tokens = set(value) if isinstance(value, Scores) else set()
-        return tokens ^ set(self._stored(f"-permits{tag}:{name}") or {})
+        ids = set(value) if isinstance(value, Scores) else set()
+        return ids ^ set(self._stored(f"-permits{tag}:{name}") or {})
 
-    def queue(self, name: str) -> list[str]:
-        site, tag = self.place(name)
-        entries = stored(site.server, f"lock-queue{tag}:{name}".encode())
-        return [entry.split(b" ", 2)[1].decode() for entry in entries or ()]
+    def processes(self, name: str) -> list[str]:
+        """Return the processes that wait for a lock and are not silent, and outboxes."""
+        _, tag = self.place(name)
+        value = self._stored(f"-queue{tag}:{name}")
+        return [process.decode() for process in value] if isinstance(value, Scores) else []
+
+    def waiters(self, name: str, process: str) -> list[tuple[float, str]]:
+        """Return the positions and tokens of those that wait for a lock in a process."""
+        _, tag = self.place(name)
+        entries = self._stored(f"-waiters{tag}:{process}:{name}") or Scores()
+        tokens = self._stored(f"-tokens{tag}:{process}:{name}") or Hash()
+        digests = [(score, entry.partition(b" ")[0]) for entry, score in entries.items()]
+        return [(score, tokens[each].decode()) for score, each in digests if each in tokens]
+
+    def positions(self, name: str) -> dict[str, float]:
+        each = [self.waiters(name, process) for process in self.processes(name)]
+        return {token: position for position, token in sorted(chain(*each))}
 
 
 class ClusterView(ServerView):
@@ -182,9 +206,9 @@ class MemoryView(View):
         value = self._backend.store.limits.get((self._backend.key_prefix, name))
         return None if value is None else int(value.split()[0])
 
-    def queue(self, name: str) -> list[str]:
-        entries = self._backend.store._queues.get((self._backend.key_prefix, name), ())
-        return [entry.split(" ", 2)[1] for entry in entries]
+    def positions(self, name: str) -> dict[str, float]:
+        queue = self._backend.store._queues.get((self._backend.key_prefix, name), ())
+        return {waiting.token: waiting.position for waiting in queue}
 
 
 def stored(server: Server, key: bytes) -> Any:

@@ -24,6 +24,7 @@ from django.dispatch import Signal
 
 from django_redis_lock import locks, semaphore
 from django_redis_lock.backends.renewal import ServerRenewer, renewer
+from django_redis_lock.protocol.calls import Inspect
 from tests.contracts.capabilities import lacks
 
 ROOT = Path(__file__).parents[2]
@@ -57,13 +58,28 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
         time.sleep(0.002)
 
 
+def stored(backend: Any, name: str) -> Any:
+    """Return the value of a lock."""
+    return backend.call(Inspect([name]))[1]
+
+
 def waiters(name: str, using: str = "default") -> int:
     """Return the number of waiters of a lock; without a queue, of those in this process."""
     backend = locks[using]
     if "queue" in lacks(backend):
-        return sum(waiter.name == name for waiter in backend.hub_for("")._present())
+        return sum(waiter.request.name == name for waiter in backend.hub_for("").present())
     holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
+
+
+def enqueue(client: redis.Redis, name: str, *records: str, process: str = "c0-1") -> None:
+    """Have a process, as of a far host, wait for a lock; it is heard now, and never again."""
+    now = round(time.time() * 1000)
+    entries = {f"{n:x} 10000 {record}": n for n, record in enumerate(records, 1)}
+    client.zadd(f"lock-waiters:{process}:{name}", entries)
+    client.hset(f"lock-tokens:{process}:{name}", mapping={f"{n}": f"t{n}" for n in range(1, 9)})
+    client.zadd(f"lock-queue:{name}", {process: 1})
+    client.zadd("lock-heard", {process: now})
 
 
 def permits(name: str, number: int, limit: int = 5) -> list[Any]:

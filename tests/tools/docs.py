@@ -66,5 +66,5 @@ USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
 
 def acl_rule(wait: str = "queue") -> list[str]:
     text = (DOCS / "how-to/restrict-by-acl.md").read_text()
-    (rule,) = re.findall(rf"^ACL SETUSER {USERS[wait]} (.*)$", text, re.MULTILINE)
+    (rule,) = re.findall(rf"^ACL SETUSER {USERS.get(wait, wait)} (.*)$", text, re.MULTILINE)
     return str(rule).split()

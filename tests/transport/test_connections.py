@@ -25,10 +25,19 @@ from django_redis import get_redis_connection
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Inspect, Peek, ask
+from django_redis_lock.protocol.calls import Inspect, ask
 from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, Child, connections, eventually, handling, in_finalizer, waiters
+from tests.tools import (
+    Background,
+    Child,
+    connections,
+    eventually,
+    handling,
+    in_finalizer,
+    stored,
+    waiters,
+)
 from tests.tools.interruption import Interrupted, Interruption
 from tests.tools.proxy import Proxy
 
@@ -85,8 +94,8 @@ def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> N
     calls = backend.servers.client
     calls._idle.extend([calls._open(math.inf) for _ in range(3)])
     client.client_kill_filter(_type="normal", skipme=True)
-    call = Peek("name")
-    assert backend.call(call) is None
+    call = Inspect(["name"])
+    assert backend.call(call)[1] is None
     assert call.resent
     assert len(calls._idle) == 1
 
@@ -355,7 +364,7 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
     def peek_until_struck() -> None:
         while armed:
             for key, value in replies.items():
-                assert backend.call(Peek(key)) == value
+                assert stored(backend, key) == value
 
     chance = random.Random(1)
     struck = 0
@@ -372,7 +381,7 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
                 armed = False
     assert struck > 250
     for key, value in replies.items():
-        assert backend.call(Peek(key)) == value
+        assert stored(backend, key) == value
 
 
 @pytest.mark.usefixtures("server")
@@ -402,22 +411,22 @@ def test_an_interruption_while_a_reply_is_read(
     backend = locks["default"]
     with redis.Redis.from_url(own_server.url()) as client:
         client.set(f"lock:{name}", "late 1 {}")
-        assert backend.call(Peek(f"{name}-free")) is None
+        assert stored(backend, f"{name}-free") is None
         own_server.pause()
         if connects:  # else it uses the connection that it has
             backend.servers.client.close()
         try:
             with handling(signal.SIGALRM, error), pytest.raises(error):
                 signal.setitimer(signal.ITIMER_REAL, 0.2)
-                backend.call(Peek(name))
+                stored(backend, name)
         finally:
             own_server.resume()
-    assert backend.call(Peek(f"{name}-free")) is None
+    assert stored(backend, f"{name}-free") is None
 
 
 FORK = """
     backend = locks["url"]
-    backend.call(Peek("warm-up"))
+    stored(backend, "warm-up")
     (before,) = backend.servers.client._idle
     child = os.fork()
     for number in range(200):
@@ -435,7 +444,7 @@ FORK = """
 @pytest.mark.usefixtures("server")
 def test_a_forked_child_leaves_the_connection_to_its_parent(name: str) -> None:
     """It opens one of its own, and the parent goes on using the one it has."""
-    before = "from django_redis_lock.protocol.calls import Peek"
+    before = "from tests.tools import stored"
     with Child(FORK, name, before=before) as child:
         assert [child.hear(), child.hear()] == ["new", "the same"]
         assert child.end() == 0

@@ -12,9 +12,9 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.protocol.calls import Peek, Release
+from django_redis_lock.protocol.calls import Inspect, Release
 from example_project.embedded import EmbeddedServer
-from tests.tools import counted, eventually
+from tests.tools import counted, eventually, stored
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -53,8 +53,8 @@ def test_a_posted_call_is_carried_out_before_the_next(
         backend.post(held(control, name))
         control.set(f"lock:{name}-other", f"{number} 1 {{}}")
         backend.post(held(control, name))
-        assert backend.call(Peek(name)) is None
-        assert backend.call(Peek(f"{name}-other")) == f"{number} 1 {{}}".encode()
+        assert stored(backend, name) is None
+        assert stored(backend, f"{name}-other") == f"{number} 1 {{}}".encode()
 
 
 def test_a_connection_is_closed_once_what_was_posted_is_done(
@@ -74,12 +74,12 @@ def test_a_connection_that_dies_with_replies_owed(
     """The next call is sent again over another one, as on any that broke, and is in step."""
     call = held(control, name)
     backend.post(call)
-    eventually(lambda: not control.get(f"lock:{name}") or backend.call(Peek(name)) is None)
+    eventually(lambda: not control.get(f"lock:{name}") or stored(backend, name) is None)
     backend.post(Release(name, "nobody"))
     control.client_kill_filter(_type="normal", skipme=True)
     control.set(f"lock:{name}", "mine 2 {}")
     for _ in range(3):
-        assert backend.call(Peek(name)) == b"mine 2 {}"
+        assert stored(backend, name) == b"mine 2 {}"
 
 
 def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: redis.Redis) -> None:
@@ -87,13 +87,13 @@ def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: re
 
     async def main() -> None:
         await backend.apost(held(control, name))
-        while await backend.acall(Peek(name)) is not None:
+        while (await backend.acall(Inspect([name])))[1] is not None:
             await asyncio.sleep(0.001)
         await backend.apost(held(control, name))
-        assert await backend.acall(Peek(name)) is None
+        assert (await backend.acall(Inspect([name])))[1] is None
         control.script_flush()
         await backend.apost(held(control, name))
-        assert await backend.acall(Peek(name)) is None
+        assert (await backend.acall(Inspect([name])))[1] is None
 
     asyncio.run(main())
 
@@ -101,7 +101,7 @@ def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: re
 def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, settings: Any) -> None:
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     with lock(name, timeout=20):
-        pass
+        stored(locks["default"], name)  # the scripts are known from here on
     control = redis.Redis.from_url(own_server.url())
     with counted(control) as counts:
         own_server.pause()
@@ -109,6 +109,6 @@ def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, sett
         locks["default"].post(Release(name, "nobody"))
         assert time.monotonic() - began < 0.5
         own_server.resume()
-        assert locks["default"].call(Peek(name)) is None
+        assert stored(locks["default"], name) is None
     assert counts["eval"] == 1
     control.close()

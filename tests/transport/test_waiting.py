@@ -14,7 +14,7 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.protocol import drivers, locking
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
@@ -69,9 +69,8 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
     with counted(client) as counts:
         held.release()
         eventually(lambda: waiters(name) == 19)
-    assert counts["lpop"] == 1
     assert counts["publish"] == 1
-    # The release, the claim, this test's looks at the queue, and the one look that all share.
+    # The release, the claim, this test's looks at the queue, and a heartbeat now and then.
     assert counts["evalsha"] < 20
     released.set()
     for _ in queue:
@@ -85,11 +84,12 @@ def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis
     """At once, so that the next waiter does not wait until its claim is due."""
     now, key, hub = round(time.time() * 1000), f"lock:{name}", locks["default"].hub_for("queue")
     assert isinstance(hub, ReceivingHub)
-    value = f'7 {{"unclaimed":"{now + 60_000} 60000 channel","pid":1}}'
+    value = f'7 {{"unclaimed":"{now + 60_000} 60000 c0-1","pid":1}}'
     for shared in (False, True):
         if shared:
-            client.zadd(key, {"gone": now + 60_000})
-            client.hset(f"lock-permits:{name}", "gone", value.replace('"pid"', '"limit"'))
+            permit = token_id(b"gone")
+            client.zadd(key, {permit: now + 60_000})
+            client.hset(f"lock-permits:{name}", permit, value.replace('"pid"', '"limit"'))
         else:
             client.set(key, f"gone {value}", px=60_000)
         hub.take_in(f"grant gone 7 60000 {now} {name}".encode())

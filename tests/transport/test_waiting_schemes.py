@@ -12,29 +12,18 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.waiting import POLL_EVERY
+from django_redis_lock.protocol.heartbeats import BEAT_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.settings import server_url
-from tests.tools import QUEUED, SOON, Background, connections, counted, eventually, queued, waiters
+from tests.tools import Background, connections, counted, eventually, queued, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
-HASTY = (
-    """
-    locks["default"].hub_for("poll").claim_ms = 300
-    from django_redis_lock.protocol import waiting
-    waiting.POLL_EVERY = 1000  # no help from there
-"""
-    + QUEUED
-)
-
 
 @pytest.fixture(autouse=True)
-def _quick_and_patient() -> None:
-    """Pollers of this process look often, and keep their turn on a machine that stalls."""
-    hub = locks["default"].hub_for("poll")
-    hub.interval = 0.02
-    hub.claim_ms = 15_000
+def _quick() -> None:
+    """Pollers of this process look often."""
+    locks["default"].hub_for("poll").interval = 0.1
 
 
 def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
@@ -66,22 +55,15 @@ def test_all_schemes_share_one_queue(name: str) -> None:
 
 @pytest.mark.parametrize("wait", WAITING_SCHEMES)
 def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str) -> None:
-    """A dead waiter's turn lasts a moment, and not its lease; with ``queue`` it has none."""
+    """A dead waiter's turn lasts a moment, and not its lease."""
     held = lock(name, timeout=300)
     held.acquire()
-    with queued(name, wait, 300, program=HASTY) as dead:
+    with queued(name, wait, 300) as dead:
         next_one = stand(name, "queue", 2)
         dead.process.kill()
         dead.process.wait()
-        if wait == "blpop":  # it counts as alive for some seconds
-            server = redis.Redis(connection_pool=locks["default"].pool)
-            for alive in server.keys("*:alive"):
-                assert server.pttl(alive) <= 5000
-                server.delete(alive)
-        released_at = time.monotonic()
         held.release()
         assert next_one.waiting.outcome() is True
-        assert wait != "queue" or next_one.waiting.ended_at - released_at < SOON
         next_one.release()
 
 
@@ -110,12 +92,9 @@ def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: red
             began = time.monotonic()
             time.sleep(1.0)  # idle time is what is measured
             seconds = time.monotonic() - began
-    assert counts.get("evalsha", 0) <= seconds / POLL_EVERY + 2
+    assert counts["evalsha"] <= seconds / (0.25 if wait == "poll" else BEAT_EVERY) + 2
     assert counts.get("publish", 0) == 0
-    peeks, rounds = counts.get("get", 0) - counts.get("evalsha", 0), counts.get("blpop", 0)
-    # A sleep is a fifth shorter than the interval at the most.
-    assert peeks <= (seconds / 0.2 + 1 if wait == "poll" else 0)
-    assert rounds <= (seconds / 2.0 + 1 if wait == "blpop" else 0)
+    assert counts.get("blpop", 0) <= (seconds / 2.0 + 1 if wait == "blpop" else 0)
     for waiter in queue:
         assert waiter.waiting.outcome() is True
         waiter.release()
@@ -130,10 +109,8 @@ def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> No
         waiter = stand(name, wait, 1)
     assert waiter.waiting.outcome() is True
     waiter.release()
-    for key in client.keys("*:alive"):
-        assert 0 < client.pttl(key) <= 5000
-        assert client.type(key) == "string"
-    assert {key for key in client.keys("*") if client.pttl(key) < 0} == {"lock-fence"}
+    # A heartbeat may just have asked for the waiter once more, which then is withdrawn.
+    eventually(lambda: {k for k in client.keys("*") if client.pttl(k) == -1} == {"lock-fence"})
 
 
 @pytest.mark.parametrize("wait", ["", "Queue", "pubsub", 1, True, ("poll",)])
@@ -208,7 +185,7 @@ def test_waiter_that_may_not_be_told(
         eventually(lambda: waiters(name) == 1)
         held.release()
         assert waiting.outcome() is True
-        assert "unclaimed" not in client.get(f"lock:{name}")
+        eventually(lambda: "unclaimed" not in client.get(f"lock:{name}"))
         assert 16 < locks["default"].holder(name).ttl <= 60
         waiter.release()
         assert not client.exists(f"lock:{name}")

@@ -16,7 +16,8 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.settings import OTHER
 from django_redis_lock.contrib.gauges import read_held
-from django_redis_lock.protocol.waiting import CLAIM, POLL_EVERY
+from django_redis_lock.protocol.heartbeats import BEAT_EVERY
+from django_redis_lock.protocol.waiting import CLAIM
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
@@ -30,9 +31,7 @@ adds to them below."""
 SLACK = 1.0
 
 SHOWN = 3.0
-"""Seconds for which a waiter that was killed shows, and after which it has lost its place; and
-what a busy machine adds."""
-DROPPED = 10.0
+"""Seconds for which a waiter that was killed shows, and what a busy machine adds."""
 MUCH_SLACK = 4.0
 
 CROWD = """
@@ -170,12 +169,15 @@ def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) ->
         began = time.monotonic()
         held.release()
         healthy.outcome().release()
-        assert healthy.ended_at - began < DELAY + SLACK
+        for _ in range(5):
+            with lock(name, timeout=60):
+                pass
+        assert time.monotonic() - began < DELAY + 2.0
         child.say()
         assert [child.hear() for _ in range(20)] == ["holds"] * 20
 
 
-def test_killed_waiters_are_gone(name: str, client: redis.Redis) -> None:
+def test_killed_waiters_are_gone(name: str) -> None:
     """That is so while another one waits, and while the holder goes on alone."""
     both = (name, f"{name}-alone")
     holders = [lock(one, timeout=60) for one in both]
@@ -194,21 +196,19 @@ def test_killed_waiters_are_gone(name: str, client: redis.Redis) -> None:
         assert figures.waiting == 1
         assert figures.oldest_wait < time.monotonic() - joined_at
         assert time.monotonic() - killed_at < SHOWN + MUCH_SLACK
-        eventually(lambda: [client.llen(f"lock-queue:{one}") for one in both] == [1, 0])
-        assert time.monotonic() - killed_at < DROPPED + MUCH_SLACK
     for held in holders:
         held.release()
     healthy.outcome().release()
 
 
-def test_who_was_stopped_for_long_comes_back_to_its_place(name: str, client: redis.Redis) -> None:
-    """It comes before those who joined after it, though it had lost its place meanwhile."""
+def test_who_was_stopped_for_long_comes_back_to_its_place(name: str) -> None:
+    """It comes before those who joined after it."""
     held = lock(name, timeout=60)
     held.acquire()
     first = take(name)
     with crowd([name], WAITING_SCHEMES) as child:
         child.stop()
-        eventually(lambda: client.llen(f"lock-queue:{name}") == waiters(name) == 1)
+        eventually(lambda: waiters(name) == 1)
         last = take(name)
         child.go_on()
         eventually(lambda: waiters(name) == 5)
@@ -229,8 +229,7 @@ def test_numbers_are_the_same_in_lua_and_in_python() -> None:
         for key, value in re.findall(r"^ *local ([A-Z_]+) = (\d+)", source, re.MULTILINE)
     }
     assert numbers["CLAIM"] == CLAIM
-    assert POLL_EVERY < numbers["SEEN"] < CLAIM < DELAY
-    assert numbers["CLAIM_UNTOLD"] > 2 * POLL_EVERY
+    assert BEAT_EVERY < numbers["BEAT"] < CLAIM < DELAY
 
 
 def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: Any) -> None:
@@ -252,5 +251,5 @@ def test_aliases_that_share_a_server_pop_their_own_grants(name: str, settings: A
             held.release()
         for handle, waiting in queue:
             assert waiting.outcome() is True
-            assert waiting.ended_at - began < POLL_EVERY / 2
+            assert waiting.ended_at - began < BEAT_EVERY / 2
             handle.release()

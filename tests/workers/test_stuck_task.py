@@ -78,8 +78,8 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
     [
         ({"host": None}, "another program holds it"),
         ({"host": "elsewhere"}, "it runs on elsewhere, not here"),
-        ({"pid_space": None}, "it may run in another container of {here}"),
-        ({"pid_space": None, "pid": os.getpid()}, "it may run in another container of {here}"),
+        ({"pid_space": None}, "it runs in another container of {here}"),
+        ({"pid_space": None, "pid": os.getpid()}, "it runs in another container of {here}"),
         ({"pid": os.getpid()}, "its process lives"),
         ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
         ({"marks": {"state": "queued"}}, "its message waits in a Celery queue"),

@@ -35,9 +35,9 @@ class ClusterListener:
     serves the shard. The first connection to a node subscribes to all shards of the node. Sharded
     channels are used if the server has them.
 
-    After a shard has moved, by resharding or a failover, the listener subscribes again and its
-    waiters poll their locks. A message may come from a node that has just lost its shard. So its
-    hub has to be ``confirming``.
+    After a shard has moved, by resharding or a failover, the listener subscribes again and the
+    first waiters ask for their locks. A message may come from a node that has just lost its shard.
+    So its hub has to be ``confirming``.
     """
 
     hub: ReceivingHub
@@ -52,12 +52,13 @@ class ClusterListener:
         self._sharded = True  # until a server does not know such channels
         self._waker = _Waker()
 
-    def channel_of(self, name: str) -> str:
-        return self._channel(shard_of(name))
+    @property
+    def kind(self) -> str:
+        """The letter for a process that receives so; see ``common.lua``."""
+        return "s" if self._sharded else "c"
 
     def _channel(self, shard: int) -> str:
-        tag = f"{{{TAGS[shard]}}}" if self._sharded else TAGS[shard]
-        return f"{self._prefix}:{tag}:{self.hub.id}"
+        return f"{self._prefix}-grant:{{{TAGS[shard]}}}:{self.hub.waits_in('')}"
 
     def receives(self, name: str) -> bool:
         return shard_of(name) in self._ears
@@ -74,7 +75,7 @@ class ClusterListener:
         for old in before:
             self._forget(old, ())
         if before:  # what they had not read yet is lost
-            self._notify(ear.shards)
+            self.hub.lost()
 
     def _open(self, shard: int) -> _Ear:
         """Connect to the node of a shard, and subscribe to all shards of the node."""
@@ -86,7 +87,7 @@ class ClusterListener:
             ear = _Ear(connection, address, shards)
             try:
                 connection.connect()
-                ear.subscribe(self._channel(one) for one in shards)
+                ear.subscribe("S" * self._sharded + "SUBSCRIBE", map(self._channel, shards))
             except BaseException as error:
                 connection.disconnect()
                 if isinstance(error, MovedError):
@@ -111,11 +112,6 @@ class ClusterListener:
     def close(self) -> None:
         for ear in self._all():
             self._forget(ear, ear.shards)
-
-    def _notify(self, shards: Iterable[int]) -> None:
-        """Have the waiters of some shards poll."""
-        self.hub.notify_if(lambda waiter: shard_of(waiter.name) in shards)
-        self._waker.ring()  # it may be for the leader to poll
 
     def receive(self, seconds: float) -> bool:
         ears = self._all()
@@ -174,13 +170,14 @@ class ClusterListener:
                 self._forget(ear, gone)
 
     def _forget(self, ear: _Ear, shards: Iterable[int]) -> None:
-        """Note that a connection no longer serves some shards, and have their waiters poll."""
+        """Note that a connection no longer serves some shards."""
         with self.hub.mutex:
             gone = {shard for shard in shards if self._ears.get(shard) is ear}
             for shard in gone:
                 del self._ears[shard]
             unused = ear not in self._ears.values()
-        self._notify(gone)
+        self._waker.ring()
+        self.hub.lost()
         if unused:
             ear.connection.disconnect()
 
@@ -193,31 +190,26 @@ class _Ear:
         self.address = address
         self.shards = shards
         self.liveness = Liveness()
-        self._channels: list[str] = []
+        self._subscriptions: list[tuple[str, str]] = []
 
-    def subscribe(self, channels: Iterable[str]) -> None:
+    def subscribe(self, command: str, channels: Iterable[str]) -> None:
         """Subscribe, and wait for the confirmations. Raises ``RedisError`` and ``OSError``."""
-        self._channels = list(channels)
-        pack = self.connection.pack_command
         # One by one: a command may name only channels of one slot.
-        packed = [part for one in self._channels for part in pack(*self._subscription(one))]
+        self._subscriptions = [(command, channel) for channel in channels]
+        pack = self.connection.pack_command
+        packed = [part for one in self._subscriptions for part in pack(*one)]
         self.connection.send_packed_command(packed)
         try:
-            for _ in self._channels:
+            for _ in self._subscriptions:
                 self.connection.read_response(disable_decoding=True)
         except ResponseError as error:
             raise cluster_error(error) from None
         self.liveness.note_seen()
 
-    def _subscription(self, channel: str) -> tuple[str, str]:
-        return ("SSUBSCRIBE" if "{" in channel else "SUBSCRIBE"), channel
-
     def patience(self) -> float:
         """Return how many seconds of silence are normal. Raises ``OSError`` after a longer one."""
         return self.liveness.patience(
-            lambda: self.connection.send_command(
-                *self._subscription(self._channels[0]), check_health=False
-            )
+            lambda: self.connection.send_command(*self._subscriptions[0], check_health=False)
         )
 
 

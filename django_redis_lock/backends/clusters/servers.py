@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain
 from operator import itemgetter
@@ -58,14 +59,14 @@ class Cluster:
         self.topology = Topology(location.urls or [])
         check_replicas(replicas, self.topology.arguments, location.using)
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
-        self._channel_prefix = f"{key_prefix}-grant"
+        self._key_prefix = key_prefix
         self._clients: dict[Address, BlockingClient] = {}
         self._async_clients: dict[Address, AsyncClient] = {}
 
-    def make_hub(self, scheme: str, give_back: Callable[[str, str, float], object]) -> Hub:
+    def make_hub(self, scheme: str, give_back: Callable[[calls.Release, float], object]) -> Hub:
         """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
-        listener = ClusterListener(self.topology, self._channel_prefix)
+        listener = ClusterListener(self.topology, self._key_prefix)
         return ReceivingHub(listener, give_back, confirming=True)
 
     def check_scheme(self, scheme: str) -> None:
@@ -146,7 +147,6 @@ class Cluster:
         raise _disagreement(slot)
 
     def _send_all(self, parts: Sequence[Part]) -> list[Any]:
-        """Send calls, those to one node at once, and return their replies."""
         by_node: dict[Address, list[int]] = {}
         for number, (slot, packed) in enumerate(parts):
             by_node.setdefault(self.topology.address(slot, packed.until), []).append(number)
@@ -215,10 +215,16 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
                 shard: calls.Renew([leases[n] for n in own], at_least=at_least, until=until)
                 for shard, own in order.items()
             }, lambda answers: _in_order(order, answers)
-        case calls.Inspect(names=names, brief=brief, until=until):
+        case calls.Heartbeat(names=names):
+            pairs = [*names.items()]
+            return {
+                shard: replace(call, names=dict(pairs[n] for n in own))
+                for shard, own in _by_shard(names).items()
+            }, _join_heartbeats
+        case calls.Inspect(names=names, skip=skip, until=until):
             order = _by_shard(names)
             return {
-                shard: calls.Inspect([names[n] for n in own], brief, until=until)
+                shard: calls.Inspect([names[n] for n in own], skip, until=until)
                 for shard, own in order.items()
             }, lambda answers: [
                 max((now for now, *_ in answers), default=0),
@@ -234,6 +240,14 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
                 dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)
             ]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
+
+
+def _join_heartbeats(answers: list[Any]) -> list[Any]:
+    statuses = [[*map(int, answer[0].split())] for answer in answers]
+    now_ms, _, heard = map(min, zip(*statuses, strict=True))
+    left_ms = min((left for _, left, _ in statuses if left >= 0), default=-1)
+    lost = b"\n".join(answer[1] for answer in answers if answer[1])
+    return [b"%d %d %d" % (now_ms, left_ms, heard), lost, *chain(*(each[2:] for each in answers))]
 
 
 def _join_outboxes(answers: list[Any]) -> list[Any]:

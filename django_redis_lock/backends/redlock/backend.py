@@ -23,7 +23,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.protocol.waiting import Hub, PollingHub
 from django_redis_lock.support.process import start_thread
 from django_redis_lock.transport.packing import Packed
 
@@ -79,7 +79,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     def make_hub(self, scheme: str) -> Hub:
         # Waiters are in the queue to be counted, not to be served.
-        return Hub(interval=self.interval, channel=f"{self.key_prefix}-grant:quorum")
+        return PollingHub(self.interval, "quorum")
 
     def databases(self) -> set[Hashable]:
         return {found for server in self.servers for found in server.databases()}

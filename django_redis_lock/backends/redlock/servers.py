@@ -47,8 +47,8 @@ from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed, Packing, Script
 
 ACQUIRE = Script("base", "quorum_common", "quorum_acquire")
-SETTLE = Script("quorum_settle")
-RELEASE = Script("base", "quorum_release")
+SETTLE = Script("base", "quorum_common", "quorum_settle")
+RELEASE = Script("base", "quorum_common", "quorum_release")
 READ_FENCE = Script("base", "quorum_common", "quorum_fence")
 ADMIT = Script("quorum_admit")
 
@@ -307,6 +307,7 @@ class Server(RedisLockBackend):
         request = call.request
         former = call.token_id if isinstance(call, calls.TakeOver) else ""
         keys = [*self._packing.keys(request.name), self._mark_key]
+        keys.append(self._packing.quorum_waiters(request.name))
         record = f'{request.record[:-1]},"try":{attempt}}}'
         mine = (request.token, str(request.lease_ms), record, request.name, _entry_of(call))
         return _packed(ACQUIRE, keys, *mine, least, delay_ms, former)
@@ -314,13 +315,14 @@ class Server(RedisLockBackend):
     def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
         """Pack the fence of a lock that was acquired or taken over."""
         lock, queue, _, last = self._packing.keys(call.request.name)
-        token, entry = call.request.token, _entry_of(call)
-        return _packed(SETTLE, [lock, queue, last], token, fence, entry)
+        keys = [lock, queue, last, self._packing.quorum_waiters(call.request.name)]
+        return _packed(SETTLE, keys, call.request.token, fence, _entry_of(call))
 
     def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
         """Pack a release, or the withdrawal of the vote for an attempt."""
-        keys = self._packing.keys(call.name)[:3]
-        return _packed(RELEASE, keys, call.token, call.name, call.entry, attempt)
+        keys = [*self._packing.keys(call.name)[:3], self._packing.quorum_waiters(call.name)]
+        entry = call.entry.partition(" ")[2]
+        return _packed(RELEASE, keys, call.token, call.name, entry, attempt)
 
     def admit(self, fence: int, start: int | str = "") -> Packed:
         """Pack the last fence for a server that lost it."""
@@ -333,8 +335,8 @@ class Server(RedisLockBackend):
 
 def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
     """Return the caller's entry among the waiters; empty if it is none."""
-    channel = "" if isinstance(call, calls.TakeOver) else call.channel
-    return call.request.entry(channel) if channel else ""
+    waits = isinstance(call, calls.Acquire) and call.waits_in
+    return call.request.entry.partition(" ")[2] if waits else ""
 
 
 def _packed(script: Script, keys: Sequence[str], *args: int | str) -> Packed:

@@ -9,10 +9,11 @@ than a majority gives counts for nothing.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 from django_redis_lock.exceptions import LockError
@@ -234,22 +235,18 @@ def _least(left: Sequence[int], needed: int) -> int:
     return longest_first[min(needed, len(left)) - 1]
 
 
-_SINCE = re.compile(rb'"since":(\d+)}$')
-
-
 def queue(answers: Answers) -> Any:
     """Return the waiters, like ``waiting.lua``, the longest waiting first."""
     known = everybody(answers)
     if known is PENDING:
         return PENDING
     known = [item for item in known if item is not None]
-    entries = dict.fromkeys(entry for item in known for entry in item[1:])
-    return [max(item[0] for item in known), *sorted(entries, key=_since)]
-
-
-def _since(entry: bytes) -> float:
-    found = _SINCE.search(entry)
-    return math.inf if found is None else int(found[1])
+    positions: dict[bytes, int] = {}
+    for item in known:
+        for position, entry in zip(map(int, item[1::2]), item[2::2], strict=True):
+            positions[entry] = min(position, positions.get(entry, position))
+    ordered = sorted(positions.items(), key=itemgetter(1))
+    return [max(item[0] for item in known), *chain(*((at, entry) for entry, at in ordered))]
 
 
 def history(answers: Answers) -> Any:

@@ -1,28 +1,28 @@
 -- Take the lock, or join its waiters.
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] channel on which the caller waits, or '' not to wait,
--- ARGV[6] '' for a caller that has not waited yet; else the server's clock (ms) when it last asked,
--- or 0 if it has not asked regularly for long enough to tell who is gone,
+-- ARGV[5] the process in which the caller waits (see common.lua), or '' not to wait,
+-- ARGV[6] the caller's position in the queue, or '' if it has none yet,
 -- ARGV[7] '' or how many may wait, ARGV[8] 1 if the caller waits for replicas, for a write of its own;
 -- final if a refusal is its last answer, which waits for them as well,
--- ARGV[9] and ARGV[10] for a message to be parked (see joining.lua): its text, and whose place it takes.
+-- ARGV[9] and ARGV[10] for a message to be parked (see joining.lua): its text, and whose place it takes;
+-- then KEYS[8] has the messages that are parked already.
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
 --                                 or a reply that was lost
---         "-fence ttl now kind"   held by another, under that fence, or by others, under no greater
---                                 one; kind 0: not waiting, 1: joined just now, 2: waiting since
---                                 before; plus 3 if the holder is another program (fence 0), which
---                                 does not notify the waiters when it frees the lock
---         "0 -1 now kind"        the message is parked; kind as above
+--         "-fence ttl now kind position"  held by another, under that fence, or by others, under no
+--                                 greater one; kind 0: not waiting, 1: joined just now, 2: waiting
+--                                 since before; plus 3 if the holder is another program (fence 0),
+--                                 which does not hand the lock off
+--         "0 -1 now kind"         the message is parked; kind as above
 -- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 -- include base
 local lease, moment = tonumber(ARGV[2]), clock()
-if ARGV[9] and redis.call('HEXISTS', string.sub(ARGV[5], 7) .. '::' .. ARGV[4], ARGV[1]) == 1 then
+if ARGV[9] and redis.call('HEXISTS', KEYS[8], ARGV[1]) == 1 then
   return string.format('0 -1 %.0f 2', math.floor(moment / 1000)) -- an earlier sending has parked it
 end
 if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 then
-  return give(ARGV[4], ARGV[1], lease, ARGV[3], moment)
+  return granted(give(ARGV[4], ARGV[1], lease, ARGV[3], moment), lease, moment)
 end
 -- include joining

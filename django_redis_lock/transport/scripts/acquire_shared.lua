@@ -2,7 +2,7 @@
 -- KEYS: see common.lua and permits.lua. ARGV and what it returns: see acquire.lua.
 -- include permits
 local lease, moment = tonumber(ARGV[2]), clock()
-if ARGV[9] and redis.call('HEXISTS', string.sub(ARGV[5], 7) .. '::' .. ARGV[4], ARGV[1]) == 1 then
+if ARGV[9] and redis.call('HEXISTS', KEYS[8], ARGV[1]) == 1 then
   return string.format('0 -1 %.0f 2', math.floor(moment / 1000)) -- an earlier sending has parked it
 end
 local there = redis.call('EXISTS', KEYS[1], KEYS[2])
@@ -13,7 +13,7 @@ if there == 1 then -- an error if one has it alone, 0 if others wait or all perm
 end
 if holders and holders < limit_of(ARGV[4], ARGV[3])
     and (moment % 16 > 0 or redis.call('ZCARD', KEYS[1]) == holders) -- else some have ended
-    and (holders == 0 or not redis.call('ZSCORE', KEYS[1], ARGV[1])) then
-  return give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders)
+    and (holders == 0 or not redis.call('ZSCORE', KEYS[1], digest_of(ARGV[1]))) then
+  return granted(give_permit(ARGV[4], ARGV[1], lease, ARGV[3], moment, holders), lease, moment)
 end
 -- include joining

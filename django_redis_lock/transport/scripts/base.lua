@@ -9,32 +9,34 @@ local function holds(token, held)
   return held and string.sub(held, 1, #token + 1) == token .. ' '
 end
 
--- Return whether the token with a digest holds it.
-local function is_held_by_digest(digest, held)
-  return held and string.sub(redis.sha1hex(string.match(held, '^[^ ]*')), 1, 16) == digest
+-- Return the digest of a token, which may be seen.
+local function digest_of(token)
+  return string.sub(redis.sha1hex(token), 1, 16)
 end
 
--- Count a hold of the lock, and return its fence as a number and as text: `least`, by default the
--- clock in microseconds, or one more than the last fence if that is not smaller.
+-- Count a hold of the lock, and return its fence, as text: `least`, by default the clock in
+-- microseconds, or one more than the last fence if that is not smaller.
 local function next_fence(now, least)
-  local fence = least or now
-  local written = string.format('%.0f', fence)
-  local last = tonumber(redis.call('SET', KEYS[4], written, 'GET') or '')
-  -- Numbers from 2^53 up are not exact; no script has written one.
-  if last and last >= fence and last < 9007199254740992 then
-    fence = last + 1
-    written = string.format('%.0f', fence)
-    redis.call('SET', KEYS[4], written)
+  local fence = string.format('%.0f', least or now)
+  local last = redis.pcall('SET', KEYS[4], fence, 'GET')
+  if not last or (#last == #fence and last < fence) then
+    return fence
+  elseif last.err then -- another program's data
+    redis.call('SET', KEYS[4], fence)
+  elseif #last >= #fence and #last < 19 and string.find(last, '^[1-9]%d*$') then
+    redis.call('SET', KEYS[4], last)
+    redis.call('INCR', KEYS[4]) -- exact, which numbers here are not from 2^53 up
+    return redis.call('GET', KEYS[4])
   end
-  return fence, written
+  return fence
 end
 
 -- Note in the index until when (ms) a lock is held.
-local function note_end(name, ends, fence, now)
+local function note_end(name, ends, now)
   redis.call('ZADD', KEYS[3], ends, name)
   -- One in sixteen removes up to 32 locks that have expired from the index. That is twice as many as
   -- are added, so the index stays as small as the number of held locks, and no call pays for more.
-  if fence % 16 == 0 then
+  if now % 16 == 0 then
     local before = math.floor(now / 1000) - 1
     local expired = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', before, 'LIMIT', 0, 32)
     if #expired > 0 then
@@ -45,8 +47,16 @@ end
 
 -- Write the lock for `token`, with a lease (ms) from `now` (microseconds); returns the fence.
 local function give(name, token, lease, record, now, least)
-  local fence, written = next_fence(now, least)
-  redis.call('SET', KEYS[1], token .. ' ' .. written .. ' ' .. record, 'PX', lease)
-  note_end(name, math.floor(now / 1000) + lease, fence, now)
+  local fence = next_fence(now, least)
+  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. record, 'PX', lease)
+  note_end(name, math.floor(now / 1000) + lease, now)
   return fence
+end
+
+-- Return the answer to who got the lock: the fence alone, or "fence lease now" if it is no exact number.
+local function granted(fence, lease, now)
+  if #fence < 16 or (#fence == 16 and fence < '9') then
+    return tonumber(fence)
+  end
+  return string.format('%s %.0f %.0f', fence, lease, math.floor(now / 1000))
 end

@@ -1,15 +1,17 @@
 -- Claim a lock that was handed off to the caller, who was notified of it and waits for no answer.
 -- KEYS[1] the lock.
--- ARGV[1] token, ARGV[2] the end of the lease (ms of the server's clock), as in the grant.
--- Returns 1, or 0 if the token does not hold the lock any more or has claimed it already.
+-- ARGV[1] token, ARGV[2] the fence and ARGV[3] the end of the lease (ms of the server's clock), as in
+-- the grant.
+-- Returns 1, or 0 if that hold has ended or was claimed already.
 local held = redis.call('GET', KEYS[1])
-local token, head, record = string.match(held or '', '^(%S+)( %d+ {)"unclaimed":"[^"]*",(.*)$')
-if token ~= ARGV[1] then
+local token, fence, record = string.match(held or '', '^(%S+) (%d+) {"unclaimed":"[^"]*",(.*)$')
+if token ~= ARGV[1] or fence ~= ARGV[2] then
   return 0
 end
+local value = table.concat({token, fence, '{' .. record}, ' ')
 -- For a server that is out of memory, see common.lua.
-if redis.pcall('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2]).err then
+if redis.pcall('SET', KEYS[1], value, 'PXAT', ARGV[3]).err then
   redis.call('PERSIST', KEYS[1])
-  redis.call('SET', KEYS[1], token .. head .. record, 'PXAT', ARGV[2])
+  redis.call('SET', KEYS[1], value, 'PXAT', ARGV[3])
 end
 return 1

@@ -3,143 +3,240 @@
 -- without waiters include them after what those need.
 --
 -- KEYS[1] the lock: "token fence record"; or, if several hold it together, see permits.lua.
--- KEYS[2] its waiters, the longest waiting first: "channel token lease record", with the lease in
---         ms. The record includes since when it waits. The channel is how it learns of its grant:
---           "@poll:ms:id"  it polls, and has so many ms to claim the lock
---           "@list:key"    its process pops messages from that list, and sets "key:alive" meanwhile
---           "@park:key"    it is the message of a task, kept in key until it gets the lock
---           any other      its process is subscribed to this channel
+-- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
--- KEYS[4] the last fence.
--- KEYS[5] when each waiting process was last seen: its channel, scored by the server's clock in ms.
---         A negative score tells since when it is silent: it did not claim a lock in time.
--- KEYS[8] if the caller may wait: the names of the queues, scored by when they expire (ms).
+-- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
+-- KEYS[5] when each waiting process was heard last, scored by the server's clock in ms. A process
+--         that is not in it is silent: it did not claim a lock in time, and was not heard since.
+--         Half a ms more: it was silent, and has sent no heartbeat since, only asked for locks.
+-- These keys are derived from KEYS[5], which is "prefix-heard", with the tag of a shard behind it in
+-- a cluster, as it is in these:
+-- prefix-waiters:process:name  the waiters of a process: "digest lease record", with the digest of
+--                  the token and the lease in ms, scored by position
+-- prefix-tokens:process:name   their tokens by digest. Who may read queues need not read these, so
+--                  can't forge a grant.
+-- prefix-inbox:process         messages that the process has yet to receive
+-- prefix-due       the names of the locks that are waited for, scored by when (ms) a heartbeat has to
+--                  look at them: when a lease ends or a claim is due
+--
+-- A process is its kind, an id and, if it asks every so many ms, "." and these. By kind it
+--   c  is subscribed to the channel prefix-grant:process
+--   s  is subscribed to it as a sharded channel
+--   i  reads its inbox
+-- "@id" stands for the messages of tasks that are parked in the outbox with that id; see parking.lua.
+-- "quorum" stands for all waiters of a quorum, which are served in no order.
 --
 -- The messages are "grant token fence lease now name" to the process that is granted the lock, and
--- "look name" to the processes that wait for a lock that may come free sooner than they know.
+-- "due ms" to those that wait for a lock that has to be looked at sooner than they know.
 --
 -- Parked messages are kept in these, one set for each broker:
--- key::name   the messages that wait for a lock, or are to be published, by the token of their waiter
--- key:outbox  those to be published, each as "token name", scored by the ms at which that is due
--- key:locks   the names of locks that they wait for, scored by the ms at which a worker looks again
+-- prefix-parked:id::name   those that wait for a lock, or are to be published, by their token
+-- prefix-parked:id:outbox  those to be published, each as "token name", scored by when (ms)
+-- prefix-parked:id:locks   the names of locks that they wait for, scored by when (ms) a worker looks
 -- A parked message is never gone. It needs not claim its lock, of which the lease begins at once.
 --
 -- The record of a lock that was handed off and not claimed yet begins with a mark,
--- {"unclaimed":"until lease channel", where until is when the claim is due by the server's clock.
+-- {"unclaimed":"until lease process", where until is when the claim is due by the server's clock.
 --
 -- With redis.pcall another program's data under a key, or a command that this user may not run,
 -- does not prevent a grant. A server that is out of memory refuses what takes memory, but only as a
 -- script's first write: a write that must not fail is tried again after one that takes none.
 
 -- Milliseconds:
-local CLAIM = 1200 -- within which a process that was notified of its grant must claim the lock
-local CLAIM_UNTOLD = 2000 -- within which one that could not be must: it polls in this time
-local SEEN = 1150 -- for which a process that was seen counts as awake; see waiting.POLL_EVERY
-local POLLED = 1000 -- for which a poller counts as running; it polls every 0.8 s
-local NEWS = 1000 -- waiters need not know of a lease that ends later: they poll before
-local GONE = 5000 -- after which the waiters of a silent process lose their positions
-local QUEUED = 10000 -- for which a queue stays that nobody polls; waiters do so several times
-local FORGET = 60000 -- after which a process that was not seen is forgotten
+local CLAIM = 1200 -- within which a process must claim the lock that it was granted
+local BEAT = 1150 -- within which a process that runs is heard; see heartbeats.BEAT_EVERY
+local GONE = 5000 -- after which one that is not heard waits no more, unless it comes back
+local SHOWN = 3000 -- after which it is not shown
+local NEWS = 1000 -- processes need not know of a lease that ends later: they are heard before
+local FOREIGN = 250 -- after which to look again at a lock that another program holds
+local STAYS = 600000 -- for which the keys of waiters stay that nobody refreshes
+local BATCH = 64 -- how many entries of anything a script handles
 
-local function since_of(entry)
-  return tonumber(string.match(entry, '"since":(%d+)}$'))
+local before_heard, tag = string.match(heard_key, '^(.*)%-heard(.*)$')
+
+-- Return a key of the same server or shard.
+local function key_of(kind, process, name)
+  return table.concat({before_heard .. '-' .. kind .. tag, process, name}, ':')
 end
 
--- Return how many ms a poller has to claim a lock; nil for a channel of another kind.
-local function poll_time(channel)
-  return tonumber(string.match(channel, '^@poll:(%d+)'))
+-- Return how many ms pass at most between two questions of a process; 0 for one that is told.
+local function interval_of(process)
+  return tonumber(string.match(process, '%.(%d+)$') or 0)
 end
 
--- Return the key that keeps the message of a parked waiter; nil for a channel of another kind.
-local function parked_in(channel)
-  return string.match(channel, '^@park:(.*)$')
+-- Return the id of an outbox; nil for a process.
+local function outbox_of(process)
+  return string.match(process, '^@(%w+)$')
 end
 
--- Send a message to a waiting process. Returns how many received it; false if that is not known,
--- because the process polls or none waits, or because this user may not reach its channel or list.
-local function notify(channel, message)
-  local kind, rest = string.match(channel, '^@(%l+):(.*)$')
-  if kind == 'poll' or kind == 'park' then
-    return false
-  elseif kind == 'list' then
-    local alive = redis.pcall('EXISTS', rest .. ':alive')
-    if alive == 1 then
-      redis.call('RPUSH', rest, message)
-      redis.call('PEXPIRE', rest, 60000)
-    end
-    return type(alive) == 'number' and alive
+-- Return whether a process was heard in the `most` ms before the last that was heard. So none counts
+-- as silent because the server did not run. If this user can't read that, all were heard.
+local last_heard
+local function was_heard(process, most)
+  if outbox_of(process) or process == 'quorum' then
+    return true
+  elseif not last_heard then
+    local found = redis.pcall('ZRANGE', heard_key, -1, -1, 'WITHSCORES')
+    last_heard = found.err and math.huge or tonumber(found[2] or 0)
   end
-  -- In a cluster whose servers know sharded channels it has the shard's hash tag. Receivers are
-  -- counted on this server alone.
-  local sharded = string.find(channel, '-grant:{%d+}:[^:]*$')
-  local receivers = redis.pcall(sharded and 'SPUBLISH' or 'PUBLISH', channel, message)
+  local at = last_heard < math.huge and redis.pcall('ZSCORE', heard_key, process)
+  return last_heard == math.huge or type(at) == 'table'
+    or (at and last_heard - at <= math.max(most, 4 * interval_of(process)))
+end
+
+-- Note that a process was heard.
+local function note_heard(process, now)
+  redis.pcall('PEXPIRE', heard_key, STAYS)
+  if redis.pcall('ZADD', heard_key, now, process) == 1 then
+    redis.pcall('PEXPIRE', heard_key, STAYS)
+  end
+end
+
+-- Return how many wait in a process.
+local function waiters_of(process, name)
+  local number = redis.pcall('ZCARD', key_of('waiters', process, name))
+  return type(number) == 'number' and number or 0
+end
+
+-- Return how many wait in the processes that were heard in the last `most` ms, and how many of these
+-- are parked messages.
+local function count_waiters(queue, name, most)
+  local number, parked = 0, 0
+  for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, -1)) do -- an error has no items
+    local own = was_heard(process, most) and waiters_of(process, name) or 0
+    number, parked = number + own, parked + (outbox_of(process) and own or 0)
+  end
+  return number, parked
+end
+
+-- Let a heartbeat look at a lock within so many ms; returns whether one would have done so later.
+local function look_within(name, ms, now)
+  local due = key_of('due')
+  if redis.pcall('ZADD', due, 'LT', 'CH', now + ms, name) ~= 1 then
+    return false
+  end
+  local endless = redis.pcall('ZRANGE', due, -1, -1, 'WITHSCORES')[2] == 'inf'
+  redis.pcall(unpack(endless and {'PERSIST', due} or {'PEXPIRE', due, STAYS}))
+  return true
+end
+
+-- Let the queue tell which waiter of a process is its first.
+local function note_first(name, process)
+  local first = redis.call('ZRANGE', key_of('waiters', process, name), 0, 0, 'WITHSCORES')[2]
+  if not first then
+    redis.call('ZREM', KEYS[2], process)
+    if outbox_of(process) and redis.call('PEXPIRE', KEYS[2], STAYS) == 0 then
+      redis.call('ZREM', key_of('due'), name)
+    elseif outbox_of(process) then -- others wait, whose processes let the queue stay
+      look_within(name, STAYS / 2, math.floor(clock() / 1000))
+    end
+  elseif redis.call('ZADD', KEYS[2], first, process) == 1 and redis.call('ZCARD', KEYS[2]) == 1 then
+    redis.call('PEXPIRE', KEYS[2], STAYS)
+  end
+end
+
+-- Let the keys of the waiters of a process stay for a while more.
+local function refresh(name, process)
+  redis.call('PEXPIRE', key_of('tokens', process, name), STAYS)
+  redis.call('PEXPIRE', key_of('waiters', process, name), STAYS)
+  if redis.call('PTTL', KEYS[2]) ~= -1 then -- else a message is parked there
+    redis.call('PEXPIRE', KEYS[2], STAYS)
+  end
+end
+
+-- Write a waiter into the queue, with `rest`, "lease record"; returns 1, or 0 if it was there.
+local function enter(name, process, token, position, rest)
+  local id = digest_of(token)
+  local was = redis.call('HSET', key_of('tokens', process, name), id, token) == 0
+    and redis.call('ZADD', key_of('waiters', process, name), 'NX', position, id .. ' ' .. rest) == 0
+    and redis.call('ZSCORE', KEYS[2], process)
+  if not was then
+    redis.call('ZADD', key_of('waiters', process, name), 'NX', position, id .. ' ' .. rest)
+    note_first(name, process)
+    refresh(name, process)
+  end
+  return was and 0 or 1
+end
+
+-- Remove a waiter.
+local function remove_waiter(name, process, entry)
+  redis.pcall('HDEL', key_of('tokens', process, name), string.match(entry, '^%S*'))
+  if redis.call('ZREM', key_of('waiters', process, name), entry) == 1 then
+    note_first(name, process)
+  end
+end
+
+-- Pass a process over until it is heard again. Then it asks for its first waiters, as these may have
+-- lost their positions or their grants.
+local function silence(process)
+  redis.pcall('ZREM', KEYS[2], process)
+  redis.pcall('ZREM', heard_key, process)
+end
+
+-- Send a message to a process; returns how many received it, false if it can't be sent so.
+local function publish(process, message)
+  local command = ({c = 'PUBLISH', s = 'SPUBLISH'})[string.match(process, '^([cs])%x+%-%d+$')]
+  local receivers = command and redis.pcall(command, key_of('grant', process), message)
   return type(receivers) == 'number' and receivers
 end
 
--- Notify the waiters that a lease ends sooner than before. They poll by themselves when one ends.
-local function notify_of_end(name, queue, before, after)
-  if after >= NEWS or (before >= 0 and before <= after) then
+-- Put a message where a process reads it, at once or with its next heartbeat.
+local function push(process, message)
+  redis.pcall('RPUSH', key_of('inbox', process), message)
+  redis.pcall('PEXPIRE', key_of('inbox', process), STAYS)
+end
+
+-- Send a grant. Returns false if the process is gone: it has no connection, and was not heard lately.
+local function send_grant(process, message)
+  if (publish(process, message) or 0) == 0 then
+    if not was_heard(process, BEAT) then
+      return false
+    end
+    push(process, message)
+  end
+  return true
+end
+
+-- Have a lock looked at when a lease ends, in `after` ms, and tell the processes that wait for it
+-- unless they know. Before that it ended in `before` ms, never if that is negative.
+local function note_sooner(name, queue, before, after, now)
+  if after < 0 or after == math.huge or (before >= 0 and before <= after)
+      or redis.pcall('EXISTS', queue) ~= 1 then
     return
   end
-  local notified = {}
-  for _, entry in ipairs(redis.pcall('LRANGE', queue, 0, -1)) do -- an error has no items
-    local channel = string.match(entry, '^%S+')
-    if channel and not notified[channel] then
-      notified[channel] = true
-      notify(channel, 'look ' .. name)
+  if look_within(name, after, now) and after < NEWS then
+    for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, BATCH - 1)) do -- an error has no items
+      local message = string.format('due %.0f', after)
+      if not publish(process, message) and string.find(process, '^i%x+%-%d+$')
+          and was_heard(process, GONE) then
+        push(process, message)
+      end
     end
   end
 end
 
--- Remove the mark from the value of a lock, or of a permit if the key `permits` is given. The lease
--- of a poller begins now, that of another waiter began with its message. Returns what is left of it
--- in ms, 0 or less if it has ended; nil if there is no mark.
-local function claim(lock, held, now, permits, index, name)
-  local token, head, til, lease, channel, record =
-    string.match(held, '^(%S+) (%d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
-  if not token then
+-- Remove the mark from the rest of the value of a lock, "fence record", or of a permit if the key
+-- `permits` is given. The lease of a process that asks begins now, that of another began with its
+-- message. Returns what is left of it in ms, 0 or less if it has ended; nil if there is no mark.
+local function claim(lock, id, rest, now, permits, index, name)
+  local head, til, lease, process, record =
+    string.match(rest, '^(%d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
+  if not head then
     return nil
   end
   local left = tonumber(lease)
-  if not poll_time(channel) then
+  if interval_of(process) == 0 then
     left = math.min(left, til - math.min(left, CLAIM) + left - now)
   end
-  local value = table.concat({token, head .. record}, ' ')
+  local value = id .. ' ' .. head .. record
   if permits then
     redis.call('PERSIST', permits)
-    redis.call('HSET', permits, token, head .. record)
-    redis.call('ZADD', lock, now + left, token)
+    redis.call('HSET', permits, id, head .. record)
+    redis.call('ZADD', lock, now + left, id)
     redis.pcall('ZADD', index, expire_permits(lock, permits), name)
   elseif left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then
     redis.call('PEXPIRE', lock, left)
     redis.call('SET', lock, value, 'PX', left)
   end
   return left
-end
-
--- Note when a process was seen, or with a minus sign since when it is silent.
-local function note(channel, at)
-  redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
-  if redis.pcall('ZADD', KEYS[5], at, channel) == 1 then
-    redis.pcall('PEXPIRE', KEYS[5], 2 * FORGET)
-  end
-end
-
--- Return a function that tells whether a waiter is gone: nothing was seen of its process for `limit`
--- ms, or longer for a slow poller. Nobody is gone if `seen` (KEYS[5]) can't be read, or is not used.
-local function gone_for(limit, seen, now)
-  local number, scores = redis.pcall('ZCARD', seen), {}
-  local known = type(number) == 'number' and number > 0
-  return function(entry)
-    local channel = string.match(entry, '^%S+')
-    if not known or not channel or parked_in(channel) then
-      return false
-    end
-    if scores[channel] == nil then
-      scores[channel] = redis.pcall('ZSCORE', seen, channel)
-    end
-    local at = tonumber(scores[channel] or since_of(entry))
-    local most = math.max(limit, (poll_time(channel) or 0) / 2)
-    return at ~= nil and math.abs(now - math.abs(at)) > most
-  end
 end

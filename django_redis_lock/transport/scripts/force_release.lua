@@ -4,14 +4,14 @@
 -- entries the audit keeps, ARGV[4] 1 if an earlier sending may have arrived, else 0; the rest is
 -- the audit entry: fields, each followed by its value.
 -- Returns 1, or 2 if the entry could not be written; nil if the lock is free or held by another
--- token, unless the entry is among the last thousand, so that an earlier sending released the lock.
+-- token, unless the entry is among the last two hundred, so that an earlier sending released the lock.
 -- After an error this sending has neither released the lock nor written the entry.
 -- include leaving
-local token, held = find_holder(nil, ARGV[2])
-if not token then
+local id, held = find_holder(nil, ARGV[2])
+if not id then
   if ARGV[4] == '1' then
     local ours = table.concat(ARGV, '\0', 5)
-    for _, entry in ipairs(redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1000)) do
+    for _, entry in ipairs(redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 200)) do
       if table.concat(entry[2], '\0') == ours then
         return 1
       end
@@ -30,9 +30,14 @@ if not string.find(refused.err, 'greater than 0-0', 1, true) then
 end
 redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no stream
 -- The lock is released even if this user may not hand it off, or if another program's data is in
--- place of the queue: the waiters find it free when they poll.
-local shared = type(held) == 'table' and remove_permit(ARGV[1], token)
-local ok, holders = pcall(shared and leave or hand_off, ARGV[1], '', false, 0)
+-- place of the queue: the waiters find it free with a heartbeat.
+local shared = type(held) == 'table' and remove_permit(ARGV[1], id)
+local ok, holders
+if shared then
+  ok = pcall(serve, ARGV[1], false)
+else
+  ok, holders = pcall(hand_off, ARGV[1], '', false, 0)
+end
 if not shared and (not ok or holders == 0) then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then

@@ -1,77 +1,43 @@
+local heard_key = KEYS[5]
 -- include common
--- Return the notes about the silent processes, or about all; nil if no process is silent.
-local function read_seen(all)
-  local found = redis.pcall('ZRANGEBYSCORE', KEYS[5], '-inf', all and '+inf' or '(0', 'WITHSCORES')
-  if #found == 0 and not all then
-    return nil
+-- Return the first waiter: its process and its entry; nil if there is none, false if more have to be
+-- looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
+-- After a lock was taken back, one counts as such sooner: all of a host may have vanished together.
+local function first_waiter(name, taken_back)
+  for _ = 1, BATCH do
+    local process = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+    if not process then
+      return nil
+    elseif process ~= 'quorum' and was_heard(process, taken_back and BEAT or GONE) then
+      local entry = redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
+      if entry then
+        return process, entry
+      end
+    end
+    redis.call('ZREM', KEYS[2], process)
   end
-  local seen = {}
-  for i = 1, #found, 2 do
-    seen[found[i]] = tonumber(found[i + 1])
-  end
-  return seen
+  return false
 end
 
--- Remove the first waiter whose process is not silent from the queue, and return it; the others stay
--- where they are. After a lock was taken back, a process that was not seen lately counts as silent
--- too: all processes of a host may have vanished together. Returns nil if that waiter has to wait
--- for the holders, false if there is none.
-local function next_awake(name, own, seen, now, taken_back, holders)
-  local function fits(entry)
-    local channel, token, record = string.match(entry, '^(%S+) (%S+) %d+ (.*)$')
-    local key = channel and parked_in(channel)
-    -- A message waits if this user may not publish it, or not while a cluster moves the slot: that
-    -- is, unless these keys can be read. A worker that looks publishes it later.
-    local outbox = key and redis.pcall('EXISTS', key .. ':outbox')
-    local kept = key and redis.pcall('HEXISTS', key .. '::' .. name, token)
-    for _, answer in ipairs({outbox, kept}) do
-      if type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true) then
-        return false
-      end
-    end
-    return not record or holders < (limit_of(name, record) or 1)
-  end
-  if not seen and holders == 0 then
-    return fits(redis.call('LRANGE', KEYS[2], 0, 0)[1]) and redis.call('LPOP', KEYS[2]) or nil
-  end
-  local position = 0
-  while true do
-    local entries = redis.call('LRANGE', KEYS[2], position, position + (seen and 99 or 0))
-    if #entries == 0 then
-      return false
-    end
-    for _, entry in ipairs(entries) do
-      local channel, token = string.match(entry, '^(%S+) (%S+) ')
-      local at = 0
-      if channel and token ~= own and not parked_in(channel) then
-        at = seen and seen[channel] or 0
-        local last = math.max(at, since_of(entry) or 0)
-        if taken_back and at >= 0 and now - last > math.max(SEEN, poll_time(channel) or 0) then
-          at = -now
-          seen[channel] = at
-          note(channel, at)
-        end
-      end
-      if at < 0 and now + at <= GONE then
-        position = position + 1
-      elseif at >= 0 and not fits(entry) then
-        return nil
-      else
-        redis.call('LREM', KEYS[2], 1, entry)
-        if at >= 0 then
-          return entry
-        end
-      end
+-- Return whether a parked message may be granted its lock; false if it is parked no more, nil if this
+-- user may not publish it, or not while a cluster moves the slot: a worker that looks does so.
+local function may_publish(name, outbox, token)
+  local parked = key_of('parked', outbox)
+  local kept = redis.pcall('HEXISTS', parked .. '::' .. name, token)
+  for _, answer in ipairs({redis.pcall('EXISTS', parked .. ':outbox'), kept}) do
+    if type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true) then
+      return nil
     end
   end
+  return kept == 1
 end
 
 -- Grant the lock beside its `holders`; returns the fence. Who has to claim it within `due` ms gets a
--- mark, and the keys outlive that time, so that a caller who polls then sees whose turn it was.
-local function grant(name, token, lease, record, now, holders, channel, due)
+-- mark, and the keys outlive that time, so that a caller who asks then sees whose turn it was.
+local function grant(name, token, lease, record, now, holders, process, due)
   local shared, now_ms, stays = string.find(record, '^{"limit":'), math.floor(now / 1000), lease
   if due then
-    local mark = string.format('{"unclaimed":"%.0f %.0f %s",', now_ms + due, lease, channel)
+    local mark = string.format('{"unclaimed":"%.0f %.0f %s",', now_ms + due, lease, process)
     record, stays = mark .. string.sub(record, 2), math.max(lease, due + 2000)
   end
   if not shared then
@@ -82,65 +48,70 @@ local function grant(name, token, lease, record, now, holders, channel, due)
   return give_permit(name, token, due or lease, record, now, holders, now_ms + stays)
 end
 
--- Hand the lock off to the longest waiting whose process is awake, or to as many as may have it
--- together with its `holders`, and send them their grants, which they must claim. A waiter whose
--- process receives no grant is dead and dropped. `own` is the token of the caller, who needs no
--- message; `taken_back` tells that the lock was granted to another, who did not claim it.
+-- Grant the lock to a waiter, which is `own` if it asks itself. Returns in how many ms its lease ends
+-- or its claim is due; nil if it is gone.
+local to_publish = 0
+local function grant_waiter(name, own, process, token, lease, record, now, holders)
+  local outbox, now_ms = outbox_of(process), math.floor(now / 1000)
+  if token == own or outbox then
+    local fence = grant(name, token, lease, record, now, holders)
+    if outbox then
+      local in_order = string.format('%.3f', math.min(fence / 1000, now_ms + 1))
+      redis.call('ZADD', key_of('parked', outbox) .. ':outbox', in_order, token .. ' ' .. name)
+      to_publish = to_publish + 1
+    end
+    return lease
+  end
+  local due = math.max(math.min(lease, CLAIM), 4 * interval_of(process))
+  local fence = grant(name, token, lease, record, now, holders, process, due)
+  local message = string.format('grant %s %s %.0f %.0f %s', token, fence, lease, now_ms, name)
+  if send_grant(process, message) then
+    return due
+  end
+  silence(process)
+  if limit_of(name, record) then
+    remove_permit(name, digest_of(token))
+  end
+end
+
+-- Hand the lock off to the longest waiting whose process is heard, or to as many as may have it
+-- together with its `holders`, and send them their grants, which they must claim. `own` is the token
+-- of the caller, who needs no message; `taken_back` tells that another did not claim the lock.
 -- A parked message that is granted the lock comes into the outbox, and counts in `to_publish`.
 -- Returns how many have the lock then, infinity for one alone, and whether others wait for them. If
--- no one has it, the caller may overwrite or delete it. A queue that was emptied is not touched: in a
--- cluster that is moving the slot a missing key is taken to be on the other node, and an error.
-local to_publish = 0
+-- no one has it, the caller may overwrite or delete it. If much is left to do, a heartbeat does it.
 local function hand_off(name, own, taken_back, holders)
-  local left = redis.call('LLEN', KEYS[2])
-  if left == 0 then
+  if redis.call('EXISTS', KEYS[2]) == 0 then
     return holders
   end
-  local before = holders == 0 and left > 1 and redis.call('PTTL', KEYS[1]) or -1
-  local now, seen = clock(), read_seen(taken_back) -- usually none is silent
-  local now_ms = math.floor(now / 1000)
-  for i = 1, left do
-    local entry = next_awake(name, own, seen, now_ms, taken_back, holders)
-    if not entry then
-      return holders, entry == nil
-    end
-    local channel, token, lease, record = string.match(entry, '^(%S+) (%S+) (%d+) (.*)$')
-    lease = tonumber(lease)
-    local shared, parked = record and limit_of(name, record), channel and parked_in(channel)
-    -- Not another program's data (a lease is 1 ms to 100 years), nor a second entry of a holder, nor
-    -- a message that is parked no more.
-    if token and lease > 0 and lease < 4e12
-        and not (shared and holders > 0 and redis.call('ZSCORE', KEYS[1], token))
-        and not (parked and redis.pcall('HEXISTS', parked .. '::' .. name, token) ~= 1) then
-      local at_once = parked or token == own
-      local due, received = at_once and lease or math.min(lease, CLAIM), 1
-      if at_once then
-        local fence = grant(name, token, lease, record, now, holders)
-        if parked then
-          local in_order = string.format('%.3f', math.min(fence / 1000, now_ms + 1))
-          redis.call('ZADD', parked .. ':outbox', in_order, token .. ' ' .. name)
-          to_publish = to_publish + 1
-        end
-      else
-        local fence = grant(name, token, lease, record, now, holders, channel, due)
-        received = notify(
-          channel, string.format('grant %s %.0f %.0f %.0f %s', token, fence, lease, now_ms, name))
-        if not received then
-          due = poll_time(channel) or CLAIM_UNTOLD
-          grant(name, token, lease, record, now, holders, channel, due)
-        end
+  local now, soonest, left = clock(), math.huge, BATCH
+  while left > 0 do
+    left = left - 1
+    local process, entry = first_waiter(name, taken_back)
+    local id, lease, record = string.match(entry or '', '^(%x+) (%d+) (.*)$')
+    lease = tonumber(lease or 0)
+    -- Not another program's data: a lease is 1 ms to 100 years.
+    local token = id and lease > 0 and lease < 4e12
+      and redis.pcall('HGET', key_of('tokens', process, name), id)
+    local most, outbox = record and limit_of(name, record), process and outbox_of(process)
+    local may = not outbox or may_publish(name, outbox, token)
+    if not process then
+      left = process == nil and -1 or 0
+    elseif type(token) ~= 'string' or may == false
+        or (most and holders > 0 and redis.call('ZSCORE', KEYS[1], id)) then
+      remove_waiter(name, process, entry)
+    elseif not may or holders >= (most or 1) then
+      note_sooner(name, KEYS[2], -1, soonest, math.floor(now / 1000))
+      return holders, true
+    else
+      remove_waiter(name, process, entry)
+      local due = grant_waiter(name, own, process, token, lease, record, now, holders)
+      if due then
+        soonest, holders = math.min(soonest, due), most and holders + 1 or math.huge
       end
-      if received ~= 0 then
-        notify_of_end(name, KEYS[2], i < left and before or 0, due)
-        before = before < 0 and due or math.min(before, due)
-        if not shared then
-          return math.huge
-        end
-        holders = holders + 1
-      elseif shared then
-        remove_permit(name, token)
-      end
+      left = holders == math.huge and -1 or left
     end
   end
-  return holders
+  note_sooner(name, KEYS[2], -1, left == 0 and 0 or soonest, math.floor(now / 1000))
+  return holders, left == 0
 end

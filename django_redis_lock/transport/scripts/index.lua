@@ -1,7 +1,7 @@
 -- Read a page of the names of held locks, the earliest lease end first. A lock that is renewed
 -- between two pages moves to a later page, so it is not missed.
--- KEYS[1] the index; or the names of the queues, of which those in the index, KEYS[2], are left out.
--- ARGV[1] the lease end (ms) to begin at, or '' for now, ARGV[2] the member (in hexadecimal digits)
+-- KEYS[1] the index; or the locks that are waited for, of which those in the index, KEYS[2], are left out.
+-- ARGV[1] the lease end (ms) to begin at, or '' for now or for all, ARGV[2] the member (in hexadecimal digits)
 -- of that lease end to begin after, or '' to begin with the first, ARGV[3] page size.
 -- Returns {names, lease ends, last member}, the first two each as one text with a line for each
 -- lock, which is read much faster than as many items. An empty line stands for a member that can't
@@ -9,7 +9,7 @@
 -- include base
 local from, after, found = ARGV[1], ARGV[2], nil
 if after == '' then
-  from = from == '' and math.floor(clock() / 1000) or from
+  from = from == '' and (KEYS[2] and '-inf' or math.floor(clock() / 1000)) or from
   found = redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 else
   -- The members of one score are in the order of their bytes, so the place after a member is known

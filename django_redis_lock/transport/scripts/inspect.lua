@@ -1,13 +1,15 @@
 -- Read who holds locks, without changing anything.
--- KEYS[1] when each waiting process was last seen, see common.lua, KEYS[2] the limits that operators
--- have set, then three for each lock: the lock, its waiters, its permits (see permits.lua).
--- ARGV[1] how many bytes of the key of a lock come before its name, ARGV[2] '' or 1 to count all
--- waiters alike, which takes less time for thousands.
+-- KEYS[1] when processes were heard, see common.lua, KEYS[2] the limits that operators have set, then
+-- three for each lock: the lock, its waiters, its permits (see permits.lua).
+-- ARGV[1] how many bytes of the key of a lock come before its name, ARGV[2] how many permits of each
+-- lock to pass over.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
--- process was seen lately (nil if this user may not know), or where parked messages wait among them,
+-- process was heard lately (nil if this user may not know), or where parked messages wait among them,
 -- {that number, how many these are}. The value of one that is shared is
--- {limit that was set or nil, {token, end of its lease, ...}, {token, rest of its value, ...}}.
+-- {limit that was set or nil, how many hold it, {digest, end of its lease, ...}, {rest of its value,
+-- ...}}, with as many holders as one script may read.
+local heard_key = KEYS[1]
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
@@ -17,39 +19,52 @@ end
 
 -- Return a record, of which readers cut more than 16,384 bytes.
 local function cut(record)
-  return string.sub(record, 1, 20000)
+  return record and string.sub(record, 1, 20000)
 end
 
-local now = math.floor(clock() / 1000)
-local answer, gone = {now}, gone_for(3000, KEYS[1], now)
+local now, budget = math.floor(clock() / 1000), 8 * BATCH
+local answer = {now}
+
+-- Return those who share a lock, false if none does.
+local function read_permits(lock, permits, name)
+  local limit, number = redis.pcall('HGET', KEYS[2], name), redis.pcall('ZCOUNT', lock, now, '+inf')
+  if type(number) ~= 'number' or number == 0 then
+    return false
+  end
+  local ends, ids = {}, {}
+  if budget > 0 then
+    ends = redis.call('ZRANGEBYSCORE', lock, now, '+inf', 'WITHSCORES', 'LIMIT', ARGV[2], budget)
+  end
+  for i = 1, #ends, 2 do
+    ids[#ids + 1] = ends[i]
+  end
+  budget = budget - #ids
+  local rests = #ids > 0 and redis.pcall('HMGET', permits, unpack(ids)) or {}
+  for i = 1, #rests do
+    rests[i] = cut(rests[i])
+  end
+  return {type(limit) == 'string' and limit, number, ends, rests.err and {} or rests}
+end
+
 for i = 3, #KEYS, 3 do
-  local held = redis.pcall('GET', KEYS[i])
+  local held, name = redis.pcall('GET', KEYS[i]), string.sub(KEYS[i], ARGV[1] + 1)
   if type(held) == 'table' then
     if not is_foreign(held) then
       return held
     end
-    local name = string.sub(KEYS[i], ARGV[1] + 1)
-    local limit, rest = redis.pcall('HGET', KEYS[2], name), redis.pcall('HGETALL', KEYS[i + 2])
-    held = redis.pcall('ZRANGEBYSCORE', KEYS[i], now, '+inf', 'WITHSCORES')
-    for at = 2, #rest, 2 do
-      rest[at] = cut(rest[at])
-    end
-    held = #held > 0 and {type(limit) == 'string' and limit, held, rest.err and {} or rest}
+    held = read_permits(KEYS[i], KEYS[i + 2], name)
   elseif held then
     local token, record = string.match(held, '^(%S+ )(.*)$')
     held = token and token .. cut(record) or held
   end
-  local waiters = redis.pcall('LLEN', KEYS[i + 1])
+  local waiters = redis.pcall('ZCARD', KEYS[i + 1])
   answer[#answer + 1] = held
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
     waiters = is_foreign(waiters) and 0
-  elseif ARGV[2] == '' then
-    local parked = 0
-    for _, waiter in ipairs(redis.pcall('LRANGE', KEYS[i + 1], 0, -1)) do
-      waiters = waiters - (gone(waiter) and 1 or 0)
-      parked = parked + (parked_in(waiter) and 1 or 0)
-    end
+  elseif waiters > 0 then
+    local parked
+    waiters, parked = count_waiters(KEYS[i + 1], name, SHOWN)
     waiters = parked > 0 and {waiters, parked} or waiters
   end
   answer[#answer + 1] = waiters

@@ -1,5 +1,5 @@
 -- Vote for a caller, if the lock is free on this server or is to be taken over from its holder.
--- KEYS: see quorum_common.lua.
+-- KEYS: see quorum_common.lua; KEYS[6] the waiters.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, which ends with the number of the
 -- attempt as ',"try":N}', ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
 -- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart,
@@ -29,7 +29,7 @@ local token, fence = string.match(held or '', '^(%S+) (%d+) ')
 local again = token == ARGV[1] and attempt(held) < attempt(ARGV[3])
 local free = not held
 if takes_over then
-  free = is_held_by_digest(ARGV[8], held)
+  free = held and digest_of(string.match(held, '^[^ ]*')) == ARGV[8]
 end
 if free or again or takes_over then
   local start, left = not_voting(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
@@ -39,7 +39,7 @@ if free or again or takes_over then
   if free or again then
     if not held then
       -- All waiters poll again, so the queue is filled anew; that drops the dead ones.
-      redis.call('DEL', KEYS[2])
+      redis.call('DEL', KEYS[2], KEYS[6])
     end
     local lease, least = tonumber(ARGV[2]), math.max(now, tonumber(ARGV[6]))
     return answer(give(ARGV[4], ARGV[1], lease, ARGV[3], now, least), lease, 0, ARGV[1])
@@ -51,9 +51,10 @@ if token == ARGV[1] then
   return answer(fence, left, 0, token)
 end
 if ARGV[5] ~= '' then
-  if not redis.call('LPOS', KEYS[2], ARGV[5]) then
-    redis.call('RPUSH', KEYS[2], ARGV[5])
+  redis.call('ZADD', KEYS[6], 'NX', now, ARGV[5])
+  redis.call('ZADD', KEYS[2], 'NX', now, 'quorum')
+  for _, key in ipairs({KEYS[2], KEYS[6]}) do
+    redis.call('PEXPIRE', key, 60000) -- waiters poll several times within this time
   end
-  redis.call('PEXPIRE', KEYS[2], 60000) -- waiters poll several times within this time
 end
 return answer(0, left, (token or not held) and 0 or 1, token or held or '')

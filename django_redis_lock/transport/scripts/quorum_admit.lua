@@ -8,7 +8,7 @@ local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if ARGV[2] ~= '' and redis.call('GET', KEYS[2]) ~= run .. ' ' .. ARGV[2] .. ' new' then
   return 0
 end
-if tonumber(redis.call('GET', KEYS[1]) or 0) < tonumber(ARGV[1]) then
+if (tonumber(redis.call('GET', KEYS[1]) or '') or 0) < tonumber(ARGV[1]) then
   redis.call('SET', KEYS[1], ARGV[1])
 end
 redis.call('SET', KEYS[2], string.format('%s %.0f', run, time[1] * 1000))

@@ -1,7 +1,14 @@
 -- For the scripts with which one server of a quorum votes. Nothing is handed off here: independent
 -- servers could not agree on a waiter.
--- KEYS[1] to KEYS[4]: see common.lua. KEYS[5] the mark of this server: its run id, from when on (ms)
+-- KEYS[1] to KEYS[4] and the waiters: see common.lua. KEYS[5] the mark of this server: its run id, from when on (ms)
 -- it votes, and " new" until it has learned the last fence.
+
+-- Leave the waiters, unless `entry` is ''.
+local function leave(queue, waiters, entry)
+  if entry ~= '' and redis.call('ZREM', waiters, entry) == 1 and redis.call('EXISTS', waiters) == 0 then
+    redis.call('DEL', queue)
+  end
+end
 
 -- Return nothing if this server votes. A server that was restarted or lost its data may have
 -- forgotten a lock that still counts elsewhere, and the last fence. It votes once `delay` ms have

@@ -1,10 +1,10 @@
 -- Write the fence of an acquired lock to a server that may have given a smaller one or none, and
 -- leave its waiters.
--- KEYS[1] the lock, KEYS[2] its waiters, KEYS[3] the last fence.
+-- KEYS[1] the lock, KEYS[2] its queue, KEYS[3] the last fence, KEYS[4] the waiters.
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
 -- Returns 1 if the token holds the lock, else 0. In either case all later fences of this server are
 -- greater.
-if tonumber(redis.call('GET', KEYS[3]) or 0) < tonumber(ARGV[2]) then
+if (tonumber(redis.call('GET', KEYS[3]) or '') or 0) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])
 end
 local token, record = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) %d+ (.*)$')
@@ -12,7 +12,5 @@ if token == ARGV[1] then
   redis.call('SET', KEYS[1], token .. ' ' .. ARGV[2] .. ' ' .. record, 'KEEPTTL')
   return 1
 end
-if ARGV[3] ~= '' then
-  redis.call('LREM', KEYS[2], 1, ARGV[3])
-end
+leave(KEYS[2], KEYS[4], ARGV[3])
 return 0

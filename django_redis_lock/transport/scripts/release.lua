@@ -1,6 +1,6 @@
 -- Release the lock and hand it off to the longest waiting; or, if not held, leave the waiters.
 -- KEYS: see common.lua.
--- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the caller's entry among the waiters, to be removed,
+-- ARGV[1] token, ARGV[2] name, ARGV[3] '' or the waiter to be removed: "process digest lease record",
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 2: the same, and a parked message is to be published, 0: not held by this token.
 local held = redis.pcall('GET', KEYS[1])
@@ -9,7 +9,8 @@ if type(held) == 'table' and redis.call('ZCARD', KEYS[1]) then -- an error if it
 elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
     or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then
   if ARGV[3] ~= '' then
-    redis.call('LREM', KEYS[2], 1, ARGV[3])
+    -- include leaving
+    leave(ARGV[2], ARGV[3])
   end
   return 0
 elseif redis.call('EXISTS', KEYS[2]) == 1 then

@@ -1,22 +1,25 @@
 -- Set the leases of any number of locks, or check whether they are still held. Never creates one.
--- KEYS[1] the index, then three for each lock: the lock, its waiters, its permits (see permits.lua).
+-- KEYS[1] the index, KEYS[2] when processes were heard (see common.lua), then three for each lock: the
+-- lock, its waiters, its permits (see permits.lua).
 -- ARGV three for each lock: name, token, and the new lease in ms: -1 for one without end, 0 to only
 -- check; with a plus sign before it a longer lease is left alone.
 -- Returns for each lock its remaining lease in ms, -1 for one without end, -2 if the token does not
 -- hold it.
+local heard_key = KEYS[2]
 -- include common
 local now, left = math.floor(clock() / 1000), {}
 -- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
 -- others.
 for i = 1, #ARGV / 3 do
-  local lock, waiters, permits = KEYS[3 * i - 1], KEYS[3 * i], KEYS[3 * i + 1]
+  local lock, waiters, permits = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])
-  local held, ttl = redis.pcall('GET', lock), nil
+  local held, id, ttl = redis.pcall('GET', lock), token, nil
   local shared = type(held) == 'table'
   if shared then
-    held, ttl = read_permit(lock, permits, token, now)
-    ttl = held and claim(lock, held, now, permits, KEYS[1], name) or ttl
-  elseif holds(token, held) and (claim(lock, held, now) or 1) > 0 then
+    id = digest_of(token)
+    held, ttl = read_permit(lock, permits, id, now)
+    ttl = held and claim(lock, id, held, now, permits, KEYS[1], name) or ttl
+  elseif holds(token, held) and (claim(lock, id, string.sub(held, #token + 2), now) or 1) > 0 then
     ttl = redis.call('PTTL', lock)
   end
   left[i] = ttl and lease or -2
@@ -25,11 +28,11 @@ for i = 1, #ARGV / 3 do
   elseif ttl then
     local last = lease < 0 and '+inf' or now + lease
     if lease > 0 then
-      notify_of_end(name, waiters, ttl, lease)
+      note_sooner(name, waiters, ttl, lease, now)
     end
     if shared then
       redis.call('PERSIST', permits) -- for a server that is out of memory, see common.lua
-      redis.call('ZADD', lock, last, token)
+      redis.call('ZADD', lock, last, id)
       last = expire_permits(lock, permits)
     elseif lease > 0 then
       redis.call('PEXPIRE', lock, lease)

@@ -7,19 +7,21 @@
 -- does not.
 -- include leaving
 -- The caller holds it already if the reply to an earlier sending was lost.
-local token, held = find_holder(ARGV[1], ARGV[5])
+local id, held = find_holder(ARGV[1], ARGV[5])
 local shares, shared = string.find(ARGV[3], '^{"limit":'), type(held) == 'table'
-if not token or (shared and not shares and redis.call('ZCARD', KEYS[1]) > 1) then
+if not id or (shared and not shares
+    and redis.call('ZCOUNT', KEYS[1], math.floor(clock() / 1000), '+inf') > 1) then
   return false
 elseif ARGV[6] then
-  redis.call('SET', KEYS[4], redis.call('GET', KEYS[4]) or '0')
+  local last = redis.pcall('GET', KEYS[4])
+  redis.call('SET', KEYS[4], type(last) == 'string' and last or '0')
   return 1
 end
-local before, others = redis.call('PTTL', KEYS[1]), shared and remove_permit(ARGV[4], token) or 0
+local before, others = redis.call('PTTL', KEYS[1]), shared and remove_permit(ARGV[4], id) or 0
 local fence = grant(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock(), others)
 if shares and not shared then
   hand_off(ARGV[4], '', false, 1)
 else
-  notify_of_end(ARGV[4], KEYS[2], before, tonumber(ARGV[2]))
+  note_sooner(ARGV[4], KEYS[2], before, tonumber(ARGV[2]), math.floor(clock() / 1000))
 end
-return fence
+return granted(fence, ARGV[2], clock())

@@ -1,24 +1,35 @@
--- Read the queue of a lock, without changing anything.
--- KEYS[1] the waiters, KEYS[2] when each waiting process was last seen; see common.lua.
--- ARGV[1] how many waiters to read at most, or -1 for all.
--- Returns {now, waiter, ...}, the longest waiting first, without those whose process was not seen
--- lately. now is the server's clock in ms.
+-- Read a page of the queue of a lock, without changing anything.
+-- KEYS[1] the processes that wait, KEYS[2] when processes were heard; see common.lua.
+-- ARGV[1] the name, ARGV[2] the position after which to begin.
+-- Returns {now, position, waiter, ...}, the longest waiting first, without those whose process was not
+-- heard lately; nothing but now at the end. A waiter is "process digest lease record"; now is the
+-- server's clock in ms.
+local heard_key = KEYS[2]
 -- include common
-local answer, from = {math.floor(clock() / 1000)}, 0
-local gone = gone_for(3000, KEYS[2], answer[1])
-repeat
-  local page = redis.pcall('LRANGE', KEYS[1], from, from + 99)
-  -- Another program's data under this key is no queue, and has no items; any other error is returned.
-  if page.err and not string.find(page.err, 'WRONGTYPE', 1, true) then
-    return page
+local answer, live, found, last = {math.floor(clock() / 1000)}, {}, {}, math.huge
+local processes = redis.pcall('ZRANGE', KEYS[1], 0, -1)
+-- Another program's data under this key is no queue; any other error is returned.
+if processes.err then
+  return string.find(processes.err, 'WRONGTYPE', 1, true) and answer or processes
+end
+for _, process in ipairs(processes) do
+  live[#live + 1] = was_heard(process, SHOWN) and process or nil
+end
+-- Of each process the same number is read, so up to the first of their last positions all are known.
+local each = math.max(2, math.floor(4 * BATCH / math.max(#live, 1)))
+for _, process in ipairs(live) do
+  local page = redis.pcall('ZRANGEBYSCORE', key_of('waiters', process, ARGV[1]),
+    '(' .. ARGV[2], '+inf', 'WITHSCORES', 'LIMIT', 0, each)
+  for i = 1, #page, 2 do
+    found[#found + 1] = {tonumber(page[i + 1]), page[i + 1], process .. ' ' .. string.sub(page[i], 1, 20000)}
   end
-  for _, waiter in ipairs(page) do
-    if #answer - 1 == tonumber(ARGV[1]) then
-      return answer
-    elseif not gone(waiter) then
-      answer[#answer + 1] = waiter
-    end
+  last = #page == 2 * each and math.min(last, tonumber(page[#page])) or last
+end
+table.sort(found, function(one, other) return one[1] < other[1] end)
+for _, each_found in ipairs(found) do
+  if each_found[1] <= last then
+    answer[#answer + 1] = each_found[2]
+    answer[#answer + 1] = each_found[3]
   end
-  from = from + 100
-until #page < 100
+end
 return answer

@@ -21,7 +21,7 @@ from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
 from example_project.embedded import EmbeddedServer
 from tests.contrib.prometheus.conftest import Value
-from tests.tools import Background, counted, eventually, let_go, queue, waiters
+from tests.tools import Background, counted, enqueue, eventually, let_go, queue, waiters
 from tests.tools.docs import acl_rule
 from tests.tools.parking import parking
 
@@ -98,7 +98,7 @@ def test_too_many_locks_and_queues_are_counted_and_some_read(
     monkeypatch.setattr(gauges, "MOST_QUEUES", 1)
     for number in range(3):
         holding(f"other:{number}", timeout=120)
-    client.zadd("lock-queues", {f"other:{number}": 9e15 for number in range(9)})
+    client.zadd("lock-due", {f"other:{number}": 9e15 for number in range(9)})
     with awaited("product:1", "product:1", "import:1"):
         assert [value("held", group=each) for each in ("other", "product")] == [3, 1]
         assert (value("unread", what="holders"), value("unread", what="queues")) == (3, 5)
@@ -163,10 +163,10 @@ def test_a_user_who_may_not_read_the_names_of_queues_has_the_other_gauges(
     own_server: EmbeddedServer, settings: Any, value: Value, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As one whose rule is of a version without that key."""
-    rule = [word for word in acl_rule() if word != "~lock-queues"]
+    rule = [word for word in acl_rule() if word != "~lock-due"]
     with redis.Redis.from_url(own_server.url(1)) as client:
         client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
-        client.rpush("lock-queue:report", "channel token 1000 {}")
+        enqueue(client, "report", "{}")
         client.set("lock:report", "token 1 {}")
         client.zadd("lock-index", {"report": "inf"})
     url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"

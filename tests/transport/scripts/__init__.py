@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import redis
@@ -11,81 +12,190 @@ import redis
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.transport.packing import (
     ACQUIRE,
+    ACQUIRE_SHARED,
     FORCE_RELEASE,
+    HEARTBEAT,
     RELEASE,
+    RELEASE_SHARED,
     RENEW,
+    SET_LIMIT,
     TAKE_OVER,
+    Packing,
     Script,
 )
 
 RECORD = '{"host":"here"}'
-CHANNEL = "process-1"
+PROCESS, OTHER = "c1-1", "c2-1"
+"""Processes that subscribe to their channels."""
+READER, SLOW = "i1-1", "i2-1.5000"
+"""Processes that read their inboxes, one every 5 s."""
 LEASE = 30_000
 REFUSED = "ACL failure|can.t run this command"
 """What servers tell a user who may not call a command."""
 
 
+def digest(token: str) -> str:
+    return token_id(token.encode())
+
+
+def sharing(limit: int | None, rest: str = RECORD) -> str:
+    """Return the record of a caller that asks for one of so many permits."""
+    return f'{{"limit":{"null" if limit is None else limit},{rest[1:]}'
+
+
+def place(token: str) -> str:
+    """Return what a waiter of ``PROCESS`` leaves the queue by."""
+    return f"{PROCESS} {digest(token)} {LEASE} {RECORD}"
+
+
 class Keys:
     """The keys of one lock, and calls of scripts with them."""
 
-    def __init__(self, client: redis.Redis, name: str) -> None:
+    def __init__(self, client: redis.Redis, prefix: str, name: str = "name") -> None:
         self.client = client
+        self.prefix = prefix
         self.name = name
-        self.all = [
-            f"{name}:{key}"
-            for key in ("lock", "queue", "index", "fence", "heard", "limits", "permits")
-        ]
+        self.all = Packing(prefix).granting_keys(name)
         self.lock, self.queue, self.index, self.fence, self.heard = self.all[:5]
         self.limits, self.permits = self.all[5:]
-        self.queues = f"{name}:queues"
+        self.own = [self.lock, self.queue, self.permits]
+        self.due = self.key("due")
+        self.audit = self.key("audit")
+        self._positions = count(1)
+
+    def key(self, kind: str, *parts: str) -> str:
+        """Return a key that scripts derive."""
+        return ":".join([f"{self.prefix}-{kind}", *parts])
+
+    def waiters(self, process: str) -> str:
+        return self.key("waiters", process, self.name)
+
+    def tokens(self, process: str) -> str:
+        return self.key("tokens", process, self.name)
+
+    # Calls.
 
     def call(self, script: Script, keys: list[str], *arguments: object) -> Any:
         return self.client.eval(script.source, len(keys), *keys, *map(str, arguments))
 
-    def acquire(self, token: str, channel: str = "", lease: int = LEASE, *more: str) -> Any:
-        keys = [*self.all, self.queues] if channel else self.all
-        return self.call(ACQUIRE, keys, token, lease, RECORD, self.name, channel, *more)
+    def acquire(self, token: str, process: str = "", lease: int = LEASE, *more: object) -> Any:
+        return self.call(ACQUIRE, self.all, token, lease, RECORD, self.name, process, *more)
+
+    def share(
+        self,
+        token: str,
+        process: str = "",
+        *more: object,
+        lease: int = LEASE,
+        limit: int | None = 2,
+    ) -> Any:
+        arguments = (token, lease, sharing(limit), self.name, process, *more)
+        return self.call(ACQUIRE_SHARED, self.all, *arguments)
 
     def release(self, token: str, *more: str) -> Any:
         return self.call(RELEASE, self.all, token, self.name, *(more or [""]))
 
-    def renew(self, token: str, lease: int | str) -> Any:
-        own = [self.lock, self.queue, self.permits]
-        return self.call(RENEW, [self.index, *own], self.name, token, lease)
+    def give_up(self, token: str, *more: str) -> Any:
+        return self.call(RELEASE_SHARED, self.all, token, self.name, *(more or [""]))
 
-    def take_over(self, token: str, former: str, lease: int = LEASE, record: str = RECORD) -> Any:
-        digest = token_id(former.encode())
-        return self.call(TAKE_OVER, self.all, token, lease, record, self.name, digest)
+    def renew(self, token: str, lease: int | str) -> Any:
+        keys = [self.index, self.heard, *self.own]
+        return self.call(RENEW, keys, self.name, token, lease)
+
+    def take_over(self, token: str, former: str, *more: str, lease: int = LEASE) -> Any:
+        record, *rest = more or (RECORD,)
+        arguments = (token, lease, record, self.name, digest(former), *rest)
+        return self.call(TAKE_OVER, self.all, *arguments)
 
     def force(
         self, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
     ) -> Any:
-        digest, entry = token_id(token.encode()), ("event", "forced", "why", why)
-        arguments = (self.name, digest, most, int(sent_before), *entry)
-        return self.call(FORCE_RELEASE, [*self.all, f"{self.name}:audit"], *arguments)
+        arguments = (
+            self.name,
+            digest(token),
+            most,
+            int(sent_before),
+            "event",
+            "forced",
+            "why",
+            why,
+        )
+        return self.call(FORCE_RELEASE, [*self.all, self.audit], *arguments)
+
+    def set_limit(self, limit: int | str) -> None:
+        assert self.call(SET_LIMIT, self.all, self.name, limit, "ann") == 1
+
+    def beat(self, process: str = PROCESS, **last: str) -> tuple[int, bool, list[str], list[str]]:
+        """Send a heartbeat, with the last waiters of locks by name.
+
+        Returns when the next is due in ms, whether the process was heard, the names in whose
+        queues these are not, and messages.
+        """
+        arguments = [part for name, token in last.items() for part in (name, digest(token))]
+        status, lost, *messages = self.call(
+            HEARTBEAT, Packing(self.prefix).granting_keys(""), process, *arguments
+        )
+        now, due, heard = status.split()
+        assert abs(int(now) - self.now()) < 5_000
+        return int(due), heard == "1", lost.split(), messages
+
+    # What is there.
 
     def now(self) -> int:
         """Return the server's clock in ms."""
         seconds, micros = self.client.time()
         return int(seconds * 1000 + micros // 1000)
 
-    def hold(self, token: str, lease: int | None = LEASE, *, name: str | None = None) -> None:
+    def hold(self, token: str, lease: int | None = LEASE) -> None:
         """Write the lock as its holder's, without adding it to the index."""
-        self.client.set(name or self.lock, f"{token} 7 {RECORD}", px=lease)
+        self.client.set(self.lock, f"{token} 7 {RECORD}", px=lease)
 
-    def hand_off(self, token: str, due: int, lease: int = LEASE, channel: str = CHANNEL) -> None:
+    def hand_off(self, token: str, due: int, lease: int = LEASE, process: str = PROCESS) -> None:
         """Write the lock as it is after a hand-off whose claim is due in so many ms."""
-        mark = f'"unclaimed":"{self.now() + due} {lease} {channel}",'
+        mark = f'"unclaimed":"{self.now() + due} {lease} {process}",'
         self.client.set(self.lock, f"{token} 7 {{{mark}{RECORD[1:]}", px=lease + 2000)
 
-    def wait(self, *waiters: tuple[str, str], lease: int = LEASE, record: str = RECORD) -> None:
-        """Add waiters to the queue, as (channel, token)."""
-        for channel, token in waiters:
-            self.client.rpush(self.queue, f"{channel} {token} {lease} {record}")
+    def unclaimed(
+        self, token: str, due: int, process: str = PROCESS, limit: int = 2, lease: int = LEASE
+    ) -> None:
+        """Write a permit as it is after a hand-off whose claim is due in so many ms."""
+        until = self.now() + due
+        mark = f'"unclaimed":"{until} {lease} {process}",'
+        fence = 7 + self.client.hlen(self.permits)
+        self.client.hset(self.permits, digest(token), f"{fence} {{{mark}{sharing(limit)[1:]}")
+        self.client.zadd(self.lock, {digest(token): until})
+        for key in (self.lock, self.permits):
+            self.client.pexpire(key, max(self.client.pttl(key), lease))
+
+    def wait(
+        self,
+        process: str,
+        *tokens: str,
+        lease: int = LEASE,
+        record: str = RECORD,
+        ago: int | None = 0,
+    ) -> None:
+        """Add waiters to the queue, of a process that was heard so many ms ago, if ever."""
+        endless = process.startswith("@") or self.client.pttl(self.queue) == -1
+        for token in tokens:
+            position = next(self._positions)
+            self.client.hset(self.tokens(process), digest(token), token)
+            self.client.zadd(self.waiters(process), {f"{digest(token)} {lease} {record}": position})
+            self.client.zadd(self.queue, {process: position}, nx=True)
+        if not endless:
+            self.client.pexpire(self.queue, 600_000)
+        if ago is not None and not process.startswith("@"):
+            self.client.zadd(self.heard, {process: self.now() - ago})
 
     def waiting(self) -> list[str]:
-        """Return the tokens of the waiters."""
-        return [entry.split()[1] for entry in self.client.lrange(self.queue, 0, -1)]
+        """Return the tokens of the waiters, as each process has its position by its first."""
+        found = []
+        for process, first in self.client.zrange(self.queue, 0, -1, withscores=True):
+            own = self.client.zrange(self.waiters(process), 0, -1, withscores=True)
+            assert own[0][1] == first
+            tokens = self.client.hgetall(self.tokens(process))
+            found += [(position, tokens[entry.split()[0]]) for entry, position in own]
+        return [token for _, token in sorted(found)]
 
     @property
     def holder(self) -> str | None:
@@ -93,24 +203,40 @@ class Keys:
         value = self.client.get(self.lock)
         return value and value.split()[0]
 
+    def shared_by(self, *tokens: str) -> bool:
+        """Whether these have the permits, of which both keys must know."""
+        ids = set(self.client.zrange(self.lock, 0, -1))
+        return ids == set(self.client.hkeys(self.permits)) == {digest(token) for token in tokens}
+
+    def ends(self, token: str) -> float:
+        """Return when a permit ends, in ms from now."""
+        return float(self.client.zscore(self.lock, digest(token))) - self.now()
+
+    def expire(self, *tokens: str, ago: int = 10) -> None:
+        """Let permits have ended."""
+        self.client.zadd(self.lock, {digest(token): self.now() - ago for token in tokens})
+
     def end(self) -> float | None:
         """Return the end of the lease in ms, as the index has it."""
         return self.client.zscore(self.index, self.name)
 
+    @contextmanager
+    def listening(self, *processes: str) -> Iterator[Any]:
+        """Receive for processes; yield what returns the messages so far as (process, text)."""
+        channels = {self.key("grant", each): each for each in processes}
+        with self.client.pubsub() as subscription:
 
-@contextmanager
-def listening(client: redis.Redis, *channels: str, sharded: bool = False) -> Iterator[Any]:
-    """Subscribe to channels; yield what returns the messages so far as (channel, text)."""
-    with client.pubsub() as subscription:
+            def messages() -> list[tuple[str, str]]:
+                last = [*channels][-1]
+                sharded = channels[last].startswith("s")
+                self.client.execute_command("SPUBLISH" if sharded else "PUBLISH", last, "end")
+                found = []
+                while (message := subscription.get_message(timeout=5))["data"] != "end":
+                    found.append((channels[message["channel"]], message["data"]))
+                return found
 
-        def messages() -> list[tuple[str, str]]:
-            client.execute_command("SPUBLISH" if sharded else "PUBLISH", channels[0], "end")
-            found = []
-            while (message := subscription.get_message(timeout=5))["data"] != "end":
-                found.append((message["channel"], message["data"]))
-            return found
-
-        (subscription.ssubscribe if sharded else subscription.subscribe)(*channels)
-        for _ in channels:
-            assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
-        yield messages
+            for channel, process in channels.items():
+                own = subscription.ssubscribe if process[0] == "s" else subscription.subscribe
+                own(channel)
+                assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
+            yield messages

@@ -27,7 +27,7 @@ def without(keys: Keys, server: EmbeddedServer) -> Iterator[Callable[[str], Keys
             keys.client.acl_setuser(
                 "limited", enabled=True, nopass=True, keys=["*"], commands=["+@all", f"-{command}"]
             )
-            return Keys(client, keys.name)
+            return Keys(client, keys.prefix)
 
         yield limit
     keys.client.acl_deluser("limited")

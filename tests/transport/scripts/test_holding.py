@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from django_redis_lock.transport.packing import CLAIM, RENEW
-from tests.transport.scripts import CHANNEL, LEASE, RECORD, Keys, listening
+from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, Keys, digest, place, sharing
 
 # Claiming without waiting for the answer.
 
@@ -17,10 +17,13 @@ def test_a_claim(keys: Keys) -> None:
     """The lease ends when the grant has said."""
     keys.hand_off("one", due=1000)
     end = keys.now() + LEASE
-    assert keys.call(CLAIM, [keys.lock], "one", end) == 1
+    for token, fence in (("two", 7), ("one", 8), ("one", "")):
+        assert keys.call(CLAIM, [keys.lock], token, fence, end) == 0
+    assert '"unclaimed"' in keys.client.get(keys.lock)
+    assert keys.call(CLAIM, [keys.lock], "one", 7, end) == 1
     assert keys.client.get(keys.lock) == f"one 7 {RECORD}"
     assert keys.client.pexpiretime(keys.lock) == end
-    assert keys.call(CLAIM, [keys.lock], "one", end + 1000) == 0
+    assert keys.call(CLAIM, [keys.lock], "one", 7, end + 1000) == 0
     assert keys.client.pexpiretime(keys.lock) == end
 
 
@@ -40,19 +43,20 @@ def test_a_renewal_without_end(keys: Keys) -> None:
 
 
 def test_the_waiters_of_each_lock_are_told_of_its_end(keys: Keys) -> None:
-    other = Keys(keys.client, f"{keys.name}-other")
-    keys.hold("one")
-    other.hold("two")
-    keys.wait(("process-1", "three"))
-    other.wait(("process-2", "four"))
-    with listening(keys.client, "process-1", "process-2") as messages:
-        both = [part for each in (keys, other) for part in (each.lock, each.queue, each.permits)]
-        both.insert(0, keys.index)
-        assert keys.call(RENEW, both, keys.name, "one", 900, other.name, "two", 900) == [900, 900]
-        assert messages() == [
-            ("process-1", f"look {keys.name}"),
-            ("process-2", f"look {other.name}"),
-        ]
+    """Once, and only of one within a second that is sooner than they know."""
+    other = Keys(keys.client, keys.prefix, "other")
+    for each, process in ((keys, PROCESS), (other, OTHER)):
+        each.hold("one")
+        each.wait(process, "two")
+    all_keys = [keys.index, keys.heard, *keys.own, *other.own]
+    for lease, told in ((900, True), (900, False), (5000, False)):
+        with keys.listening(PROCESS, OTHER) as messages:
+            arguments = (keys.name, "one", lease, other.name, "one", lease)
+            assert keys.call(RENEW, all_keys, *arguments) == [lease, lease]
+            found = [(PROCESS, "due 900"), (OTHER, "due 900")] if told else []
+            assert messages() == found
+    ends = [keys.client.zscore(keys.due, each.name) for each in (keys, other)]
+    assert all(0 < end - keys.now() <= 900 for end in ends)
 
 
 @pytest.mark.parametrize(
@@ -77,19 +81,20 @@ def test_a_renewal_that_only_checks_or_extends(
 
 def test_renewals_of_what_is_not_held(keys: Keys) -> None:
     """They are lost, and no reason to lose the others."""
-    name = keys.name
-    keys.hold("two", name=f"{name}:other")
-    keys.hold("one-more", name=f"{name}:longer")
-    keys.client.lpush(f"{name}:list", "one 7 ")
-    keys.hold("one")
-    locks = ["other", "longer", "list", "free", "lock"]
-    kinds = ("", "queue-", "permits-")
-    own = [f"{name}:{kind}{each}" for each in locks for kind in kinds]
-    arguments = [part for each in locks for part in (each, "one", LEASE)]
-    answer = keys.call(RENEW, [keys.index, *own], *arguments)
+    names = ("other", "longer", "list", "free", "mine")
+    other, longer, a_list, free, mine = locks = [
+        Keys(keys.client, keys.prefix, name) for name in names
+    ]
+    other.hold("two")
+    longer.hold("one-more")
+    keys.client.lpush(a_list.lock, "one 7 ")
+    mine.hold("one")
+    arguments = [part for name in names for part in (name, "one", LEASE)]
+    own = [key for lock in locks for key in lock.own]
+    answer = keys.call(RENEW, [keys.index, keys.heard, *own], *arguments)
     assert answer == [-2, -2, -2, -2, LEASE]
-    assert keys.client.zrange(keys.index, 0, -1) == ["lock"]
-    assert keys.client.exists(f"{name}:free") == 0
+    assert keys.client.zrange(keys.index, 0, -1) == ["mine"]
+    assert keys.client.exists(free.lock) == 0
 
 
 def test_a_renewal_where_the_index_is_another_programs(keys: Keys) -> None:
@@ -113,12 +118,15 @@ def test_a_renewal_claims(keys: Keys, due: int, left: int) -> None:
 def test_a_release_of_another_token(keys: Keys, token: str) -> None:
     """The caller only leaves the waiters."""
     keys.hold("one")
-    mine, other = (f"{CHANNEL} {each} {LEASE} {RECORD}" for each in (token, "three"))
-    keys.client.rpush(keys.queue, mine, "", other, mine)
+    keys.wait(PROCESS, "zero", token, "three")
     assert keys.release(token) == 0
-    assert keys.client.llen(keys.queue) == 4
-    assert keys.release(token, mine) == 0
-    assert keys.client.lrange(keys.queue, 0, -1) == ["", other, mine]
+    assert keys.waiting() == ["zero", token, "three"]
+    for mine in (token, "zero"):
+        assert keys.release(mine, place(mine)) == 0
+    assert keys.waiting() == ["three"]
+    assert keys.client.hgetall(keys.tokens(PROCESS)) == {digest("three"): "three"}
+    keys.release("three", place("three"))
+    assert keys.client.exists(keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS)) == 0
     assert keys.holder == "one"
 
 
@@ -151,14 +159,14 @@ def test_a_forced_release_of_another_token(keys: Keys, held: bool) -> None:
         keys.hold("two")
     assert keys.force("one") is None
     assert keys.force("one", sent_before=True) is None
-    keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "other"})
+    keys.client.xadd(keys.audit, {"event": "forced", "why": "other"})
     assert keys.force("one", sent_before=True) is None
-    keys.client.xadd(f"{keys.name}:audit", {"event": "forced", "why": "stuck"})
-    for _ in range(999):
-        keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
+    keys.client.xadd(keys.audit, {"event": "forced", "why": "stuck"})
+    for _ in range(199):
+        keys.client.xadd(keys.audit, {"event": "other"})
     assert keys.force("one") is None
     assert keys.force("one", sent_before=True) == 1
-    keys.client.xadd(f"{keys.name}:audit", {"event": "other"})
+    keys.client.xadd(keys.audit, {"event": "other"})
     assert keys.force("one", sent_before=True) is None
     assert keys.holder == ("two" if held else None)
 
@@ -173,16 +181,31 @@ def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
 def test_taking_over(keys: Keys) -> None:
     """Before the waiters, who are told if the new lease ends sooner than they know."""
     keys.acquire("one")
-    keys.wait((CHANNEL, "three"))
-    with listening(keys.client, CHANNEL) as messages:
+    keys.wait(PROCESS, "three")
+    with keys.listening(PROCESS) as messages:
         fence = keys.take_over("two", "one")
         assert messages() == []
         assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
-        assert keys.take_over("two", "one", 900) > fence
-        assert messages() == [(CHANNEL, f"look {keys.name}")]
+        assert keys.take_over("two", "one", lease=900) > fence
+        assert messages() == [(PROCESS, "due 900")]
         assert 0 < keys.client.pttl(keys.lock) <= 900
         assert keys.end() <= keys.now() + 900
         keys.hold("four", 400)
-        assert keys.take_over("five", "four", 900)
+        assert keys.take_over("five", "four", lease=900)
         assert messages() == []
     assert keys.waiting() == ["three"]
+
+
+@pytest.mark.parametrize("last", ["9", None, "foreign"])
+@pytest.mark.parametrize("record", [RECORD, sharing(2)])
+def test_only_asking_for_a_takeover(keys: Keys, last: str | None, record: str) -> None:
+    """It writes what is there, for replicas to acknowledge; the holder keeps the lock."""
+    keys.hold("one")
+    if last == "foreign":
+        keys.client.rpush(keys.fence, last)
+    elif last:
+        keys.client.set(keys.fence, last)
+    assert keys.take_over("two", "one", record, "ask") == 1
+    assert keys.take_over("two", "zero", record, "ask") is None
+    assert keys.holder == "one"
+    assert keys.client.get(keys.fence) == ("9" if last == "9" else "0")

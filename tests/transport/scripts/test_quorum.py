@@ -37,15 +37,16 @@ class Server(Keys):
     def _vote(self, token: str, attempt: int, *rest: str | int) -> dict[str, int]:
         entry, *others = rest
         arguments = (token, LEASE, record(attempt), self.name, entry, *others)
-        answer = self.call(servers.ACQUIRE, self.all, *arguments).split()
+        keys = [*self.all[:5], self.waiters("quorum")]
+        answer = self.call(servers.ACQUIRE, keys, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
 
     def settle(self, token: str, fence: int, entry: str = "") -> int:
-        keys = [self.lock, self.queue, self.fence]
+        keys = [self.lock, self.queue, self.fence, self.waiters("quorum")]
         return int(self.call(servers.SETTLE, keys, token, fence, entry))
 
     def withdraw(self, token: str, entry: str = "", attempt: int | str = "") -> int:
-        keys = [self.lock, self.queue, self.index]
+        keys = [self.lock, self.queue, self.index, self.waiters("quorum")]
         return int(self.call(servers.RELEASE, keys, token, self.name, entry, attempt))
 
     def last_fence(self, delay: int = DELAY) -> str:
@@ -93,18 +94,22 @@ def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) 
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
-    """The caller enters the queue, once."""
+    """The caller enters the queue, once, at its first position."""
     held = "of another program" if foreign else f"one 7 {record(5)}"
     keys.client.set(keys.lock, held, px=LEASE)
     assert keys.vote("two")["fence"] == 0
     assert keys.client.exists(keys.queue) == 0
+    waiters, at = keys.waiters("quorum"), []
     for _ in range(2):
         answer = keys.vote("two", attempt=9, entry=ENTRY)
         assert (answer["fence"], answer["kind"]) == (0, int(foreign))
         assert answer["holder"] == number_of(held if foreign else "one")
         assert LEASE - 1000 < answer["left"] <= LEASE
-    assert keys.client.lrange(keys.queue, 0, -1) == [ENTRY]
-    assert 59_000 < keys.client.pttl(keys.queue) <= 60_000
+        at.append(keys.client.zscore(waiters, ENTRY))
+    assert (keys.client.zcard(waiters), len({*at})) == (1, 1)
+    assert keys.client.zrange(keys.queue, 0, -1) == ["quorum"]
+    for key in (keys.queue, waiters):
+        assert 59_000 < keys.client.pttl(key) <= 60_000
     assert keys.client.get(keys.lock) == held
     keys.client.persist(keys.lock)
     assert keys.vote("two")["left"] == -1
@@ -114,7 +119,7 @@ def test_taking_over(keys: Server) -> None:
     """Only from the holder that is named; a later attempt begins its lease anew."""
     assert keys.take_over("two", "one") == 0
     first = keys.vote("one")["fence"]
-    keys.client.rpush(keys.queue, "waiter")
+    keys.wait("quorum", "waiter", ago=None)
     assert keys.take_over("two", "three") == 0
     taken = keys.take_over("two", "one", attempt=2)
     assert taken > first
@@ -170,7 +175,21 @@ def test_settling(keys: Server, last: int | None) -> None:
 def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     """A later attempt keeps its vote."""
     keys.vote("one", attempt=2)
-    keys.client.rpush(keys.queue, "waiter")
+    keys.wait("quorum", "waiter", ago=None)
     assert keys.withdraw("one", attempt=attempt) == released
-    assert keys.client.exists(keys.lock, keys.queue) == (0 if released else 2)
+    left = keys.client.exists(keys.lock, keys.queue, keys.waiters("quorum"))
+    assert left == (0 if released else 3)
     assert (keys.end() is None) is bool(released)
+
+
+@pytest.mark.parametrize("how", ["withdraw", "settle"])
+def test_leaving(keys: Server, how: str) -> None:
+    """The queue goes with the last of the waiters."""
+    keys.vote("one")
+    for entry in (ENTRY, "another"):
+        keys.vote("two", entry=entry)
+    for entry, left in (("", 2), (ENTRY, 1), ("another", 0)):
+        leave = keys.withdraw("two", entry) if how == "withdraw" else keys.settle("two", 5, entry)
+        assert leave == 0
+        assert keys.client.zcard(keys.waiters("quorum")) == left
+        assert keys.client.exists(keys.queue) == int(left > 0)

@@ -13,87 +13,108 @@ from django_redis_lock.transport.packing import (
     INSPECT,
     WAITING,
 )
-from tests.transport.scripts import CHANNEL, REFUSED, Keys
+from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, REFUSED, Keys, digest, sharing
 
 # Holders.
 
 
-def inspect(keys: Keys, *of_locks: str) -> list[Any]:
-    before_name = len(keys.lock) - len("lock")
-    return list(keys.call(INSPECT, [keys.heard, keys.limits, *of_locks], before_name, ""))
+def inspect(keys: Keys, *locks: Keys, skip: int = 0) -> list[Any]:
+    before_name = len(keys.lock) - len(keys.name)
+    own = [key for lock in locks for key in lock.own]
+    return list(keys.call(INSPECT, [keys.heard, keys.limits, *own], before_name, skip))
 
 
 def test_inspecting(keys: Keys) -> None:
     """What another program has put there is no lock, and no queue."""
-    name = keys.name
-    keys.hold("one", 5000)
-    keys.wait((CHANNEL, "two"), (CHANNEL, "three"))
-    keys.hold("four", None, name=f"{name}:endless")
-    keys.client.lpush(f"{name}:list", "foreign")
-    keys.client.set(f"{name}:text", "foreign")
-    before = keys.now()
-    now, *found = inspect(
-        keys,
-        *(keys.lock, keys.queue, f"{name}:none"),
-        *(f"{name}:endless", f"{name}:text", f"{name}:none"),
-        *(f"{name}:list", f"{name}:none", f"{name}:none"),
-        *(f"{name}:free", f"{name}:none", f"{name}:none"),
+    endless, text, a_list, free = (
+        Keys(keys.client, keys.prefix, name) for name in ("endless", "text", "list", "free")
     )
+    keys.hold("one", 5000)
+    keys.wait(PROCESS, "two", "three")
+    endless.hold("four", None)
+    endless.wait(PROCESS, "five")
+    endless.wait("@5", "six")
+    text.client.set(text.lock, "foreign")
+    text.client.set(text.queue, "foreign")
+    a_list.client.lpush(a_list.lock, "foreign")
+    before = keys.now()
+    now, *found = inspect(keys, keys, endless, text, a_list, free)
     assert before <= now <= keys.now()
     assert 4000 < found.pop(1) <= 5000
-    one, four = keys.client.mget(keys.lock, f"{name}:endless")
-    assert found == [one, 2, four, -1, 0, None, -1, 0, None, -2, 0]
+    one, four = keys.client.mget(keys.lock, endless.lock)
+    assert found == [one, 2, four, -1, [2, 1], "foreign", -1, 0, None, -1, 0, None, -2, 0]
+
+
+def test_inspecting_permits(keys: Keys) -> None:
+    """512 of all locks at a time, without those that have ended; all are counted."""
+    other = Keys(keys.client, keys.prefix, "other")
+    keys.client.hset(keys.limits, keys.name, "9 1 ann")
+    ends, rest = keys.now() + LEASE, f"7 {sharing(None)}"
+    for each, number in ((keys, 500), (other, 100)):
+        permits = {digest(f"{i}"): ends + i for i in range(number)}
+        each.client.zadd(each.lock, {**permits, digest("ended"): 5})
+        each.client.hset(each.permits, mapping=dict.fromkeys(permits, rest))
+    for skip, first, second in ((0, 500, 12), (490, 10, 0), (500, 0, 0)):
+        _, one, _, _, two, _, _ = inspect(keys, keys, other, skip=skip)
+        assert (one[:2], two[:2]) == (["9 1 ann", 500], [None, 100])
+        for answer, number in ((one, first), (two, second)):
+            assert [len(part) for part in answer[2:]] == [2 * number, number]
+        assert one[2][:1] == [digest(f"{skip}")] * (first > 0)
+        assert one[3] == [rest] * first
 
 
 def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
     """The number of waiters is unknown; a lock that can't be read is an error."""
     keys.hold("one")
-    assert inspect(without("llen"), keys.lock, keys.queue, keys.permits)[3] is None
+    assert inspect(without("zcard"), keys)[3] is None
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        inspect(without("get"), keys.lock, keys.queue, keys.permits)
+        inspect(without("get"), keys)
 
 
 # The queue.
 
 
-@pytest.mark.parametrize(("most", "read"), [(-1, 250), (1, 1), (150, 150)])
-def test_the_queue(keys: Keys, most: int, read: int) -> None:
-    keys.wait(*[(CHANNEL, f"{number}") for number in range(250)])
+def read_queue(keys: Keys, after: str = "0") -> list[str]:
     before = keys.now()
-    now, *entries = keys.call(WAITING, [keys.queue, keys.heard], most)
+    now, *found = keys.call(WAITING, [keys.queue, keys.heard], keys.name, after)
     assert before <= now <= keys.now()
-    assert entries == keys.client.lrange(keys.queue, 0, -1)[:read]
+    return list(found)
+
+
+@pytest.mark.parametrize("processes", [1, 3, 100])
+def test_the_queue(keys: Keys, processes: int) -> None:
+    """In pages, of which each goes on where the last one ends."""
+    for number in range(400):
+        keys.wait(f"c{number * number % processes}-1", f"{number}")
+    found: list[str] = []
+    while page := read_queue(keys, found[-2] if found else "0"):
+        assert len(page) // 2 <= 256
+        found += page
+    assert found[::2] == [f"{number}" for number in range(1, 401)]
+    assert found[1::2] == [
+        f"c{number * number % processes}-1 {digest(str(number))} {LEASE} {RECORD}"
+        for number in range(400)
+    ]
 
 
 def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
-    """They are neither read nor counted."""
+    """They are neither read nor counted. A quorum keeps no notes of who was heard."""
     keys.hold("one")
-    now = keys.now()
-    keys.client.zadd(keys.heard, {"gone": now - 3500, "lately": now - 2000, "silent": 3500 - now})
-    keys.wait(("gone", "two"), ("lately", "three"), ("silent", "four"), ("gone", "five"))
-    keys.wait(("lately", "six"))
-    (_, waiter) = keys.call(WAITING, [keys.queue, keys.heard], 1)
-    assert waiter.split()[1] == "three"
-    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 3
-    assert inspect(keys, keys.lock, keys.queue, keys.permits)[3] == 2
-
-
-def test_where_processes_are_not_noted_all_waiters_are_read(keys: Keys) -> None:
-    """A quorum keeps no notes."""
-    keys.wait((CHANNEL, "two"), record=f'{{"since":{keys.now() - 9000}}}')
-    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 2
+    for process, ago in (("c5-1", 3500), (OTHER, 2000), ("c6-1", None), (PROCESS, 0)):
+        keys.wait(process, "two", ago=ago)
+    keys.wait("quorum", "three", ago=None)
+    found = [entry.split()[0] for entry in read_queue(keys)[1::2]]
+    assert found == [OTHER, PROCESS, "quorum"]
+    assert inspect(keys, keys)[3] == 3
 
 
 def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> None:
     """Another program's data is no queue; that it may not be read is an error."""
-    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 1
+    assert read_queue(keys) == []
     keys.client.set(keys.queue, "foreign")
-    assert len(keys.call(WAITING, [keys.queue, keys.heard], -1)) == 1
+    assert read_queue(keys) == []
     with pytest.raises(redis.ResponseError, match=REFUSED):
-        without("lrange").call(WAITING, [keys.queue, keys.heard], -1)
-
-
-# The index.
+        read_queue(without("zrange"))
 
 
 # The audit.

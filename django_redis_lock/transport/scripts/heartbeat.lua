@@ -1,0 +1,77 @@
+-- Note that a process waits; do for the locks that are waited for what their ends ask for; and return
+-- what the process has to know.
+-- KEYS: see common.lua and permits.lua; of KEYS[1], KEYS[2] and KEYS[7] what comes before the name.
+-- ARGV[1] the process, then for some of the locks for which it waits: the name, and the digest of its
+-- last waiter.
+-- Returns {"now next heard", names, message, ...}: the server's clock in ms; in how many ms the next
+-- lock has to be looked at, -1 if none; 1, or 0 if this process was silent, so that its first waiters
+-- may have lost their positions; the names, a line each, in whose queues the last waiter is not; and
+-- messages that it has not received.
+-- include leaving
+local AHEAD = 900 -- ms before their time that locks are looked at: their leases may have been renewed
+local FORGOTTEN = 60000 -- ms after which a process that was not heard is forgotten
+local lock, queue, permits, process = KEYS[1], KEYS[2], KEYS[7], ARGV[1]
+local now, due, inbox = math.floor(clock() / 1000), key_of('due'), key_of('inbox', process)
+
+local function turn_to(name)
+  KEYS[1], KEYS[2], KEYS[7] = lock .. name, queue .. name, permits .. name
+end
+
+local function attend(name)
+  turn_to(name)
+  redis.call('ZREM', due, name)
+  local _, left = pcall(look, name)
+  local endless = redis.call('PTTL', KEYS[2])
+  if endless > -2 then
+    look_within(name, type(left) == 'number' and left or endless == -1 and math.huge or STAYS / 2, now)
+  end
+end
+
+-- Return whether the last waiter of this process is in the queue; an error for another program's data.
+local function is_known(name, id)
+  turn_to(name)
+  local tokens, waiters = key_of('tokens', process, name), key_of('waiters', process, name)
+  if redis.call('EXISTS', KEYS[1]) == 0 or not redis.call('ZSCORE', due, name) then
+    attend(name)
+  end
+  if redis.call('HEXISTS', tokens, id) == 0
+      or redis.call('HLEN', tokens) ~= redis.call('ZCARD', waiters) then
+    return false
+  elseif not redis.call('ZSCORE', KEYS[2], process) then
+    note_first(name, process)
+  end
+  refresh(name, process)
+  return true
+end
+
+local at = redis.pcall('ZSCORE', KEYS[5], process)
+local heard = type(at) == 'table' or (at and at % 1 == 0 and math.abs(now - at) <= GONE)
+for _, range in ipairs({{'-inf', now - FORGOTTEN}, {now + NEWS, '+inf'}}) do -- the clock was set back
+  for _, each in ipairs(redis.pcall('ZRANGEBYSCORE', KEYS[5], range[1], range[2], 'LIMIT', 0, BATCH)) do
+    redis.pcall('ZREM', KEYS[5], each)
+  end
+end
+note_heard(process, now)
+
+local lost = {}
+for i = 2, #ARGV, 2 do
+  local ok, known = pcall(is_known, ARGV[i], ARGV[i + 1])
+  if not (ok and known) then
+    lost[#lost + 1] = ARGV[i]
+  end
+end
+for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', due, '-inf', now + AHEAD, 'LIMIT', 0, BATCH)) do
+  attend(name)
+end
+local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
+local soon = first and first ~= 'inf' and math.max(first - now, 0) or -1
+local answer = {'', table.concat(lost, '\n')}
+for _, message in ipairs(redis.pcall('LRANGE', inbox, 0, BATCH - 1)) do
+  answer[#answer + 1] = message
+end
+if #answer > 2 then
+  redis.call('LTRIM', inbox, #answer - 2, -1)
+  soon = redis.call('EXISTS', inbox) == 1 and 0 or soon
+end
+answer[1] = string.format('%.0f %.0f %d', now, soon, heard and 1 or 0)
+return answer

@@ -1,0 +1,96 @@
+"""A handle that is dropped after an error is gone at once, so that nothing renews its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from django_redis_lock import lock, lock_many
+from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
+
+METHODS = ["acquire", "ensure_held", "extend", "reacquire", "owned", "release", "block"]
+SERVERS = [
+    ("redis.RedisLockBackend", "gone"),
+    ("redis.RedisLockBackend", "silent"),
+    ("getset.GetSetLockBackend", "gone"),
+]
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """Let nothing but the last reference to an object delete it."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def use(handle: Any, method: str, fail: Callable[[], object]) -> None:
+    if method == "block":
+        with handle:
+            fail()
+    elif method == "acquire":
+        fail()
+        handle.acquire()
+    else:
+        handle.acquire()
+        fail()
+        getattr(handle, method)(*[1] if method == "extend" else [])
+
+
+async def ause(handle: Any, method: str, fail: Callable[[], object]) -> bool:
+    """Return whether it was unavailable; a task that fails would keep its error itself."""
+    with contextlib.suppress(LockUnavailable):
+        if method == "block":
+            async with handle:
+                fail()
+        elif method == "acquire":
+            fail()
+            await handle.aacquire()
+        else:
+            await handle.aacquire()
+            fail()
+            await getattr(handle, "a" + method)(*[1] if method == "extend" else [])
+        return False
+    return True
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize("kind", ["lock", "group"])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("path", "how"), SERVERS)
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_error_keeps_no_handle(
+    name: str,
+    settings: Any,
+    own_server: EmbeddedServer,
+    kind: str,
+    how: str,
+    method: str,
+    path: str,
+    is_async: bool,
+) -> None:
+    """It is in no cycle of the error, its traceback and their frames."""
+    url = own_server.url() + "?socket_timeout=0.2"
+    settings.LOCKS = {"default": {"BACKEND": f"django_redis_lock.backends.{path}", "LOCATION": url}}
+    handle: Any = lock(name, 30, auto_renew=True) if kind == "lock" else lock_many([name, "x"], 30)
+    reference = weakref.ref(handle)
+    fail = own_server.kill if how == "gone" else own_server.pause
+    unavailable = False
+    if is_async:
+        unavailable = asyncio.run(ause(handle, method, fail))
+    else:
+        try:
+            use(handle, method, fail)
+        except LockUnavailable:
+            unavailable = True
+    del handle
+    assert (unavailable, reference()) == (True, None)
+    if how == "silent":
+        own_server.resume()

@@ -1,0 +1,324 @@
+"""Heartbeats: what they tell their process and do for locks, a bounded part at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+import redis
+
+from tests.transport.scripts import LEASE, OTHER, PROCESS, READER, SLOW, Keys, digest, sharing
+
+NAME = "name"
+
+
+@contextmanager
+def counting(client: redis.Redis) -> Iterator[Callable[[], int]]:
+    """Yield what counts the commands that the server has carried out, also those of scripts."""
+
+    def total() -> int:
+        stats = client.info("commandstats")
+        return sum(each["calls"] for key, each in stats.items() if key != "cmdstat_info")
+
+    before = total()
+    yield lambda: total() - before
+
+
+# What the process is told.
+
+
+@pytest.mark.parametrize(
+    ("ago", "heard"),
+    [(0, True), (4_000, True), (6_000, False), (-500, True), (-6_000, False), (None, False)],
+)
+def test_whether_a_process_was_heard(keys: Keys, ago: int | None, heard: bool) -> None:
+    """Not if it is 5 s ago, or was silent, or the clock was set back. From now on it is."""
+    if ago is not None:
+        keys.client.zadd(keys.heard, {PROCESS: keys.now() - ago})
+    before = keys.now()
+    assert keys.beat() == (-1, heard, [], [])
+    assert before <= keys.client.zscore(keys.heard, PROCESS) <= keys.now()
+    assert 599_000 < keys.client.pttl(keys.heard) <= 600_000
+    assert keys.beat()[1]
+
+
+def test_a_process_of_which_another_program_holds_the_notes(keys: Keys) -> None:
+    keys.client.set(keys.heard, "foreign")
+    assert keys.beat()[1]
+
+
+@pytest.mark.parametrize(
+    ("gone", "known"),
+    [
+        ((), True),
+        (("queue",), True),  # its position is known from its waiters
+        (("tokens",), False),
+        (("waiters",), False),
+        (("tokens", "waiters"), False),
+        (("queue", "tokens", "waiters"), False),
+        (("one token",), False),
+        (("one waiter",), False),
+    ],
+)
+def test_names_in_whose_queue_the_last_waiter_is_not(
+    keys: Keys, gone: tuple[str, ...], known: bool
+) -> None:
+    """As where a full server has evicted keys. The keys that are left stay."""
+    keys.hold("one")
+    keys.wait(PROCESS, "two", "three")
+    (first,) = keys.client.zrange(keys.waiters(PROCESS), 0, 0)
+    for each in gone:
+        if each == "one token":
+            keys.client.hdel(keys.tokens(PROCESS), digest("two"))
+        elif each == "one waiter":
+            keys.client.zrem(keys.waiters(PROCESS), first)
+        else:
+            keys.client.delete(keys.queue if each == "queue" else getattr(keys, each)(PROCESS))
+    for key in (keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS)):
+        keys.client.pexpire(key, 1_000)
+    assert keys.beat(**{NAME: "three"})[2] == [NAME] * (not known)
+    if known:
+        assert keys.waiting() == ["two", "three"]
+        for key in (keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS)):
+            assert keys.client.pttl(key) > 599_000
+    assert keys.beat(**{NAME: "four", "other": "five"})[2] == [NAME, "other"]
+
+
+def test_messages(keys: Keys) -> None:
+    """Each once, at most 64 at a time; then the next heartbeat is due at once."""
+    inbox = keys.key("inbox", PROCESS)
+    assert keys.beat()[3] == []
+    sent = [f"message {number}" for number in range(130)]
+    keys.client.rpush(inbox, *sent)
+    keys.client.rpush(keys.key("inbox", OTHER), "of another")
+    for first, due in ((0, 0), (64, 0), (128, -1), (192, -1)):
+        assert keys.beat() == (due, True, [], sent[first : first + 64])
+    keys.client.set(inbox, "foreign")
+    assert keys.beat()[3] == []
+
+
+# What is done for locks.
+
+
+@pytest.mark.parametrize(
+    ("lock", "holder", "due"),
+    [
+        ("free", "two", 1200),
+        ("held", "one", LEASE),
+        ("endless", "one", 300_000),
+        ("foreign", "foreign", 250),
+        ("foreign, ends", "foreign", 100),
+        ("handed off", "one", 1000),
+        ("not claimed", "two", 1200),
+    ],
+)
+def test_a_lock_that_is_due(keys: Keys, lock: str, holder: str, due: int) -> None:
+    """It goes to its first waiter if it is free or was not claimed; else it is due later."""
+    match lock:
+        case "held" | "endless":
+            keys.hold("one", LEASE if lock == "held" else None)
+        case "foreign" | "foreign, ends":
+            keys.client.set(keys.lock, "foreign", px=100 if "ends" in lock else None)
+        case "handed off" | "not claimed":
+            keys.hand_off("one", due=1000 if lock == "handed off" else -1, process=OTHER)
+            keys.client.zadd(keys.heard, {OTHER: keys.now()})
+    keys.wait(READER, "two", "three")
+    keys.client.zadd(keys.due, {NAME: keys.now()})
+    found, *_ = keys.beat()
+    assert (keys.holder or "foreign") == holder
+    assert due - 100 <= found <= due
+    assert keys.client.pttl(keys.due) > 599_000
+    assert (keys.client.zscore(keys.heard, OTHER) is None) is (lock != "handed off")
+
+
+@pytest.mark.parametrize(
+    ("ends", "process", "shared_by"),
+    [
+        (LEASE, None, ("one", "two")),
+        (-10, None, ("two", "three")),
+        (-10, OTHER, ("two", "three")),
+        (500, OTHER, ("one", "two")),
+    ],
+)
+def test_permits_that_are_due(
+    keys: Keys, ends: int, process: str | None, shared_by: tuple[str, ...]
+) -> None:
+    """One that has ended or was not claimed goes to the first waiter."""
+    keys.share("two")
+    if process:
+        keys.unclaimed("one", ends, process)
+    else:
+        keys.share("one")
+        keys.expire("one", ago=-ends)
+    keys.wait(READER, "three", "four", record=sharing(2))
+    keys.client.zadd(keys.due, {NAME: keys.now()})
+    due, *_ = keys.beat()
+    assert keys.shared_by(*shared_by)
+    assert due == pytest.approx(min(keys.ends(token) for token in shared_by), abs=100)
+
+
+def test_a_lock_is_due_when_its_lease_ends(keys: Keys) -> None:
+    """Up to 0.9 s before, it is checked; it may have been renewed. Its end is no other's."""
+    keys.hold("one")
+    keys.wait(READER, "two")
+    for ahead, due in ((800, LEASE), (2_000, 2_000)):
+        keys.client.zadd(keys.due, {NAME: keys.now() + ahead})
+        assert due - 100 <= keys.beat()[0] <= due
+
+
+def test_a_lock_without_waiters_is_due_no_more(keys: Keys) -> None:
+    keys.hold("one")
+    keys.client.zadd(keys.due, {NAME: 0})
+    assert keys.beat()[0] == -1
+    assert keys.client.exists(keys.due) == 0
+    assert keys.holder == "one"
+
+
+def test_parked_messages_stay_known(keys: Keys) -> None:
+    """A queue that does not expire is due, at the latest, never."""
+    keys.hold("one", None)
+    keys.wait("@5", "two")
+    keys.client.zadd(keys.due, {NAME: 0})
+    assert keys.beat()[0] == -1
+    assert keys.client.zscore(keys.due, NAME) == float("inf")
+    assert keys.client.pttl(keys.due) == -1
+
+
+def test_a_lock_that_was_deleted(keys: Keys) -> None:
+    """The process that waits for it has it handed off, though it is not due. It gets the grant."""
+    keys.wait(PROCESS, "two")
+    keys.wait(OTHER, "three")
+    _, _, lost, messages = keys.beat(OTHER, **{NAME: "three"})
+    assert (keys.holder, lost, messages) == ("two", [], [])
+    _, _, lost, (message,) = keys.beat(**{NAME: "two"})
+    assert message.startswith("grant two ")
+    assert lost == [NAME]  # so the process asks, and with that claims it
+
+
+@pytest.mark.parametrize("key", ["lock", "queue", "permits", "index", "fence", "limits"])
+@pytest.mark.parametrize("limit", [None, 2])
+def test_a_poisoned_key_of_one_lock_does_not_stop_the_others(
+    keys: Keys, key: str, limit: int | None
+) -> None:
+    other = Keys(keys.client, keys.prefix, "other")
+    record = {"record": sharing(limit)} if limit else {}
+    for each in (keys, other):
+        each.wait(READER, f"waits for {each.name}".replace(" ", "-"), **record)
+    poisoned = getattr(keys, key)
+    keys.client.delete(poisoned)
+    keys.client.rpush(poisoned, "foreign")
+    keys.client.zadd(keys.due, {NAME: 0, "other": 1})
+    due, _, lost, _ = keys.beat(READER, **{NAME: "waits-for-name", "other": "waits-for-other"})
+    if key != "index":  # which all locks share
+        assert keys.client.type(other.lock) == ("zset" if limit else "string")
+        assert (other.name in lost) is False or keys.client.exists(other.queue) == 0
+    assert due != 0
+
+
+@pytest.mark.parametrize("key", ["heard", "due", "inbox"])
+def test_a_poisoned_key_of_the_server(keys: Keys, key: str) -> None:
+    """The locks that the process names are handed off all the same."""
+    keys.wait(OTHER, "two")
+    poisoned = keys.key(key, *[PROCESS] * (key == "inbox"))
+    keys.client.delete(poisoned)
+    keys.client.rpush(poisoned, "foreign")
+    keys.beat(**{NAME: "three"})
+    assert keys.client.exists(keys.lock) == (key != "due")
+
+
+# A bounded part.
+
+
+def test_many_due_locks(keys: Keys) -> None:
+    """A heartbeat does 64, those that are due first; the next is due at once."""
+    locks = [Keys(keys.client, keys.prefix, f"{number:03}") for number in range(150)]
+    for lock in locks:
+        lock.wait(READER, f"waits-{lock.name}")
+    keys.client.zadd(keys.due, {lock.name: number for number, lock in enumerate(locks)})
+    for done, due_at_once in ((64, True), (128, True), (150, False)):
+        with counting(keys.client) as commands:
+            due, *_ = keys.beat(SLOW)
+            assert commands() <= 64 * 60
+        assert [lock.holder is not None for lock in locks] == [True] * done + [False] * (150 - done)
+        assert (due == 0) is due_at_once
+
+
+def test_many_dead_processes(keys: Keys) -> None:
+    """Before the first that runs. They leave the queue, and may come back."""
+    for number in range(200):
+        keys.wait(f"c{number}-9", f"dead-{number}", ago=10_000)
+    keys.wait(READER, "two")
+    keys.client.zadd(keys.due, {NAME: 0})
+    held = []
+    for _ in range(4):
+        with counting(keys.client) as commands:
+            due, *_ = keys.beat()
+            assert commands() <= 64 * 6
+        held.append((keys.holder, due == 0))
+    assert held == [(None, True)] * 3 + [("two", False)]
+    assert keys.client.exists(keys.waiters("c7-9")) == 1
+
+
+def test_many_processes_that_were_not_heard_for_a_minute(keys: Keys) -> None:
+    """They are forgotten; so are those that were heard in the future."""
+    now = keys.now()
+    keys.client.zadd(keys.heard, {f"past {i}": now - 61_000 - i for i in range(100)})
+    keys.client.zadd(keys.heard, {f"future {i}": now + 9_000 + i for i in range(100)})
+    keys.client.zadd(keys.heard, {"lately": now - 50_000})
+    for left in (200 - 128 + 2, 2, 2):
+        keys.beat()
+        assert keys.client.zcard(keys.heard) == left
+    assert {*keys.client.zrange(keys.heard, 0, -1)} == {"lately", PROCESS}
+
+
+@pytest.mark.parametrize("unclaimed", [True, False])
+def test_many_ended_permits(keys: Keys, unclaimed: bool) -> None:
+    """They count for nothing from the start, and one heartbeat after the other removes them."""
+    keys.share("lives", limit=1000)
+    ended = [f"{number}" for number in range(150)]
+    for token in ended:
+        if unclaimed:
+            keys.unclaimed(token, -10, process=OTHER, limit=1000)
+        else:
+            keys.share(token, limit=1000)
+    if not unclaimed:
+        keys.expire(*ended)
+    keys.wait(READER, "two", record=sharing(2))
+    keys.wait(READER, "writer")
+    keys.client.zadd(keys.due, {NAME: 0})
+    left = []
+    for _ in range(3):
+        with counting(keys.client) as commands:
+            due, *_ = keys.beat(READER)
+            assert commands() <= 64 * 20
+        left.append((keys.client.zcard(keys.lock), keys.client.hlen(keys.permits), due == 0))
+    assert left == [(88, 88, True), (24, 24, True), (2, 2, False)]
+    assert keys.shared_by("lives", "two")
+
+
+@pytest.mark.parametrize("how", ["set_limit", "give_up", "release", "acquire"])
+def test_a_limit_that_is_raised_by_many(keys: Keys, how: str) -> None:
+    """A script grants 64 permits; heartbeats grant the others."""
+    tokens = [f"{number}" for number in range(150)]
+    keys.acquire("one") if how == "release" else keys.share("one", limit=1)
+    keys.wait(READER, *tokens, record=sharing(1000))
+    with counting(keys.client) as commands:
+        if how == "set_limit":
+            keys.set_limit(2000)
+        elif how == "acquire":
+            keys.client.delete(keys.lock, keys.permits)
+            assert keys.share("new", PROCESS, limit=1000).split()[3] == "1"
+        else:
+            getattr(keys, how)("one")
+        assert commands() <= 64 * 30
+    granted = [64]
+    while keys.client.zcard(keys.lock) < 150:
+        assert len(granted) < 9
+        with counting(keys.client) as commands:
+            due, *_ = keys.beat(READER)
+            assert commands() <= 64 * 30
+        granted.append(keys.client.zcard(keys.lock))
+        assert due == 0 or granted[-1] >= 150
+    assert len(granted) == 3
+    assert keys.client.exists(keys.waiters(READER)) == 0
