@@ -27,6 +27,9 @@ CLAIM = 1.2
 """Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
 CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
+LISTEN_EVERY = 1.0
+"""Seconds after which the main thread wakes to run the handlers of signals. One that comes just
+before it falls asleep, or to another thread, does not wake it."""
 TURN = 1.0
 """Seconds after which a waiter that polls looks whether the turn of another was lost."""
 
@@ -251,6 +254,8 @@ class Hub:
 
     def _sleep(self, waiter: LocalWaiter, until: float) -> None:
         """Block until the waiter is woken, or as long as it may sleep."""
+        if threading.current_thread() is threading.main_thread():
+            until = min(until, monotonic() + LISTEN_EVERY)
         bell = process.Bell()
         waiter.sleeper = bell.ring
         try:

@@ -96,6 +96,25 @@ def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis
         eventually(lambda: not client.exists(key))
 
 
+@pytest.mark.parametrize("wait", WAITING_SCHEMES)
+def test_a_signal_that_another_thread_got_interrupts_a_waiter(name: str, wait: str) -> None:
+    """Its handler runs in the main thread, which the system did not wake."""
+    interrupted = threading.Event()
+
+    def send_to_itself() -> None:
+        eventually(lambda: waiters(name) == 1)
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        eventually(interrupted.is_set)
+
+    with lock(name, timeout=300):
+        with handling(signal.SIGUSR1, RuntimeError):
+            trigger = Background(send_to_itself)
+            with pytest.raises(RuntimeError):
+                lock(name, wait=wait).acquire(blocking_timeout=2 * PATIENCE)
+            interrupted.set()
+            trigger.outcome()
+
+
 @pytest.mark.parametrize("wait", ["queue", "blpop"])
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt, SystemExit, RuntimeError, *BROKEN[1:], TimeoutError]
