@@ -87,7 +87,7 @@ def test_what_happens_to_others_wakes_nobody() -> None:
         hub.fail(waiter, LockUnavailable("gone"))
     for thread in others:
         thread.outcome()
-    assert [waiter.error.name for waiter in waiters[1:]] == ["n", "m"]
+    assert [waiter.error for waiter in waiters[1:]] == ["gone", "gone"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from tests.tools import Background, Child, eventually, queued, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 each_scheme = pytest.mark.parametrize("wait", WAITING_SCHEMES)
+PAUSE, RESTART = ("pause", "resume"), ("kill", "restart")
 GO = threading.Event()
 """Until it is set, who gets a lock keeps it."""
 
@@ -94,8 +95,10 @@ def taken_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return messages
 
 
-@each_scheme
-@pytest.mark.parametrize(("names", "each"), [(1, 1), (1, 200), (100, 1)])
+@pytest.mark.parametrize(
+    ("wait", "names", "each"),
+    [("queue", 1, 1), ("queue", 1, 200), ("blpop", 100, 1), ("poll", 1, 200)],
+)
 def test_a_heartbeat_is_one_call_for_all_waiters(
     name: str, names: int, each: int, wait: str, client: redis.Redis, monkeypatch: Any
 ) -> None:
@@ -214,8 +217,11 @@ def test_forged_grants(name: str, wait: str, client: redis.Redis, taken_in: list
 
 
 @each_scheme
-@pytest.mark.parametrize("outage", [("pause", "resume"), ("kill", "restart")], ids=str)
-@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("outage", "long"),
+    [(PAUSE, False), (RESTART, False), (RESTART, True)],
+    ids=["paused", "restarted", "gone"],
+)
 def test_an_outage(
     name: str, wait: str, outage: tuple[str, str], long: bool, settings: Any, monkeypatch: Any
 ) -> None:
