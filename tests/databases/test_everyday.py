@@ -180,7 +180,7 @@ def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
     killed = started(workers, "a")
     second = enqueue(environment, "waits", "b")
     with redis.Redis.from_url(own_server.url()) as locks:
-        eventually(lambda: locks.llen("lock-queue:7") == 1, "the other waits")
+        eventually(lambda: locks.zcard("lock-queue:7") == 1, "the other waits")
     os.kill(killed, signal.SIGKILL)
     assert started(workers, "b") != killed
     go(workers, "b")
