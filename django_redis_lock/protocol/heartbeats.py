@@ -27,7 +27,7 @@ logger = logging.getLogger("django_redis_lock")
 BEAT_EVERY = 0.8
 """Seconds between two heartbeats. So the server knows that the process runs; see ``common.lua``."""
 FOREIGN_EVERY = 0.25
-"""Seconds between checks of a lock that another program holds, which hands off to nobody."""
+"""Seconds between checks of a lock that another program holds, and releases without a hand-off."""
 SHORTEST = 0.02
 """Seconds between two heartbeats at least."""
 ANSWER_WITHIN = 1.0

@@ -170,7 +170,7 @@ class Hub:
     def waits(self, waiter: LocalWaiter, ttl_ms: int, *, foreign: bool = False) -> None:
         """Note that the waiter is in the queue of a lock with ``ttl_ms`` left (-1: no end).
 
-        ``foreign`` says that another program holds it, which hands off to nobody.
+        ``foreign`` says that another program holds it, and releases it without a hand-off.
         """
         if self.heart is not None:
             self.heart.expect(ttl_ms, foreign=foreign)
@@ -277,7 +277,7 @@ class Hub:
 
 
 class PollingHub(Hub):
-    """A hub for servers that hand off to nobody: each ``interval`` (seconds) one waiter asks.
+    """A hub for servers without a hand-off: each ``interval`` (seconds) one waiter asks.
 
     The waiters of a lock take turns at that, and are served in no order. ``waits_in`` is what
     stands for them in the queue of the server.

@@ -94,14 +94,14 @@ def test_what_happens_to_others_wakes_nobody() -> None:
     ("fence", "counts"), [(7, True), (A_DAY * 1000 - 1, True), (A_DAY * 1000, False)]
 )
 def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) -> None:
-    """Another program may have sent it: the server knows. One for nobody is given back."""
+    """Another program may have sent it. A grant whose waiter has left is given back."""
     given: list[str] = []
     hub = Hub(give_back=lambda call, seconds: given.append(call.token))
     hub.must_claim = True
     waiter = joined(hub, "token")
-    for token in ("nobody", "token"):
+    for token in ("left", "token"):
         hub.take_in(f"grant {token} {fence} 1000 0 name".encode())
-    assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["nobody"])
+    assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["left"])
 
 
 # Waiters that ask in turns.

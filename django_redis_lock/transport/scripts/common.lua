@@ -49,7 +49,7 @@ local GONE = 5000 -- after which one that is not heard waits no more, unless it 
 local SHOWN = 3000 -- after which it is not shown
 local NEWS = 1000 -- processes need not know of a lease that ends later: they are heard before
 local FOREIGN = 250 -- after which to look again at a lock that another program holds
-local STAYS = 600000 -- for which the keys of waiters stay that nobody refreshes
+local STAYS = 600000 -- after which the keys of waiters expire, unless refreshed
 local BATCH = 64 -- how many entries of anything a script handles
 
 local before_heard, tag = string.match(heard_key, '^(.*)%-heard(.*)$')
