@@ -205,7 +205,7 @@ class _Store:
             queue = self._queues.get((prefix, name), [])
             if last not in (token_id(each.token.encode()) for each in reversed(queue)):
                 lost.append(name)
-        return [b"%d -1 1" % _now_ms(), "\n".join(lost).encode()]
+        return [b"%d -1" % _now_ms(), "\n".join(lost).encode()]
 
     def _holder(self, key: _Key, digest: str) -> _Held | None:
         held = self._live(key).values()

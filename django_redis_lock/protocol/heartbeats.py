@@ -32,6 +32,8 @@ SHORTEST = 0.02
 """Seconds between two heartbeats at least."""
 ANSWER_WITHIN = 1.0
 """Seconds for which a heartbeat waits for its answer."""
+GONE = 5.0
+"""Seconds after which a process that is not heard waits no more; see ``common.lua``."""
 AGAIN_AFTER = 0.2
 """Seconds after which a heartbeat that failed is sent again."""
 LATE = 0.5
@@ -60,7 +62,8 @@ class Heart(Background):
         self._beat_at = -math.inf  # when the last one was sent
         self._turn = 0
         self._notified: set[LocalWaiter] = set()  # who had not reacted yet at the last heartbeat
-        self._sound: set[object] = set()  # servers of which no grants can have been lost
+        self._answered: dict[object, float] = {}  # by server: when it answered the last one
+        self._lost_at = -math.inf  # when grants may have been lost with a connection
         self._failing: dict[object, float] = {}  # by server: since when
         self._beating = threading.Lock()
 
@@ -91,8 +94,8 @@ class Heart(Background):
 
     def ask_first(self) -> None:
         """Have the first waiter of each lock ask, as grants may have been lost."""
-        self._sound.clear()
-        self.beat_by(monotonic())
+        self._lost_at = monotonic()
+        self.beat_by(self._lost_at)
 
     def work(self) -> float:
         if monotonic() >= self._due and monotonic() >= self._beat_at + SHORTEST:
@@ -112,6 +115,7 @@ class Heart(Background):
             if servers or self._notified:
                 self._due = min(self._due, monotonic() + (self._hub.interval or BEAT_EVERY))
             self._turn += 1
+            self._answered = {each: at for each, at in self._answered.items() if each in servers}
             for server, waiters in servers.items():
                 self._beat(server, waiters)
         finally:
@@ -134,15 +138,18 @@ class Heart(Background):
         return servers
 
     def _beat(self, server: object, waiters: Waiters) -> None:
-        asks = server not in self._sound
-        self._sound.add(server)
-        until = monotonic() + ANSWER_WITHIN
+        now = monotonic()
+        gone_at = now - max(GONE, 4 * (self._hub.interval or 0))
+        answered_at = self._answered.get(server, max(gone_at, self._beat_at))
+        asks = answered_at < max(gone_at, self._lost_at)
+        until = now + ANSWER_WITHIN
         try:
             pause = run(self._backend, beat(self._hub, waiters, self._turn, until, asks=asks))
         except Exception as error:
-            self._sound.discard(server)
+            self._answered[server] = -math.inf
             self._failed(server, waiters, error)
         else:
+            self._answered[server] = now
             self._failing.pop(server, None)
             self._due = min(self._due, monotonic() + pause)
 
@@ -175,11 +182,11 @@ def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> 
     process = hub.waits_in(next(iter(waiters)))
     call = calls.Heartbeat(process, names, turn, until=until)
     status, lost, *messages = yield call
-    now_ms, left_ms, heard = map(int, status.split())
+    now_ms, left_ms = map(int, status.split())
     hub.note_server_ms(now_ms, call.sent_at)
     for message in messages:
         hub.take_in(message)
-    again = waiters if asks or not heard else lost.decode().split("\n") if lost else ()
+    again = waiters if asks else lost.decode().split("\n")
     missed = False
     for name in again:
         ordered = sorted(waiters.get(name, ()), key=_position)

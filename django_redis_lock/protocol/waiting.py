@@ -218,6 +218,8 @@ class Hub:
                 name = found[5].decode(errors="replace")
                 call = Release(name, token, patient=False, unclaimed=True)
                 self._give_back(call, lease_ms / 1000)
+        elif self.heart is not None and message == b"lost":
+            self.heart.ask_first()
         elif self.heart is not None and (due := _DUE.fullmatch(message)):
             self.heart.beat_by(monotonic() + (int(due[1]) + 2) / 1000)
 

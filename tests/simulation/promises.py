@@ -276,8 +276,8 @@ class FirstComeFirstServed(Promise):
         attempt = self.ledger.by_token.get(holder)
         if attempt is None or attempt.process.died_at > self.world.machine.now - FORGOTTEN:
             return
-        others = [other for other in self.ledger.waiting if other.name == name]
-        if any(self._is_to_be_served(other.token) for other in others):  # and is heard
+        heard = [other for other in self.ledger.waiting if other.name == name and other.comes_back]
+        if any(self._is_to_be_served(other.token) for other in heard):
             raise self.broken(f"{name} is handed off to {attempt}, which is dead")
 
     def _check_places(

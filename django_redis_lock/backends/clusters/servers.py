@@ -244,10 +244,10 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
 
 def _join_heartbeats(answers: list[Any]) -> list[Any]:
     statuses = [[*map(int, answer[0].split())] for answer in answers]
-    now_ms, _, heard = map(min, zip(*statuses, strict=True))
-    left_ms = min((left for _, left, _ in statuses if left >= 0), default=-1)
+    now_ms = min(now for now, _ in statuses)
+    left_ms = min((left for _, left in statuses if left >= 0), default=-1)
     lost = b"\n".join(answer[1] for answer in answers if answer[1])
-    return [b"%d %d %d" % (now_ms, left_ms, heard), lost, *chain(*(each[2:] for each in answers))]
+    return [b"%d %d" % (now_ms, left_ms), lost, *chain(*(each[2:] for each in answers))]
 
 
 def _join_outboxes(answers: list[Any]) -> list[Any]:

@@ -8,7 +8,6 @@
 -- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
 -- KEYS[5] when each waiting process was heard last, scored by the server's clock in ms. A process
 --         that is not in it is silent: it did not claim a lock in time, and was not heard since.
---         Half a ms more: it was silent, and has sent no heartbeat since, only asked for locks.
 -- These keys are derived from KEYS[5], which is "prefix-heard", with the tag of a shard behind it in
 -- a cluster, as it is in these:
 -- prefix-waiters:process:name  the waiters of a process: "digest lease record", with the digest of
@@ -26,8 +25,9 @@
 -- "@id" stands for the messages of tasks that are parked in the outbox with that id; see parking.lua.
 -- "quorum" stands for all waiters of a quorum, which are served in no order.
 --
--- The messages are "grant token fence lease now name" to the process that is granted the lock, and
--- "due ms" to those that wait for a lock that has to be looked at sooner than they know.
+-- The messages are "grant token fence lease now name" to the process that is granted the lock, "due ms"
+-- to those that wait for a lock that has to be looked at sooner than they know, and "lost" to one whose
+-- waiters may have lost their positions, as it did not claim a lock.
 --
 -- Parked messages are kept in these, one set for each broker:
 -- prefix-parked:id::name   those that wait for a lock, or are to be published, by their token
@@ -166,13 +166,6 @@ local function remove_waiter(name, process, entry)
   end
 end
 
--- Pass a process over until it is heard again. Then it asks for its first waiters, as these may have
--- lost their positions or their grants.
-local function silence(process)
-  redis.pcall('ZREM', KEYS[2], process)
-  redis.pcall('ZREM', heard_key, process)
-end
-
 -- Send a message to a process; returns how many received it, false if it can't be sent so.
 local function publish(process, message)
   local command = ({c = 'PUBLISH', s = 'SPUBLISH'})[string.match(process, '^([cs])%x+%-%d+$')]
@@ -184,6 +177,13 @@ end
 local function push(process, message)
   redis.pcall('RPUSH', key_of('inbox', process), message)
   redis.pcall('PEXPIRE', key_of('inbox', process), STAYS)
+end
+
+-- Pass a process over until it is heard again. Then its first waiters come back.
+local function silence(process)
+  redis.pcall('ZREM', KEYS[2], process)
+  redis.pcall('ZREM', heard_key, process)
+  push(process, 'lost')
 end
 
 -- Send a grant. Returns false if the process is gone: it has no connection, and was not heard lately.

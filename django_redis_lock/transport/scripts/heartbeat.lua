@@ -3,10 +3,9 @@
 -- KEYS: see common.lua and permits.lua; of KEYS[1], KEYS[2] and KEYS[7] what comes before the name.
 -- ARGV[1] the process, then for some of the locks for which it waits: the name, and the digest of its
 -- last waiter.
--- Returns {"now next heard", names, message, ...}: the server's clock in ms; in how many ms the next
--- lock has to be looked at, -1 if none; 1, or 0 if this process was silent, so that its first waiters
--- may have lost their positions; the names, a line each, in whose queues the last waiter is not; and
--- messages that it has not received.
+-- Returns {"now next", names, message, ...}: the server's clock in ms; in how many ms the next lock has
+-- to be looked at, -1 if none; the names, a line each, in whose queues the last waiter is not; and
+-- messages that the process has not received.
 -- include leaving
 local AHEAD = 900 -- ms before their time that locks are looked at: their leases may have been renewed
 local FORGOTTEN = 60000 -- ms after which a process that was not heard is forgotten
@@ -44,8 +43,6 @@ local function is_known(name, id)
   return true
 end
 
-local at = redis.pcall('ZSCORE', KEYS[5], process)
-local heard = type(at) == 'table' or (at and at % 1 == 0 and math.abs(now - at) <= GONE)
 for _, range in ipairs({{'-inf', now - FORGOTTEN}, {now + NEWS, '+inf'}}) do -- the clock was set back
   for _, each in ipairs(redis.pcall('ZRANGEBYSCORE', KEYS[5], range[1], range[2], 'LIMIT', 0, BATCH)) do
     redis.pcall('ZREM', KEYS[5], each)
@@ -65,13 +62,9 @@ for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', due, '-inf', now + AHEAD, 'LI
 end
 local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
 local soon = first and first ~= 'inf' and math.max(first - now, 0) or -1
-local answer = {'', table.concat(lost, '\n')}
-for _, message in ipairs(redis.pcall('LRANGE', inbox, 0, BATCH - 1)) do
-  answer[#answer + 1] = message
-end
-if #answer > 2 then
-  redis.call('LTRIM', inbox, #answer - 2, -1)
+local messages = redis.pcall('LRANGE', inbox, 0, BATCH - 1)
+if #messages > 0 then
+  redis.call('LTRIM', inbox, #messages, -1)
   soon = redis.call('EXISTS', inbox) == 1 and 0 or soon
 end
-answer[1] = string.format('%.0f %.0f %d', now, soon, heard and 1 or 0)
-return answer
+return {string.format('%.0f %.0f', now, soon), table.concat(lost, '\n'), unpack(messages)}

@@ -76,9 +76,7 @@ end
 local holders, taken_back, waiting, ttl, kind = 0, false, nil, nil, 0
 local position, again = 0, string.find(ARGV[6] or '', '^%d+$')
 if process ~= '' and not outbox_of(process) then
-  -- Half a ms tells the next heartbeat that the process was silent before.
-  local at = redis.pcall('ZSCORE', heard_key, process)
-  note_heard(process, (not at or (tonumber(at) or 0) % 1 > 0) and now + 0.5 or now)
+  note_heard(process, now)
 end
 local shared = read(false)
 if shared then

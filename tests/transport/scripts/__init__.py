@@ -125,19 +125,18 @@ class Keys:
     def set_limit(self, limit: int | str) -> None:
         assert self.call(SET_LIMIT, self.all, self.name, limit, "ann") == 1
 
-    def beat(self, process: str = PROCESS, **last: str) -> tuple[int, bool, list[str], list[str]]:
+    def beat(self, process: str = PROCESS, **last: str) -> tuple[int, list[str], list[str]]:
         """Send a heartbeat, with the last waiters of locks by name.
 
-        Returns when the next is due in ms, whether the process was heard, the names in whose
-        queues these are not, and messages.
+        Returns when the next is due in ms, the names in whose queues these are not, and messages.
         """
         arguments = [part for name, token in last.items() for part in (name, digest(token))]
         status, lost, *messages = self.call(
             HEARTBEAT, Packing(self.prefix).granting_keys(""), process, *arguments
         )
-        now, due, heard = status.split()
+        now, due = status.split()
         assert abs(int(now) - self.now()) < 5_000
-        return int(due), heard == "1", lost.split(), messages
+        return int(due), lost.split(), messages
 
     # What is there.
 
