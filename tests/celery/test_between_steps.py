@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -77,6 +79,7 @@ def failing(site: Consumer, failure: str, step: Callable[[], Any]) -> Any:
             try:
                 step()
             finally:
+                traceback.print_exc(file=sys.__stderr__)  # else it would be killed
                 os._exit(1)
         assert os.waitpid(child, 0)[1] == signal.SIGKILL
         return None

@@ -16,10 +16,14 @@ from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 
 METHODS = ["acquire", "ensure_held", "extend", "reacquire", "owned", "release", "block"]
-SERVERS = [
-    ("redis.RedisLockBackend", "gone"),
-    ("redis.RedisLockBackend", "silent"),
-    ("getset.GetSetLockBackend", "gone"),
+CASES = [
+    *(
+        ("redis.RedisLockBackend", "gone", kind, each)
+        for kind in ("lock", "group")
+        for each in METHODS
+    ),
+    *(("getset.GetSetLockBackend", "gone", "lock", each) for each in METHODS),
+    *(("redis.RedisLockBackend", "silent", "lock", each) for each in ("acquire", "block")),
 ]
 
 
@@ -62,9 +66,7 @@ async def ause(handle: Any, method: str, fail: Callable[[], object]) -> bool:
 
 
 @pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize("kind", ["lock", "group"])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(("path", "how"), SERVERS)
+@pytest.mark.parametrize(("path", "how", "kind", "method"), CASES)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_error_keeps_no_handle(
     name: str,

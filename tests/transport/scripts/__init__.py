@@ -149,6 +149,13 @@ class Keys:
         """Write the lock as its holder's, without adding it to the index."""
         self.client.set(self.lock, f"{token} 7 {RECORD}", px=lease)
 
+    def last(self, fence: str | None) -> None:
+        """Write the last fence; ``foreign`` stands for another program's data."""
+        if fence == "foreign":
+            self.client.rpush(self.fence, fence)
+        elif fence is not None:
+            self.client.set(self.fence, fence)
+
     def hand_off(self, token: str, due: int, lease: int = LEASE, process: str = PROCESS) -> None:
         """Write the lock as it is after a hand-off whose claim is due in so many ms."""
         mark = f'"unclaimed":"{self.now() + due} {lease} {process}",'

@@ -201,10 +201,7 @@ def test_taking_over(keys: Keys) -> None:
 def test_only_asking_for_a_takeover(keys: Keys, last: str | None, record: str) -> None:
     """It writes what is there, for replicas to acknowledge; the holder keeps the lock."""
     keys.hold("one")
-    if last == "foreign":
-        keys.client.rpush(keys.fence, last)
-    elif last:
-        keys.client.set(keys.fence, last)
+    keys.last(last)
     assert keys.take_over("two", "one", record, "ask") == 1
     assert keys.take_over("two", "zero", record, "ask") is None
     assert keys.holder == "one"

@@ -32,10 +32,7 @@ def test_the_last_fence(keys: Keys, how: str, last: str | None, counts: bool) ->
     """They rise beyond 2^53, too; what is no fence does not count, nor does another type."""
     if how in {"queue", "take_over"}:
         keys.hold("one")
-    if last is None:
-        keys.client.rpush(keys.fence, "foreign")
-    else:
-        keys.client.set(keys.fence, last)
+    keys.last("foreign" if last is None else last)
     before = keys.now()
     for more in (1, 2):
         if how == "queue":
@@ -95,10 +92,7 @@ def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
 def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool) -> None:
     """Its lease stays; a caller that waits for replicas has a write of its own to wait for."""
     keys.hold("one")
-    if last == "foreign":
-        keys.client.rpush(keys.fence, last)
-    elif last:
-        keys.client.set(keys.fence, last)
+    keys.last(last)
     fence, ttl, _ = keys.acquire("one", "", 5000, *["", "", "1"] * for_replicas).split()
     assert fence == "7"
     assert LEASE - 1000 < int(ttl) <= LEASE
