@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from django.core.management.base import CommandError
-
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import USAGE, Backends, Column, Terminal, nothing
+from django_redis_lock.management.output import Backends, Column, Terminal, nothing, usage
 from django_redis_lock.management.releasing import operator
 from django_redis_lock.operators import change_limit, limit_of
 from django_redis_lock.protocol.records import Limit
@@ -23,13 +21,13 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """List the limits that are set, or set or clear one."""
     name, limit, clear = options["name"], options["limit"], options["clear"]
     if clear and (name is None or limit is not None):
-        raise CommandError("--clear needs a name, and no limit.", returncode=USAGE)
-    backends = Backends(options["using"], terminal.notice)
+        raise usage("--clear needs a name, and no limit.")
+    backends = Backends(options["using"], terminal)
     if clear or limit is not None:
-        _change(name, limit, operator(options), backends, terminal)
+        _change(name, limit, operator(options), backends)
         return
     found = list(backends.each(lambda backend: _rows(backend, name)))
-    _write(found, backends, terminal)
+    backends.write("limits", found, _facts, LIMIT)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"No limit is set for {visible(name)!r}.")
@@ -37,11 +35,12 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.notice("No limits are set.")
 
 
-def _change(name: str, limit: int | None, by: str, backends: Backends, terminal: Terminal) -> None:
+def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
+    terminal = backends.terminal
     if backends.many:
-        raise CommandError("LOCKS has several aliases: name one with --using.", returncode=USAGE)
+        raise usage("LOCKS has several aliases: name one with --using.")
     if backends.alone:
-        raise CommandError("Limits can't be changed for other processes here.", returncode=USAGE)
+        raise usage("Limits can't be changed for other processes here.")
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = limit_of(backend, name)
@@ -52,7 +51,7 @@ def _change(name: str, limit: int | None, by: str, backends: Backends, terminal:
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
-                _write(list(_rows(backend, name)), backends, terminal)
+                backends.write("limits", _rows(backend, name), _facts, LIMIT)
             else:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
@@ -65,12 +64,8 @@ def _rows(backend: BaseLockBackend, name: str | None) -> list[Row]:
     return [(one, held[one.name]) for one in limits]
 
 
-def _write(rows: list[Row], backends: Backends, terminal: Terminal) -> None:
-    if terminal.as_json:
-        facts = ({**output.limit_facts(one), "held": held} for one, held in rows)
-        terminal.json_object("limits", facts, backends.not_known)
-    else:
-        terminal.table([one for one in LIMIT if backends.many or one.heading != "USING"], rows)
+def _facts(row: Row) -> dict[str, Any]:
+    return {**output.limit_facts(row[0]), "held": row[1]}
 
 
 LIMIT: list[Column[Row]] = [
@@ -78,6 +73,6 @@ LIMIT: list[Column[Row]] = [
     Column("USING", lambda row: visible(row[0].using)),
     Column("LIMIT", lambda row: str(row[0].limit), right=True),
     Column("HELD", lambda row: str(row[1]), right=True),
-    Column("BY", lambda row: visible(row[0].by) or output.UNKNOWN),
+    Column("BY", lambda row: visible(row[0].by)),
     Column("AT (UTC)", lambda row: output.clock(row[0].at)),
 ]

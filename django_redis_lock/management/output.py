@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -43,6 +44,7 @@ SORTS: dict[str, Callable[[Holder], Any]] = {
     "fence": lambda holder: -(holder.fence or 0),
 }
 """Sort keys: the longest held, the lease that ends first and the most waiters come first."""
+usage, nothing = (partial(CommandError, returncode=code) for code in (USAGE, NOTHING))
 Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
@@ -52,7 +54,7 @@ CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 
 UNKNOWN = "-"
-"""The cell of an absent value."""
+"""Shown for an absent value, whose text is empty."""
 
 _encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).encode
 
@@ -60,8 +62,8 @@ _encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).enc
 class Backends:
     """The backends that a command asks, and those that did not answer."""
 
-    def __init__(self, using: str | None, notice: Callable[[str], object]) -> None:
-        self._using, self._notice = using, notice
+    def __init__(self, using: str | None, terminal: Terminal) -> None:
+        self._using, self.terminal = using, terminal
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
@@ -76,7 +78,7 @@ class Backends:
         self.alone = [one for one in self.all if isinstance(one, near)]
         for one in self.alone:
             which = f"LOCKS[{visible(one.alias)!r}] is a {type(one).__name__}"
-            notice(f"{which}, which neither shows nor excludes other processes.")
+            terminal.notice(f"{which}, which neither shows nor excludes other processes.")
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable, and ask it no more."""
@@ -91,7 +93,7 @@ class Backends:
         try:
             yield
         except ValueError as error:  # an invalid name
-            raise CommandError(str(error), returncode=USAGE) from error
+            raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
             text = visible(without_passwords(str(error)))
             if isinstance(error, InvalidLockBackend):
@@ -99,7 +101,23 @@ class Backends:
                     raise CommandError(text) from error
                 self._misconfigured.add(alias)
             if self.silent.setdefault(alias, text) is text:
-                self._notice(text)
+                self.terminal.notice(text)
+
+    def write(
+        self,
+        key: str,
+        rows: Iterable[Row],
+        facts: Callable[[Row], Any],
+        columns: Iterable[Column[Row]],
+        warn: Callable[[Row], object] = lambda row: False,
+        *trailers: Callable[[], Mapping[str, Any]],
+    ) -> None:
+        """Write the facts of rows as JSON, with what is not known; or the rows as a table."""
+        if self.terminal.as_json:
+            self.terminal.json_object(key, map(facts, rows), *trailers, self.not_known)
+        else:
+            shown = [one for one in columns if self.many or one.heading != "USING"]
+            self.terminal.table(shown, rows, warn)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
@@ -109,7 +127,7 @@ class Backends:
         """Warn of servers that answered but refuse writes."""
         for backend in self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
-                self._notice(f"The server of {visible(backend.alias)!r} {why}.")
+                self.terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
 
     def finish(self) -> None:
         if self.silent:
@@ -128,9 +146,7 @@ def aliases_of(using: str | None) -> list[str]:
         raise CommandError(without_passwords(str(error))) from error
     if using and using not in known:
         there = ", ".join(map(repr, known)) or "none"
-        raise CommandError(
-            f"There is no alias {using!r} in LOCKS; there are {there}.", returncode=USAGE
-        )
+        raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
     return [using] if using else known
 
 
@@ -142,10 +158,6 @@ def hint_at_pattern(name: str, way: str) -> str:
 
 def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
-def nothing(message: str) -> CommandError:
-    return CommandError(message, returncode=NOTHING)
 
 
 @dataclass(frozen=True)
@@ -189,9 +201,9 @@ class Terminal:
                 columns = [
                     each
                     for each in columns
-                    if not each.optional or any(each.cell(row) != UNKNOWN for row in batch)
+                    if not each.optional or any(each.cell(row) for row in batch)
                 ]
-            cells = [[_cut(column.cell(row), most) for column in columns] for row in batch]
+            cells = [[_cut(one.cell(row) or UNKNOWN, most) for one in columns] for row in batch]
             if not widths:
                 headings = [column.heading for column in columns]
                 widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
@@ -203,15 +215,16 @@ class Terminal:
             self._out.flush()
 
     def json_object(
-        self, name: str, items: Iterable[Any], trailer: Callable[[], Mapping[str, Any]] = dict
+        self, name: str, items: Iterable[Any], *trailers: Callable[[], Mapping[str, Any]]
     ) -> None:
-        """Write a JSON object of the items as they are read, and of what ``trailer`` returns."""
+        """Write a JSON object of the items as they are read, and of what trailers return then."""
         line, comma, end = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', "", ""
         for item in items:  # a line waits for the next item, which may come after a notice
             self._out.write(line + comma)
             line, comma, end = _encode(item), ",", "\n"
-        rest = (f", {json.dumps(key)}: {_encode(item)}" for key, item in trailer().items())
-        self._out.write(f"{line}{end}]{''.join(rest)}}}")
+        rest = {key: item for trailer in trailers for key, item in trailer().items()}
+        shown = (f", {json.dumps(key)}: {_encode(item)}" for key, item in rest.items())
+        self._out.write(f"{line}{end}]{''.join(shown)}}}")
 
     def confirm(self, question: str) -> bool:
         """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""
@@ -302,38 +315,13 @@ def seconds(value: float | None) -> float | None:
 
 def clock(moment: datetime | None) -> str:
     """Return a time in UTC with seconds, for people."""
-    return UNKNOWN if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
-def time_of(seconds: float | None) -> str:
-    return UNKNOWN if seconds is None else duration(seconds)
-
-
-def lease_left(holder: Holder) -> str:
-    return "endless" if holder.ttl is None else duration(holder.ttl)
-
-
-def who(one: Holder | Waiter | AuditEntry) -> str:
-    return str(one)
-
-
-def holder_columns(*, many: bool) -> list[Column[Holder]]:
-    columns: list[Column[Holder]] = [
-        Column("NAME", lambda one: visible(one.name)),
-        Column("USING", lambda one: visible(one.using)),
-        Column("HOLDER", who),
-        Column("HELD FOR", lambda one: time_of(one.held_for), right=True),
-        Column("LEASE LEFT", lease_left, right=True),
-        Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
-        Column("ATTENTION", lambda one: attention_of(one) or UNKNOWN),
-        Column("SHARED", lambda one: sharing(one) or UNKNOWN, right=True, optional=True),
-        Column("FENCE", lambda one: str(one.fence or UNKNOWN), right=True),
-    ]
-    return [column for column in columns if many or column.heading != "USING"]
-
-
-def duration(seconds: float) -> str:
+def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units: ``4.2s``, ``3m12s``, ``2h05m``, ``3d``."""
+    if seconds is None:
+        return ""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -346,3 +334,16 @@ def duration(seconds: float) -> str:
     else:
         shown = f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
     return re.sub("00.$", "", shown)
+
+
+HOLDER: list[Column[Holder]] = [
+    Column("NAME", lambda one: visible(one.name)),
+    Column("USING", lambda one: visible(one.using)),
+    Column("HOLDER", str),
+    Column("HELD FOR", lambda one: duration(one.held_for), right=True),
+    Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),
+    Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
+    Column("ATTENTION", lambda one: attention_of(one) or ""),
+    Column("SHARED", sharing, right=True, optional=True),
+    Column("FENCE", lambda one: str(one.fence or ""), right=True),
+]

@@ -14,7 +14,7 @@ from django.core.management.base import CommandError
 from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import USAGE, Backends, Column, Terminal, counted, nothing
+from django_redis_lock.management.output import Backends, Column, Terminal, counted, nothing, usage
 from django_redis_lock.operators import Life, Result, Verdict
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
@@ -24,63 +24,54 @@ from django_redis_lock.support.text import visible
 def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
-    backends = Backends(options["using"], terminal.notice)
+    backends = Backends(options["using"], terminal)
     if not _asks_reason(options):
         _check_reason(options, backends)
     shown = list(_selected(options, backends))
-    missing = _missing(options, shown, backends, terminal)
-    columns = output.holder_columns(many=backends.many)
-    _demand_token_id(options, shown, columns, terminal)
+    missing = _missing(options, shown, backends)
+    columns = [*output.HOLDER]
+    _demand_token_id(options, shown, backends)
     if options["only_dead"]:
         verdicts = {one.token_id: operators.judge(one) for one in shown}
         columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
         shown = _the_dead(shown, verdicts, terminal)
-    if not terminal.as_json:
-        terminal.table(columns, shown, operators.attention_of)
+    if options["dry_run"] or not terminal.as_json:
+        backends.write("locks", shown, output.holder_facts, columns, operators.attention_of)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
         results = [Result.RELEASED] * len(shown)
-        if terminal.as_json:
-            terminal.json_object("locks", map(output.holder_facts, shown), backends.not_known)
         terminal.notice(f"Dry run: {counted(len(shown), 'lock')} would be released.")
     else:
         if shown and options["interactive"]:
-            _ask(shown, options, backends, terminal)
-        results = _release(shown, options, backends, terminal)
+            _ask(shown, options, backends)
+        results = _release(shown, options, backends)
     if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
     _conclude(results, missing, dry_run=options["dry_run"])
 
 
-def _demand_token_id(
-    options: dict[str, Any], shown: list[Holder], columns: list[Column[Holder]], terminal: Terminal
-) -> None:
+def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Backends) -> None:
     """Raise ``CommandError`` after the holders of a named lock that has several."""
     several = [one for one in shown if one.holders > 1]
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
-    if terminal.as_json:
-        terminal.json_object("locks", map(output.holder_facts, several))
-    else:
-        token_id: Column[Holder] = Column("TOKEN ID", lambda one: one.token_id)
-        terminal.table([*columns, token_id], several, operators.attention_of)
-    raise CommandError(
+    columns = [*output.HOLDER, Column("TOKEN ID", lambda one: one.token_id)]
+    backends.write("locks", several, output.holder_facts, columns, operators.attention_of)
+    raise usage(
         f"Lock {visible(several[0].name)!r} has {several[0].holders} holders: "
-        f"give the --token-id of the one to release.",
-        returncode=USAGE,
+        f"give the --token-id of the one to release."
     )
 
 
 def _check(options: dict[str, Any]) -> None:
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
     if sum(ways) != 1:
-        raise CommandError(
-            "Specify what to release: names, --pattern GLOB or --all, but only one of them.",
-            returncode=USAGE,
+        raise usage(
+            "Specify what to release: names, --pattern GLOB or --all, but only one of them."
         )
     if options["token_id"] and len(options["names"]) != 1:
-        raise CommandError("--token-id needs exactly one name.", returncode=USAGE)
+        raise usage("--token-id needs exactly one name.")
     _check_text(options["reason"], "--reason")
     _check_text(options["by"] or "", "--by")
 
@@ -89,7 +80,7 @@ def _check_text(text: str, option: str) -> None:
     try:
         check_text(text, option)
     except ValueError as error:
-        raise CommandError(str(error), returncode=USAGE) from error
+        raise usage(str(error)) from error
 
 
 def _asks_reason(options: dict[str, Any]) -> bool:
@@ -102,9 +93,8 @@ def _check_reason(options: dict[str, Any], backends: Backends) -> None:
     if options["dry_run"] or options["reason"].strip():
         return
     if using := operators.requires_reason(backend.alias for backend in backends.all):
-        raise CommandError(
-            f"Give a --reason: LOCKS[{visible(using)!r}]['OPERATORS'] has 'REASON_REQUIRED': True.",
-            returncode=USAGE,
+        raise usage(
+            f"Give a --reason: LOCKS[{visible(using)!r}]['OPERATORS'] has 'REASON_REQUIRED': True."
         )
 
 
@@ -120,20 +110,19 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
     return (one for one in backends.each(ask) if wanted in (None, one.token_id))
 
 
-def _missing(
-    options: dict[str, Any], shown: list[Holder], backends: Backends, terminal: Terminal
-) -> list[str]:
+def _missing(options: dict[str, Any], shown: list[Holder], backends: Backends) -> list[str]:
+    notice = backends.terminal.notice
     held = {one.name for one in shown}
     token = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
         free = f"Lock {visible(name)!r} is not held{token}"
         if len(backends.silent) == len(backends.aliases):
-            terminal.notice(f"Whether lock {visible(name)!r} is held is not known.")
+            notice(f"Whether lock {visible(name)!r} is held is not known.")
         elif backends.silent:
-            terminal.notice(f"{free}, as far as is known.")
+            notice(f"{free}, as far as is known.")
         else:
-            terminal.notice(f"{free}.{output.hint_at_pattern(name, 'locks release --pattern')}")
+            notice(f"{free}.{output.hint_at_pattern(name, 'locks release --pattern')}")
     return missing
 
 
@@ -150,12 +139,11 @@ def _the_dead(
     return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
 
 
-def _ask(
-    shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
-) -> None:
+def _ask(shown: list[Holder], options: dict[str, Any], backends: Backends) -> None:
+    terminal = backends.terminal
     if terminal.as_json:
         for one in shown:
-            terminal.notice(f"{visible(one.name)}: {output.who(one)}")
+            terminal.notice(f"{visible(one.name)}: {one}")
     try:
         if _asks_reason(options):
             options["reason"] = terminal.ask("Reason for the audit:")
@@ -164,16 +152,14 @@ def _ask(
         question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped."
         agreed = terminal.confirm(question)
     except KeyboardInterrupt:
-        raise CommandError(
-            "Interrupted: nothing was released.", returncode=output.INTERRUPTED
-        ) from None
+        text = "Interrupted: nothing was released."
+        raise CommandError(text, returncode=output.INTERRUPTED) from None
     if not agreed:
         raise CommandError("Declined: nothing was released. Use --noinput to skip the question.")
 
 
-def _release(
-    shown: list[Holder], options: dict[str, Any], backends: Backends, terminal: Terminal
-) -> list[Result]:
+def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -> list[Result]:
+    terminal = backends.terminal
     outcomes = operators.release_shown(shown, by=operator(options), reason=options["reason"])
     results = [outcome.result for outcome in outcomes]
     if terminal.as_json:
@@ -181,7 +167,7 @@ def _release(
         return results
     style = terminal.style
     for outcome in outcomes:
-        holder = output.who(outcome.holder) if outcome.holder else ""
+        holder = str(outcome.holder or "")
         handed_off = f", and handed off to {holder}" if holder else ""
         paint, text = {
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),

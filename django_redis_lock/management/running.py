@@ -17,7 +17,7 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.handler import DEFAULT_ALIAS
 from django_redis_lock.management.locked import ENDING, HELD, end, holding, make_lock, signals_to
-from django_redis_lock.management.output import USAGE, Backends, Terminal
+from django_redis_lock.management.output import Backends, Terminal, usage
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.text import visible
@@ -30,11 +30,10 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Run the program with the lock held, and exit with its code."""
     words = options["program"]
     if not words:
-        text = "Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]"
-        raise CommandError(text, returncode=USAGE)
+        raise usage("Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]")
     using = options["using"] or DEFAULT_ALIAS
     handle = make_lock(options["name"], options["timeout"], options["wait"], using)
-    Backends(using, terminal.notice)  # says if it excludes no other process
+    Backends(using, terminal)  # says if it excludes no other process
     program = Program(words, handle, options["grace"], terminal)
     with signals_to(program.on_signal, HANDLED), holding(handle, visible(words[0])):
         code = program.run()

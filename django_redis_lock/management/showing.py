@@ -24,21 +24,22 @@ WAITERS = 100
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
-    backends = Backends(options["using"], terminal.notice)
+    backends = Backends(options["using"], terminal)
     found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
     first = list(islice(found, 1))
     found = chain(first, found)
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
-    if terminal.as_json:
-        terminal.json_object(
-            "locks",
-            map(output.holder_facts, found),
-            lambda: {**_unheld_facts(others), **backends.not_known()},
-        )
-    else:
-        terminal.table(output.holder_columns(many=backends.many), found, attention_of)
+    backends.write(
+        "locks",
+        found,
+        output.holder_facts,
+        output.HOLDER,
+        attention_of,
+        lambda: _unheld_facts(others),
+    )
+    if not terminal.as_json:
         for one in others:
             where = f" of {visible(one.using)!r}" if backends.many else ""
             state = "paused" if one.limit and not one.limit.limit else "not held"
@@ -108,7 +109,7 @@ class _Known:
 
 def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
-    backends = Backends(options["using"], terminal.notice)
+    backends = Backends(options["using"], terminal)
     asked = backends.each(lambda backend: [_ask(name, backend, backends)])
     found = [one for one in asked if one.holders or one.limit or one.queue or one.history]
     if terminal.as_json:
@@ -161,13 +162,13 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     terminal.say(heading(f"{visible(name)} (backend {visible(one.using)})"))
     for label, value in _particulars(one):
-        terminal.say(f"  {label:<12}{value}")
+        terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
         terminal.say("  Not held.")
     elif len(one.holders) > 1:
         terminal.say(heading("Holders"))
-        known = {"NAME", "SHARED", "WAITERS"}
-        columns = [each for each in output.holder_columns(many=False) if each.heading not in known]
+        known = {"NAME", "USING", "SHARED", "WAITERS"}
+        columns = [each for each in output.HOLDER if each.heading not in known]
         terminal.table([*columns, *HOLD], one.holders, attention_of)
     if one.queue:
         terminal.say(heading("Queue, in order of arrival"))
@@ -199,22 +200,22 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
 
 def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     verdict = judge(holder)
-    yield "holder", output.who(holder)
+    yield "holder", str(holder)
     if holder.task_id:
-        yield "task name", visible(holder.task_name or output.UNKNOWN)
+        yield "task name", visible(holder.task_name or "")
         yield "task id", visible(holder.task_id)
     if holder.host:
         yield "host", visible(holder.host)
-        yield "pid", str(holder.pid or output.UNKNOWN)
-        yield "thread", visible(holder.thread or output.UNKNOWN)
+        yield "pid", str(holder.pid or "")
+        yield "thread", visible(holder.thread or "")
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
-    yield "held for", output.time_of(holder.held_for)
+    yield "held for", output.duration(holder.held_for)
     if attention := attention_of(holder):
         yield "attention", attention
-    yield "lease left", output.lease_left(holder) + _renewed(holder)
+    yield "lease left", (output.duration(holder.ttl) or "endless") + _renewed(holder)
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
-    yield "fence", str(holder.fence or output.UNKNOWN)
+    yield "fence", str(holder.fence or "")
     yield "token id", holder.token_id
 
 
@@ -236,38 +237,35 @@ def _set(limit: Limit) -> str:
 
 
 def _moment(moment: datetime | None) -> str:
-    return f"{output.clock(moment)} UTC" if moment else output.UNKNOWN
+    return f"{output.clock(moment)} UTC" if moment else ""
 
 
 HOLD: list[Column[Holder]] = [
     Column("LIFE", lambda one: judge(one).life),
     Column("TOKEN ID", lambda one: one.token_id),
-    Column("METADATA", lambda one: _metadata(one) or output.UNKNOWN, optional=True),
+    Column("METADATA", _metadata, optional=True),
 ]
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
-    Column("WAITER", lambda row: output.who(row[1])),
+    Column("WAITER", lambda row: str(row[1])),
     Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
-    Column("WAITED", lambda row: output.time_of(row[1].waited), right=True),
-    Column("LEASE", lambda row: output.time_of(row[1].lease), right=True),
-    Column("SHARED", lambda row: sharing(row[1]) or output.UNKNOWN, right=True, optional=True),
-    Column("PARKED", lambda row: "yes" if row[1].parked else output.UNKNOWN, optional=True),
-    Column("TOKEN ID", lambda row: row[1].token_id or output.UNKNOWN),
+    Column("WAITED", lambda row: output.duration(row[1].waited), right=True),
+    Column("LEASE", lambda row: output.duration(row[1].lease), right=True),
+    Column("SHARED", lambda row: sharing(row[1]), right=True, optional=True),
+    Column("PARKED", lambda row: "yes" if row[1].parked else "", optional=True),
+    Column("TOKEN ID", lambda row: row[1].token_id or ""),
 ]
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the audits, the latest entries first."""
     name, limit = options["name"], options["limit"]
-    backends = Backends(options["using"], terminal.notice)
+    backends = Backends(options["using"], terminal)
     found = list(backends.each(lambda backend: backend.history(name, limit)))
     if backends.many:
         found.sort(key=lambda entry: entry.at or datetime.min.replace(tzinfo=UTC), reverse=True)
     found = found[:limit]
-    if terminal.as_json:
-        terminal.json_object("events", map(output.entry_facts, found), backends.not_known)
-    else:
-        terminal.table([one for one in EVENT if backends.many or one.heading != "USING"], found)
+    backends.write("events", found, output.entry_facts, EVENT)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"The audit has no events of {visible(name)!r}.")
@@ -277,11 +275,11 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
 
 EVENT: list[Column[AuditEntry]] = [
     Column("AT (UTC)", lambda one: output.clock(one.at)),
-    Column("EVENT", lambda one: visible(one.event) or output.UNKNOWN),
+    Column("EVENT", lambda one: visible(one.event)),
     Column("NAME", lambda one: visible(one.name)),
     Column("USING", lambda one: visible(one.using)),
-    Column("HOLDER", output.who),
-    Column("BY", lambda one: visible(one.by) or output.UNKNOWN),
-    Column("REASON", lambda one: visible(one.reason) or output.UNKNOWN),
-    Column("FENCE", lambda one: str(one.fence or output.UNKNOWN), right=True),
+    Column("HOLDER", str),
+    Column("BY", lambda one: visible(one.by)),
+    Column("REASON", lambda one: visible(one.reason)),
+    Column("FENCE", lambda one: str(one.fence or ""), right=True),
 ]

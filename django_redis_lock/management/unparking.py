@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import USAGE, Backends, Terminal, counted, nothing
+from django_redis_lock.management.output import Backends, Terminal, counted, nothing, usage
 from django_redis_lock.support.text import visible, without_passwords
 
 Row = tuple[str, int, int]
@@ -26,11 +26,10 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         raise CommandError(text) from error
     publisher = publisher_of(app_or_default())
     name, task_id = options["name"], options["task_id"]
-    backends = Backends(options["using"], terminal.notice)
+    backends = Backends(options["using"], terminal)
     if backends.all and not any(one.runs_scripts for one in backends.all):
         which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
-        text = f"No task can be parked with {which}: that takes RedisLockBackend."
-        raise CommandError(text, returncode=USAGE)
+        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
 
     def unpark(backend: BaseLockBackend) -> list[Row]:
         if not backend.runs_scripts:
@@ -43,7 +42,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     found = list(backends.each(unpark))
     unparked = sum(row[1] for row in found)
     unreachable = without_passwords(publisher.unreachable) if unparked else ""
-    _say(name, found, backends, terminal, sent=not unreachable)
+    _say(name, found, backends, sent=not unreachable)
     if unreachable:
         raise CommandError(
             f"{counted(unparked, 'parked task')} of {visible(name)!r} left the queue, but the "
@@ -59,9 +58,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
 
 
-def _say(
-    name: str, found: list[Row], backends: Backends, terminal: Terminal, *, sent: bool
-) -> None:
+def _say(name: str, found: list[Row], backends: Backends, *, sent: bool) -> None:
+    terminal = backends.terminal
     if terminal.as_json:
         keys = ("using", "unparked", "parked")
         facts = ({"name": name, **dict(zip(keys, row, strict=True))} for row in found)
