@@ -1,14 +1,17 @@
-"""Commands that hold a lock while they run, and the signals that end them."""
+"""Commands and programs that run while a lock is held, and the signals that end them."""
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -16,19 +19,23 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError
 
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
-from django_redis_lock.handler import lock
+from django_redis_lock.handler import DEFAULT_ALIAS, lock
+from django_redis_lock.management.output import Backends, Terminal, usage
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.support.text import visible
 
 logger = logging.getLogger("django_redis_lock")
-USAGE, UNAVAILABLE, BUSY, LOST = 2, 69, 75, 76
-"""Exit codes: wrong arguments; the server is unavailable; another has the lock (EX_TEMPFAIL of
+UNAVAILABLE, BUSY, LOST = 69, 75, 76
+"""Exit codes: the server is unavailable; another has the lock (EX_TEMPFAIL of
 sysexits.h, as other programs use it); the lock was lost while the command ran."""
 HELD = "DJANGO_REDIS_LOCK_HELD"  # the token ids of the locks that are held around a program
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
 """Signals that end a program, which leaves its locks locked until their leases end."""
+HANDLED = (*ENDING, "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP")
+"""Signals that are passed on, except Ctrl-Z: a process that is stopped renews no lease."""
 
 
 class LockedCommand(BaseCommand):
@@ -58,7 +65,7 @@ class LockedCommand(BaseCommand):
             name = self.lock_name.format_map(options)
         except (LookupError, ValueError, AttributeError) as error:
             why = f"lock_name={self.lock_name!r} has a field that is no option: {error}"
-            raise CommandError(why, returncode=USAGE) from error
+            raise usage(why) from error
         self.lock = make_lock(name, self.lock_timeout, self.lock_wait, self.lock_using)
         with signals_to(end, ENDING), holding(self.lock, "This command"):
             return super().execute(*args, **options)
@@ -73,11 +80,11 @@ def make_lock(
         handle = lock(name, timeout, auto_renew=renewed, blocking_timeout=wait, using=using)
         handle.backend  # noqa: B018 - an alias that is unknown, or has wrong settings
     except (TypeError, ValueError, ImproperlyConfigured) as error:
-        raise CommandError(str(error), returncode=USAGE) from error
+        raise usage(str(error)) from error
     return handle
 
 
-@contextlib.contextmanager
+@contextmanager
 def holding(handle: Lock, who: str) -> Iterator[None]:
     """Hold a lock in the block. Raises ``CommandError`` if it is not held until the end."""
     name, ended = visible(handle.name), False
@@ -125,7 +132,7 @@ def end(number: int, frame: FrameType | None) -> NoReturn:
     sys.exit(128 + number)
 
 
-@contextlib.contextmanager
+@contextmanager
 def signals_to(
     handler: Callable[[int, FrameType | None], object], names: Iterable[str]
 ) -> Iterator[None]:
@@ -143,3 +150,78 @@ def signals_to(
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+def run(options: dict[str, Any], terminal: Terminal) -> None:
+    """Run the program with the lock held, and exit with its code."""
+    words = options["program"]
+    if not words:
+        raise usage("Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]")
+    using = options["using"] or DEFAULT_ALIAS
+    handle = make_lock(options["name"], options["timeout"], options["wait"], using)
+    Backends(using, terminal)  # says if it excludes no other process
+    program = Program(words, handle, options["grace"], terminal)
+    with signals_to(program.on_signal, HANDLED), holding(handle, visible(words[0])):
+        code = program.run()
+    if code:
+        sys.exit(code)
+
+
+class Program:
+    """A program that runs in a session, and so in a process group, of its own."""
+
+    def __init__(self, words: list[str], handle: Lock, grace: float, terminal: Terminal) -> None:
+        self._words, self._handle, self._grace, self._terminal = words, handle, grace, terminal
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts, self._told = False, False
+        self._due: deque[int] = deque()  # signals that it gets once it has started
+        self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
+        self._killer.daemon = True
+        lock_lost.connect(self._on_lost)  # before the lock is acquired: none may go unheard
+
+    def run(self) -> int:
+        """Run it, and return its exit code, or 128 and the number of the signal that ended it."""
+        self._starts = True
+        held, fence = f"{os.environ.get(HELD, '')} {self._handle.token_id}", str(self._handle.fence)
+        environment = {**os.environ, "DJANGO_REDIS_LOCK_FENCE": fence, HELD: held}
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - what the operator has given
+                self._words, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            code = 127 if isinstance(error, FileNotFoundError) else 126  # as of a shell
+            text = f"{visible(self._words[0])} can't be run: {error.strerror}."
+            raise CommandError(text, returncode=code) from error
+        self._send()
+        code = self._process.wait()
+        until = monotonic() + self._grace * self._told
+        with suppress(ProcessLookupError, PermissionError):
+            while monotonic() < until or self._killer.is_alive():  # others of its group end later
+                os.killpg(self._process.pid, 0)
+                sleep(0.05)
+        lock_lost.disconnect(self._on_lost)
+        self._killer.cancel()
+        return 128 - code if code < 0 else code
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Pass a signal on, or give up the wait for the lock."""
+        if number == getattr(signal, "SIGTSTP", None):
+            return
+        if not self._starts:
+            end(number, frame)
+        self._send(number)
+
+    def _on_lost(self, lock: Any, **kwargs: Any) -> None:
+        if lock is self._handle:
+            self._killer.start()
+            self._send(signal.SIGTERM)
+            name, what = visible(lock.name), visible(self._words[0])
+            self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
+
+    def _send(self, *numbers: int) -> None:
+        """Send signals to the process group, with those that came before it was started."""
+        self._told |= bool(numbers)
+        self._due += numbers
+        with suppress(ProcessLookupError, PermissionError, IndexError):
+            while self._process is not None:
+                os.killpg(self._process.pid, self._due.popleft())

@@ -260,27 +260,20 @@ def holder_facts(holder: Holder) -> dict[str, Any]:
     return {
         **_copied(holder, "name", "using"),
         "holder": str(holder),
-        **_copied(holder, "token_id", "fence", "acquired_at"),
-        "held_for": seconds(holder.held_for),
-        "expires_at": holder.expires_at,
-        "lease_left": seconds(holder.ttl),
-        **_copied(
-            holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters", "parked"
-        ),
+        **_copied(holder, "token_id", "fence", "acquired_at", "held_for", "expires_at"),
+        "lease_left": _rounded(holder.ttl),
+        **_copied(holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters"),
+        **_copied(holder, "parked"),
         "attention": attention_of(holder),
-        **_copied(holder, *ORIGIN),
-        "metadata": dict(holder.metadata),
-        "marks": dict(holder.marks),
+        **_copied(holder, *ORIGIN, "metadata", "marks"),
     }
 
 
 def waiter_facts(waiter: Waiter) -> dict[str, Any]:
     return {
         "waiter": str(waiter),
-        **_copied(waiter, "token_id", "since"),
-        "waited": seconds(waiter.waited),
-        **_copied(waiter, "lease", "auto_renew", "shared", "limit", "parked", *ORIGIN),
-        "metadata": dict(waiter.metadata),
+        **_copied(waiter, "token_id", "since", "waited", "lease", "auto_renew", "shared"),
+        **_copied(waiter, "limit", "parked", *ORIGIN, "metadata"),
     }
 
 
@@ -306,11 +299,11 @@ def outcome_facts(outcome: Outcome) -> dict[str, Any]:
 
 
 def _copied(one: object, *keys: str) -> dict[str, Any]:
-    return {key: getattr(one, key) for key in keys}
+    return {key: _rounded(getattr(one, key)) for key in keys}
 
 
-def seconds(value: float | None) -> float | None:
-    return None if value is None else round(value, 3)
+def _rounded(value: Any) -> Any:
+    return round(value, 3) if isinstance(value, float) else value
 
 
 def clock(moment: datetime | None) -> str:

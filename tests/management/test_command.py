@@ -18,9 +18,9 @@ from django.core.management import call_command
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import doctor
+from django_redis_lock.management.changing import system_user
 from django_redis_lock.management.commands.locks import Command, parse_duration
 from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
-from django_redis_lock.management.releasing import system_user
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, waiters
 from tests.tools.console import Done, command, held, read

@@ -12,7 +12,7 @@ import redis
 
 from django_redis_lock import locks, operators
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.management.releasing import system_user
+from django_redis_lock.management.changing import system_user
 from django_redis_lock.operators import Outcome, Result
 from django_redis_lock.protocol.records import Attention
 from example_project.embedded import EmbeddedServer

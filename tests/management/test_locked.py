@@ -13,9 +13,8 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import LockedCommand
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE, Program
 from django_redis_lock.management.output import Terminal
-from django_redis_lock.management.running import Program
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually
 from tests.tools.console import command

@@ -11,7 +11,7 @@ import redis
 
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.management.releasing import system_user
+from django_redis_lock.management.changing import system_user
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, let_go, permits, queue
 from tests.tools.console import Done, command, held, read

@@ -229,7 +229,7 @@ def test_common_options_stand_before_or_after_the_command(words: list[str]) -> N
     [
         (["relase", "a"], "did you mean 'release'?"),
         (["list", "--older-than", "soon"], "'soon' is not a duration"),
-        (["list", "--limit", "0"], "'0' is not a positive integer"),
+        (["list", "--limit", "0"], "'0' is not a whole number from 1"),
     ],
 )
 def test_wrong_use_is_exit_code_two(

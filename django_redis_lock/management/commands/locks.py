@@ -8,13 +8,14 @@ import difflib
 import os
 import re
 import sys
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.management import base
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
-from django_redis_lock.management import doctor, limiting, releasing, running, showing, unparking
+from django_redis_lock.management import changing, doctor, locked, showing
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.support.text import visible
@@ -22,10 +23,10 @@ from django_redis_lock.support.text import visible
 RUN = {
     "list": showing.list_held,
     "show": showing.show,
-    "release": releasing.run,
-    "limit": limiting.run,
-    "unpark": unparking.run,
-    "run": running.run,
+    "release": changing.release,
+    "limit": changing.limit,
+    "unpark": changing.unpark,
+    "run": locked.run,
     "doctor": doctor.run,
     "history": showing.history,
 }
@@ -278,16 +279,13 @@ def _complete(parser: CommandParser, words: list[str]) -> list[str]:
     return ["list", *words]
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer.")
+def _whole(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}.")
     return int(text)
 
 
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0.")
-    return int(text)
+_count = partial(_whole, least=1)
 
 
 def parse_duration(text: str) -> float:

@@ -1,4 +1,4 @@
-"""``locks release``: force releases, after showing the holders."""
+"""``locks release``, ``limit`` and ``unpark``: what operators change, after showing it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, counted, nothing, usage
-from django_redis_lock.operators import Life, Result, Verdict
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.operators import Life, Result, Verdict, change_limit, limit_of
+from django_redis_lock.protocol.records import Holder, Limit
 from django_redis_lock.support.arguments import check_text
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import visible, without_passwords
 
 
-def run(options: dict[str, Any], terminal: Terminal) -> None:
+def release(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
     backends = Backends(options["using"], terminal)
@@ -215,3 +215,132 @@ def system_user() -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:  # common in containers
         return f"uid {uid}"
+
+
+Row = tuple[Limit, int]
+"""A limit, and how many permits are held."""
+
+
+def limit(options: dict[str, Any], terminal: Terminal) -> None:
+    """List the limits that are set, or set or clear one."""
+    name, number, clear = options["name"], options["limit"], options["clear"]
+    if clear and (name is None or number is not None):
+        raise usage("--clear needs a name, and no limit.")
+    backends = Backends(options["using"], terminal)
+    if clear or number is not None:
+        _change(name, number, operator(options), backends)
+        return
+    found = list(backends.each(lambda backend: _rows(backend, name)))
+    backends.write("limits", found, _limit_facts, LIMIT)
+    backends.finish()
+    if not found and name is not None:
+        raise nothing(f"No limit is set for {visible(name)!r}.")
+    if not found:
+        terminal.notice("No limits are set.")
+
+
+def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
+    terminal = backends.terminal
+    if backends.many:
+        raise usage("LOCKS has several aliases: name one with --using.")
+    if backends.alone:
+        raise usage("Limits can't be changed for other processes here.")
+    for backend in backends.all:
+        with backends.noting(backend.alias):
+            before = limit_of(backend, name)
+            if before is None and limit is None:
+                raise nothing(f"No limit was set for {visible(name)!r}.")
+            if hint := output.hint_at_pattern(name, "locks list"):
+                terminal.notice(f"The limit is that of the one name {visible(name)!r}.{hint}")
+            change_limit(backend, name, limit, by=by)
+            done = "cleared" if limit is None else str(limit)
+            if terminal.as_json:
+                backends.write("limits", _rows(backend, name), _limit_facts, LIMIT)
+            else:
+                was = before.limit if before else "none"
+                terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
+    backends.finish()
+
+
+def _rows(backend: BaseLockBackend, name: str | None) -> list[Row]:
+    limits = [one for one in backend.limits() if name in (None, one.name)]
+    held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
+    return [(one, held[one.name]) for one in limits]
+
+
+def _limit_facts(row: Row) -> dict[str, Any]:
+    return {**output.limit_facts(row[0]), "held": row[1]}
+
+
+LIMIT: list[Column[Row]] = [
+    Column("NAME", lambda row: visible(row[0].name)),
+    Column("USING", lambda row: visible(row[0].using)),
+    Column("LIMIT", lambda row: str(row[0].limit), right=True),
+    Column("HELD", lambda row: str(row[1]), right=True),
+    Column("BY", lambda row: visible(row[0].by)),
+    Column("AT (UTC)", lambda row: output.clock(row[0].at)),
+]
+
+
+Parked = tuple[str, int, int]
+"""An alias, how many tasks have left the queue, and how many stay parked."""
+
+
+def unpark(options: dict[str, Any], terminal: Terminal) -> None:
+    """Send them back by the current Celery app, and tell of those that it may not send."""
+    try:
+        from celery.app import app_or_default
+
+        from django_redis_lock.celery.parking import publisher_of
+    except ModuleNotFoundError as error:
+        text = f"No task is parked without Celery, which can't be imported: {error}."
+        raise CommandError(text) from error
+    publisher = publisher_of(app_or_default())
+    name, task_id = options["name"], options["task_id"]
+    backends = Backends(options["using"], terminal)
+    if backends.all and not any(one.runs_scripts for one in backends.all):
+        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
+        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
+
+    def send_back(backend: BaseLockBackend) -> list[Parked]:
+        if not backend.runs_scripts:
+            return []
+        gone = publisher.unpark(backend, name, task_id)
+        left = [one for one in backend.waiting(name) if one.parked]
+        left = [one for one in left if task_id in (None, one.task_id)]
+        return [(backend.alias, gone, len(left))] if gone or left else []
+
+    found = list(backends.each(send_back))
+    unparked = sum(row[1] for row in found)
+    unreachable = without_passwords(publisher.unreachable) if unparked else ""
+    _say_unparked(name, found, backends, sent=not unreachable)
+    if unreachable:
+        raise CommandError(
+            f"{counted(unparked, 'parked task')} of {visible(name)!r} left the queue, but the "
+            f"broker can't be reached: {visible(unreachable)}. A worker sends what was not sent as "
+            f"soon as it can.",
+            returncode=output.NOT_KNOWN,
+        )
+    backends.finish()
+    if not unparked:
+        which = "No task" if task_id is None else f"No task {visible(task_id)}"
+        here = " of this broker" if found else ""
+        hint = output.hint_at_pattern(name, "locks list")
+        raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
+
+
+def _say_unparked(name: str, found: list[Parked], backends: Backends, *, sent: bool) -> None:
+    terminal = backends.terminal
+    if terminal.as_json:
+        keys = ("using", "unparked", "parked")
+        facts = ({"name": name, **dict(zip(keys, row, strict=True))} for row in found)
+        terminal.json_object("locks", facts, backends.not_known)
+    for using, gone, left in found:
+        where = f"{visible(name)} (backend {visible(using)})" if backends.many else visible(name)
+        if gone and sent and not terminal.as_json:
+            text = f"{where}: {counted(gone, 'parked task')} sent back to the broker"
+            terminal.say(terminal.style.SUCCESS(text))
+        if left:
+            terminal.notice(
+                f"{where}: {counted(left, 'parked task')} of another broker not touched"
+            )
