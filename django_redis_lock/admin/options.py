@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, TypeVar
 from urllib import parse
 
@@ -34,7 +33,6 @@ from django.views.decorators.http import require_safe
 from django_redis_lock import operators
 from django_redis_lock.admin import changelist, wording
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, read_holders, unwritable
-from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
@@ -51,11 +49,8 @@ HEADER = "X-Held-Locks"
 """Sent by the script to ask for the part of a page that changes."""
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
-MOST_WAITERS = 100
-MOST_HOLDERS = 100
-"""Of a lock that many share, on its page."""
-MOST_RELEASES = 100
-"""Entries on the page of the audit."""
+MOST_SHOWN = 100
+"""Holders and waiters on the page of a lock, and entries on that of the audit."""
 LEVELS = {
     Result.RELEASED: messages.SUCCESS,
     Result.CHANGED: messages.WARNING,
@@ -69,7 +64,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Lists the held locks and releases them; nothing is added, changed or deleted."""
 
     list_display = tuple(COLUMNS)
-    list_filter = (LeaseFilter, WaitersFilter, TaskFilter, BackendFilter)
+    list_filter = changelist.FILTERS
     search_fields = ("name",)
     search_help_text = gettext_lazy("Name, host, task or metadata")
     show_facets = admin.ShowFacets.NEVER
@@ -213,11 +208,11 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if not self.has_view_permission(request):
             raise PermissionDenied
         answers, problems = changelist.ask_each(
-            aliases(), lambda one: one.history(limit=MOST_RELEASES)
+            aliases(), lambda one: one.history(limit=MOST_SHOWN)
         )
         entries = [entry for answer in answers.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-        shown = [_entry(entry) for entry in entries[:MOST_RELEASES]]
+        shown = [_entry(entry) for entry in entries[:MOST_SHOWN]]
         context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
         return self._page(request, "audit.html", context, _("Forced releases"))
 
@@ -245,16 +240,31 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         reason = request.POST.get("reason", "")
         if not reason.strip() and operators.requires_reason(one.using for one in holds):
             return self._confirm(request, holds, denied, _("Say why they are released."))
-        log = partial(self.log_change, request)
+        by = request.user.get_username()
         try:
-            outcomes = release(holds, request.user.get_username(), reason, log)
+            outcomes = operators.release_shown(holds, by=by, reason=reason)
         except ValueError as error:  # the page's own field allows no such reason
             raise BadRequest(str(error)) from error
-        for level, text in outcomes:
-            messages.add_message(request, level, text)
+        unlogged = self._log(request, outcomes, reason)
+        for one in outcomes:
+            level = LEVELS.get(one.result, messages.ERROR)
+            messages.add_message(request, level, _message(one, unlogged))
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
         return HttpResponseRedirect(self._back(request)["back_url"])
+
+    def _log(self, request: HttpRequest, outcomes: list[Outcome], reason: str) -> str:
+        """Write releases to the admin's log; return why that failed."""
+        because = f" Reason: {visible(reason)}" if reason else ""
+        try:
+            with transaction.atomic(using=router.db_for_write(LogEntry)):
+                for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
+                    lock = HeldLock.of(loser.using, loser.name)
+                    self.log_change(request, lock, f"Taken from {loser}.{because}")
+        except Exception as error:
+            logger.exception("Releases are not in the admin's log")
+            return without_passwords(str(error))
+        return ""
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """Set the limit of a semaphore, or leave it to its callers."""
@@ -301,12 +311,25 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def _confirm(
         self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""
     ) -> HttpResponse:
+        """Ask for confirmation: show who would lose what, and what has changed."""
+        holders, problems = read_holders([(hold.using, hold.name) for hold in holds])
+        found = {HeldLock.of_holder(one).hold: one for one in holders}
+        silent = {problem.using for problem in problems}
         context = {
             **self._back(request),
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
-            **confirmation(holds),
+            "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
+            "changed": [
+                visible(one.name)
+                for one in holds
+                if one.hold not in found and visible(one.using) not in silent
+            ],
+            "problems": problems,
+            "unwritable": unwritable({hold.using for hold in holds}, problems),
+            "max_reason_length": MAX_TEXT_LENGTH,
+            "reason_required": operators.requires_reason(one.using for one in holds) is not None,
         }
         return self._page(request, "release_confirmation.html", context, _("Release held locks"))
 
@@ -362,7 +385,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     }
     if problems:
         return context
-    waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, limit=MOST_WAITERS))
+    waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, MOST_SHOWN))
     entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
     names = [] if holders else [lock.name]
     unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
@@ -370,8 +393,8 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     return {
         **context,
         **(_held(holders[0]) if len(holders) == 1 else {}),
-        "holders": [_hold(one) for one in holders[:MOST_HOLDERS]] if len(holders) > 1 else [],
-        "holders_more": max(0, len(holders) - MOST_HOLDERS),
+        "holders": [_hold(one) for one in holders[:MOST_SHOWN]] if len(holders) > 1 else [],
+        "holders_more": max(0, len(holders) - MOST_SHOWN),
         "waiters": wording.waiters_text(holders[0]) if holders else str(in_queue or ""),
         "sharing": sharing(holders[0]) if holders else "",
         "unwritable": unwritable([lock.using]) if holders else [],
@@ -544,25 +567,6 @@ def lock_of(key: str) -> HeldLock | None:
     return None
 
 
-def confirmation(holds: Sequence[HeldLock]) -> dict[str, Any]:
-    """Return the context of the confirmation: who would lose what, and what has changed."""
-    holders, problems = read_holders([(hold.using, hold.name) for hold in holds])
-    found = {HeldLock.of_holder(one).hold: one for one in holders}
-    silent = {problem.using for problem in problems}
-    return {
-        "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
-        "changed": [
-            visible(one.name)
-            for one in holds
-            if one.hold not in found and visible(one.using) not in silent
-        ],
-        "problems": problems,
-        "unwritable": unwritable({hold.using for hold in holds}, problems),
-        "max_reason_length": MAX_TEXT_LENGTH,
-        "reason_required": operators.requires_reason(one.using for one in holds) is not None,
-    }
-
-
 def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
     cells = [
         (one.label, wording.origin_html(holder) if name == "holder" else one.html(holder))
@@ -570,27 +574,6 @@ def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
         if name != "fence"
     ]
     return {"name": visible(lock.name), "hold": lock.hold, "cells": cells}
-
-
-def release(
-    holds: Sequence[HeldLock], by: str, reason: str, log: Callable[[HeldLock, str], Any]
-) -> list[tuple[int, str]]:
-    """Release the locks of holds; return a (level, message) for each.
-
-    ``log`` writes an entry of the admin's log. Raises ``ValueError`` for an invalid reason, before
-    anything is released.
-    """
-    outcomes = operators.release_shown(holds, by=by, reason=reason)
-    because, unlogged = f" Reason: {visible(reason)}" if reason else "", ""
-    try:
-        with transaction.atomic(using=router.db_for_write(LogEntry)):
-            for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
-                lock = HeldLock.of(loser.using, loser.name)
-                log(lock, f"Taken from {loser}.{because}")
-    except Exception as error:
-        logger.exception("Releases are not in the admin's log")
-        unlogged = without_passwords(str(error))
-    return [(LEVELS.get(one.result, messages.ERROR), _message(one, unlogged)) for one in outcomes]
 
 
 def _message(outcome: Outcome, unlogged: str) -> str:
