@@ -127,14 +127,7 @@ def locked(
         sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
     new_lock(name="checks the arguments")
-    guard = _Guard(
-        NameMaker(name),
-        new_lock,
-        _check_methods(methods),
-        status,
-        retry_after,
-        using,
-    )
+    guard = _Guard(NameMaker(name), new_lock, _check_methods(methods), status, retry_after, using)
     return guard.decorate
 
 

@@ -35,17 +35,6 @@ PATIENCE = 3.0
 """Seconds that a reading waits for the servers, all of which are read at once."""
 
 
-@dataclass
-class Figures:
-    held: int = 0
-    limit: int = 0
-    waiting: int = 0
-    parked: int = 0
-    oldest_wait: float = 0.0
-    oldest_hold: float = 0.0
-    lease_used: float = 0.0
-
-
 MEANINGS = {
     "held": "Locks and permits that are held now.",
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
@@ -55,12 +44,16 @@ MEANINGS = {
     "oldest_hold": "The longest that one of the held locks has been held.",
     "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
 }
-"""The description of the gauge for each of the ``Figures``."""
+"""The gauges of a group, and their descriptions."""
+
+
+def _zeros() -> dict[str, float]:
+    return dict.fromkeys(MEANINGS, 0)
 
 
 @dataclass
 class Held:
-    groups: dict[str, Figures] = field(default_factory=lambda: defaultdict(Figures))
+    groups: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(_zeros))
     holders_unread: int = 0
     queues_unread: int = 0
 
@@ -84,20 +77,20 @@ def read_held(backend: BaseLockBackend) -> Held:
     group = backend.operators.group
     held = Held()
     known = {*backend.operators.groups.values(), OTHER}
-    held.groups.update({each: Figures() for each in known})  # 0 rather than absent
+    held.groups.update({each: _zeros() for each in known})  # 0 rather than absent
     names = backend.read_index()
     for name in names:
-        held.groups[group(name)].held += 1
+        held.groups[group(name)]["held"] += 1
     ending_first = deque(names, MOST_HOLDERS)
     held.holders_unread = len(names) - len(ending_first)
     limits, waited_for = _limits(backend)
     queues: dict[str, tuple[int, int]] = {}  # how many wait, and how many of them are parked
     for holder in backend.holders_of(ending_first):
         figures = held.groups[group(holder.name)]
-        figures.oldest_hold = max(figures.oldest_hold, holder.held_for or 0.0)
-        figures.lease_used = max(figures.lease_used, lease_used(holder))
+        figures["oldest_hold"] = max(figures["oldest_hold"], holder.held_for or 0.0)
+        figures["lease_used"] = max(figures["lease_used"], lease_used(holder))
         if holder.name in queues:
-            figures.held += 1  # one more that shares it
+            figures["held"] += 1  # one more that shares it
         elif holder.limit is not None:
             limits.setdefault(holder.name, holder.limit)
         queues[holder.name] = holder.waiters or 0, holder.parked
@@ -105,17 +98,17 @@ def read_held(backend: BaseLockBackend) -> Held:
     for one in unheld_among(backend, islice(others, MOST_HOLDERS)):
         queues[one.name] = one.waiters or 0, one.parked
     for name, limit in limits.items():
-        held.groups[group(name)].limit += limit
+        held.groups[group(name)]["limit"] += limit
     for name, (waiters, parked) in queues.items():
-        held.groups[group(name)].waiting += waiters
-        held.groups[group(name)].parked += parked
+        held.groups[group(name)]["waiting"] += waiters
+        held.groups[group(name)]["parked"] += parked
     awaited = [name for name, (waiters, _) in queues.items() if waiters]
     longest = nlargest(MOST_QUEUES, awaited, key=queues.__getitem__)
     held.queues_unread = len(awaited) - len(longest) + max(0, len(others) - MOST_HOLDERS)
     for name in longest:
         figures = held.groups[group(name)]
         for waiter in backend.waiting(name, limit=1):
-            figures.oldest_wait = max(figures.oldest_wait, waiter.waited or 0.0)
+            figures["oldest_wait"] = max(figures["oldest_wait"], waiter.waited or 0.0)
     return held
 
 

@@ -52,7 +52,7 @@ GAUGES = {
     "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
     "lease_used": ("django_redis_lock.lease.used", "1"),
 }
-"""The name and the unit of the gauge for each of the ``Figures`` of a group."""
+"""The name and the unit of the gauge for each of the figures of a group."""
 
 ERRORS = ("timeout", "unavailable", "lost")
 """Outcomes that make a span an error. A caller that does not want to wait expects ``busy``,
@@ -242,7 +242,7 @@ class LockMetrics:
             on = LockInstrumentor._metrics is self  # an instrument can't be taken back
             for backend, held in read_gauges() if on else ():
                 for group, figures in held.groups.items() if held is not None else ():
-                    yield Observation(getattr(figures, field), _attributes_of(backend, group))
+                    yield Observation(figures[field], _attributes_of(backend, group))
 
         return observe
 

@@ -96,21 +96,28 @@ _begun: list[bool] = []
 """Not empty while something is being counted."""
 
 
-def _counts(receiver: Callable[..., None]) -> Callable[..., None]:
-    """Count one thing at a time: the locks of prometheus_client are not reentrant."""
+RECEIVERS: list[tuple[Signal, Callable[..., None]]] = []
 
-    @signals.never_blocks
-    @wraps(receiver)
-    def count(*args: Any, **kwargs: Any) -> None:
-        with _counting:
-            if not _begun:
-                try:
-                    _begun.append(True)
-                    receiver(*args, **kwargs)
-                finally:
-                    _begun.clear()
 
-    return count
+def _counts(*counted: Signal) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Count signals, one thing at a time: the locks of prometheus_client are not reentrant."""
+
+    def decorate(receiver: Callable[..., None]) -> Callable[..., None]:
+        @signals.never_blocks
+        @wraps(receiver)
+        def count(*args: Any, **kwargs: Any) -> None:
+            with _counting:
+                if not _begun:
+                    try:
+                        _begun.append(True)
+                        receiver(*args, **kwargs)
+                    finally:
+                        _begun.clear()
+
+        RECEIVERS.extend((signal, count) for signal in counted)
+        return count
+
+    return decorate
 
 
 @cache
@@ -132,56 +139,44 @@ def _group(backend: BaseLockBackend, name: str) -> dict[str, Any]:
     return _groups(backend)[backend.operators.group(name)]
 
 
-@_counts
+@_counts(signals.lock_acquired, signals.lock_not_acquired)
 def waited(using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
     group = _group(locks[using], name)
     group[reason].inc()
     group["wait"].observe(waited)
 
 
-@_counts
+@_counts(signals.lock_released)
 def released(using: str, name: str, held_for: float, **kwargs: Any) -> None:
     _group(locks[using], name)["hold"].observe(held_for)
 
 
-def _counter(what: str) -> Callable[..., None]:
-    @_counts
-    def count(using: str, name: str, **kwargs: Any) -> None:
-        _group(locks[using], name)[what].inc()
-
-    return count
-
-
-lost, force_released, freed = map(_counter, ("lost", "force_released", "freed"))
+ENDS: dict[Signal, str] = {
+    signals.lock_lost: "lost",
+    signals.lock_force_released: "force_released",
+    signals.lock_freed: "freed",
+}
 
 
-@_counts
+@_counts(*ENDS)
+def ended(signal: Signal, using: str, name: str, **kwargs: Any) -> None:
+    _group(locks[using], name)[ENDS[signal]].inc()
+
+
+@_counts(signals.lock_unavailable)
 def unavailable(sender: type, using: str, **kwargs: Any) -> None:
     if not reads.get():
         UNAVAILABLE.labels(using, sender.__name__).inc()
 
 
-@_counts
+@_counts(conflicts.task_skipped)
 def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
     TASKS_SKIPPED.labels(conflicts.name_of(sender), policy).inc()
 
 
-@_counts
+@_counts(conflicts.task_parked)
 def task_parked(sender: Any, **kwargs: Any) -> None:
     TASKS_PARKED.labels(conflicts.name_of(sender)).inc()
-
-
-RECEIVERS: list[tuple[Signal, Callable[..., None]]] = [
-    (signals.lock_acquired, waited),
-    (signals.lock_not_acquired, waited),
-    (signals.lock_released, released),
-    (signals.lock_lost, lost),
-    (signals.lock_force_released, force_released),
-    (signals.lock_freed, freed),
-    (signals.lock_unavailable, unavailable),
-    (conflicts.task_skipped, task_skipped),
-    (conflicts.task_parked, task_parked),
-]
 
 
 def connect() -> None:
@@ -210,7 +205,7 @@ class HeldLocks(Collector):
             families["unread"].add_metric((*labels, "holders"), held.holders_unread)
             families["unread"].add_metric((*labels, "queues"), held.queues_unread)
             for group, figures in sorted(held.groups.items()):
-                for key, value in vars(figures).items():
+                for key, value in figures.items():
                     families[key].add_metric((*labels, group), value)
         yield from families.values()
 

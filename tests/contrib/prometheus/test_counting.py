@@ -29,7 +29,7 @@ COUNTING = """
     from django_redis_lock.contrib.prometheus import metrics
     kind = type(locks["locmem"])
     def count():
-        metrics.lost(sender=kind, using="locmem", name="report")
+        metrics.ended(metrics.signals.lock_lost, sender=kind, using="locmem", name="report")
     def count_on():
         while True:
             count()
@@ -188,16 +188,17 @@ def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     value: Value, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The locks by which a metric is counted are not reentrant; what the handler does is not."""
-    find, told = metrics._group, {"using": "default", "sender": type(locks["default"])}
+    find = metrics._group
+    told = {"signal": signals.lock_lost, "using": "default", "sender": type(locks["default"])}
 
     def interrupted(backend: Any, name: str) -> Any:
-        metrics.lost(name="report", **told)
+        metrics.ended(name="report", **told)
         return find(backend, name)
 
     with monkeypatch.context() as patched:
         patched.setattr(metrics, "_group", interrupted)
         for _ in range(2):
-            metrics.lost(name="product:1", **told)
+            metrics.ended(name="product:1", **told)
     assert value("lost_total", group="product") == 2
     assert value("lost_total", group="other") == 0
 
