@@ -15,7 +15,7 @@ import string
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import IO, Any, Literal, NoReturn, TypeVar, cast
 
@@ -62,6 +62,25 @@ class ViewLock(Lock):
     def _default_wait(self) -> float | None:
         wait = super()._default_wait()
         return BLOCKING_TIMEOUT if wait is None else wait
+
+    def confirm(self) -> None:
+        """Do as ``ensure_held()``, unless the view has released or detached the lock itself."""
+        try:
+            self.ensure_held()
+        except LockNotOwned as error:
+            if isinstance(error, LockLost):
+                raise
+
+    def _raise_unless_masking(self, failure: BaseException, error: BaseException | None) -> None:
+        if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
+            return  # the view released or detached it
+        # The lock was held until the work was done. An error would make the client repeat the
+        # request; the lease ends by itself.
+        masks = error is not None and isinstance(failure, LockError)
+        if masks or isinstance(failure, LockUnavailable):
+            logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
+        else:
+            super()._raise_unless_masking(failure, error)
 
 
 def locked(
@@ -207,25 +226,21 @@ class _Guard:
         def confirmed(*args: Any, **kwargs: Any) -> Any:
             response = answered(*args, **kwargs)
             try:
-                with _releasing(held):
-                    held.ensure_held()  # an error rolls the transaction back
+                held.confirm()  # an error rolls the transaction back
             except LockUnavailable as error:
                 unconfirmed.append(error)
                 raise
             return response
 
         try:
-            guarded = declined.atomic(confirmed)
-            response = (answered if guarded is confirmed else guarded)(*args, **kwargs)
-        except BaseException as error:
-            with _releasing(held, error):
-                held.release()
-            if isinstance(error, LockUnavailable) and error in unconfirmed:
-                return self._answer(request, held, error)  # nothing was written
-            raise
-        with _releasing(held, done=True):
-            held.release()
-        return response
+            with ExitStack() as releasing:
+                releasing.push(held)
+                guarded = declined.atomic(confirmed)
+                return (answered if guarded is confirmed else guarded)(*args, **kwargs)
+        except LockUnavailable as error:
+            if error not in unconfirmed:
+                raise
+            return self._answer(request, held, error)  # nothing was written
 
     async def _arun(self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         async def answered() -> Any:
@@ -246,15 +261,9 @@ class _Guard:
         if not acquired:
             return await sync_to_async(self._answer)(request, held)
         request.lock = held
-        try:
-            response = await answered()
-        except BaseException as error:
-            with _releasing(held, error):
-                await held.arelease()
-            raise
-        with _releasing(held, done=True):
-            await held.arelease()
-        return response
+        async with AsyncExitStack() as releasing:
+            releasing.push_async_exit(held)
+            return await answered()
 
     def _runs_without(self, request: Any) -> bool:
         if self._methods is None or request.method in self._methods:
@@ -265,7 +274,7 @@ class _Guard:
 
     def _prepare(
         self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Lock:
+    ) -> ViewLock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
         receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
@@ -336,26 +345,6 @@ class Declined(set[str]):
         for alias in self.wanted():
             view = transaction.atomic(using=alias)(view)
         return view
-
-
-@contextmanager
-def _releasing(
-    held: Lock, error: BaseException | None = None, *, done: bool = False
-) -> Iterator[None]:
-    """Handle an error of the release, so that it never hides an error of the view.
-
-    ``done`` says that the view has returned, and its work can't be undone.
-    """
-    try:
-        yield
-    except LockError as failure:
-        if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
-            return  # the view released or detached the lock itself
-        # The lock was held until the work was done. An error would make the client repeat the
-        # request; the lease ends by itself.
-        if error is None and not (done and isinstance(failure, LockUnavailable)):
-            raise
-        logger.warning("The release of lock %r failed after a view: %s", held.name, failure)
 
 
 def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
