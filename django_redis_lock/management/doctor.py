@@ -84,7 +84,12 @@ class Finding(NamedTuple):
     server: str | None = None
 
 
-ok, warn, fail = (partial(Finding, status) for status in ("ok", "warn", "fail"))
+warn, fail = partial(Finding, "warn"), partial(Finding, "fail")
+
+
+def ok(check: str, found: str, remedy: str = "") -> Finding:
+    """Return that all is well, so that there is nothing to remedy."""
+    return Finding("ok", check, found)
 
 
 class Server(NamedTuple):
@@ -438,11 +443,9 @@ def _check_version(client: Any, server: Server) -> Iterator[Finding]:
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    if numbers < OLDEST[name] and isinstance(server.backend, RedisLockBackend):
-        needed = f"{name} {'.'.join(map(str, OLDEST[name]))}"
-        yield fail("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
-    else:
-        yield ok("version", f"{name} {version}")
+    too_old = numbers < OLDEST[name] and isinstance(server.backend, RedisLockBackend)
+    status, needed = fail if too_old else ok, f"{name} {'.'.join(map(str, OLDEST[name]))}"
+    yield status("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
 
 
 def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
@@ -454,17 +457,11 @@ def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
         skews.append((took[-1], seconds + micros / 1_000_000 - wall - took[-1] / 2))
     median, (_, skew) = statistics.median(took), min(skews)
     found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
-    if median > SLOW:
-        remedy = "Move the server closer: acquire and release take a round trip each."
-        yield warn("round trip", found, remedy)
-    else:
-        yield ok("round trip", found)
+    remedy = "Move the server closer: acquire and release take a round trip each."
+    yield (warn if median > SLOW else ok)("round trip", found, remedy)
     found = f"the server's is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this host's"
-    if abs(skew) <= SKEW:
-        yield ok("clock", found)
-    else:
-        remedy = "Run NTP on both. Leases do not depend on it, displayed times do."
-        yield warn("clock", found, remedy)
+    remedy = "Run NTP on both. Leases do not depend on it, displayed times do."
+    yield (warn if abs(skew) > SKEW else ok)("clock", found, remedy)
 
 
 def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
@@ -559,10 +556,8 @@ def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
     fields = client.execute_command("CLUSTER INFO")
     state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
     found = f"state {state}, {served} of {SLOTS} slots served"
-    if state != "ok" or served < SLOTS:
-        yield fail("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
-    else:
-        yield ok("cluster", found)
+    status = ok if state == "ok" and served >= SLOTS else fail
+    yield status("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
 
 
 def _check_channels(client: Any, server: Server) -> Iterator[Finding]:

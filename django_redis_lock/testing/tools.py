@@ -21,7 +21,6 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.operators import limit_of
 from django_redis_lock.primitives.held import register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
@@ -71,7 +70,7 @@ def held_by_another(
         request.shared, request.record = True, shared_record(record, limit)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
-        why = _why_not(backend, name, limit)
+        why = backend.run(backend._why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
     lease.reported = True  # no holder in this process is notified of a loss
     if renew:
@@ -88,15 +87,6 @@ def held_by_another(
         else:
             if freed:
                 backend.freed(name)
-
-
-def _why_not(backend: BaseLockBackend, name: str, limit: int | None) -> str:
-    shared = [one.shared for one in backend.holders_of([name])]
-    if limit is None or not all(shared):
-        return "it is held already"
-    set_to = limit_of(backend, name)
-    number = f"{set_to.limit}, set by {set_to.by or 'an operator'}" if set_to else limit
-    return f"its limit is {number}, and {len(shared)} of its permits are held"
 
 
 def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:

@@ -83,7 +83,7 @@ def test_another_holder_shares(name: str) -> None:
         assert not lock(name, blocking=False).acquire()
         assert [holder.limit for holder in locks["default"].holders_of([name])] == [2, 2]
         permit.ensure_held()
-        for limit, why in ((None, "2, and 2 of its"), (0, "0, set by ada, and 2 of its")):
+        for limit, why in ((None, "all 2 permits are taken"), (0, "limit 0, set by ada")):
             locks["default"].set_limit(name, limit, by="ada")
             with pytest.raises(LockNotAcquired, match=why), held_by_another(name, limit=2):
                 pass
