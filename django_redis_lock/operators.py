@@ -222,8 +222,6 @@ def attention_of(holder: Holder) -> Attention | None:
 
 
 class Life(StrEnum):
-    """Whether a holder is still there."""
-
     ALIVE = "alive"
     STOPPED = "stopped"
     """Its process exists and does not run, as after ``SIGSTOP``."""

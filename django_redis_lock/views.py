@@ -162,8 +162,6 @@ def _check_methods(methods: Any) -> frozenset[str] | None:
 
 @dataclass(frozen=True)
 class _Guard:
-    """Guards views with the arguments of one ``locked()``."""
-
     _make_name: NameMaker
     _new_lock: functools.partial[ViewLock]
     _methods: frozenset[str] | None

@@ -82,8 +82,6 @@ Test = Callable[[Holder], bool]
 
 
 class LockFilter(admin.SimpleListFilter):
-    """A filter of a list of holders."""
-
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {}
     """The label and the test of each choice."""
 
@@ -94,7 +92,6 @@ class LockFilter(admin.SimpleListFilter):
         """Add choices that depend on the holders read."""
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the holders that pass the chosen test."""
         value = self.value()
         return queryset if value is None else list(filter(self.test(value), queryset))
 
@@ -216,7 +213,6 @@ class HeldLockChangeList(ChangeList):
 
     @property
     def unheld(self) -> list[dict[str, Any]]:
-        """Return the limits and queues without a holder."""
         return [
             {
                 "key": HeldLock.of(one.using, one.name).pk,
@@ -263,8 +259,6 @@ class Problem:
 
 @dataclass
 class Reading:
-    """What was read for a list of locks."""
-
     holders: list[Holder] = field(default_factory=list)
     total: int = 0
     """How many locks are held on the backends that answered."""

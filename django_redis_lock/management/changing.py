@@ -6,7 +6,7 @@ import getpass
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -99,15 +99,10 @@ def _check_reason(options: dict[str, Any], backends: Backends) -> None:
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
+    names, wanted = dict.fromkeys(options["names"]), options["token_id"]
     pattern = "*" if options["match"] is None else options["match"]
-
-    def ask(backend: BaseLockBackend) -> Iterable[Holder]:
-        if names := dict.fromkeys(options["names"]):
-            return backend.holders_of(names)
-        return backend.holders(pattern)
-
-    wanted = options["token_id"]
-    return (one for one in backends.each(ask) if wanted in (None, one.token_id))
+    found = backends.each(lambda one: one.holders_of(names) if names else one.holders(pattern))
+    return (one for one in found if wanted in (None, one.token_id))
 
 
 def _missing(options: dict[str, Any], shown: list[Holder], backends: Backends) -> list[str]:

@@ -329,9 +329,11 @@ def _steps(backend: BaseLockBackend) -> Iterator[str]:
         if backend.can_share:
             yield from _share(backend, name)
     finally:
-        _give_back(first)
+        with suppress(LockError):
+            first.release()
         threads.shutdown()
-        _give_back(successor)
+        with suppress(LockError):
+            successor.release()
 
 
 def _share(backend: BaseLockBackend, name: str) -> Iterator[str]:
@@ -345,7 +347,8 @@ def _share(backend: BaseLockBackend, name: str) -> Iterator[str]:
         _expect(permit.acquire(), "a semaphore whose limit was set to 1 gave no permit")
         permit.release()
     finally:
-        _give_back(permit)
+        with suppress(LockError):
+            permit.release()
         with suppress(LockError):
             backend.set_limit(name, None)
 
@@ -353,12 +356,6 @@ def _share(backend: BaseLockBackend, name: str) -> Iterator[str]:
 def _expect(succeeded: object, otherwise: str) -> None:
     if not succeeded:
         raise LockError(otherwise)
-
-
-def _give_back(lock: Lock) -> None:
-    with suppress(LockError):
-        if lock.owned():
-            lock.release()
 
 
 def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:

@@ -258,7 +258,6 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
-    """Show the audits, the latest entries first."""
     name, limit = options["name"], options["limit"]
     backends = Backends(options["using"], terminal)
     found = list(backends.each(lambda backend: backend.history(name, limit)))

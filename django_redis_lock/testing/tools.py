@@ -288,6 +288,7 @@ class LockSpace:
         """Whether no other process has locks here."""
         self._id = f"test-{secrets.token_hex(4)}"
         self._made: dict[str, BaseLockBackend] = {}
+        """The backends, with those of settings that a test has had for a while."""
         self._outer: Any = None
 
     def __enter__(self) -> Self:
@@ -302,7 +303,7 @@ class LockSpace:
         finally:
             locks.space = self._outer
             locks.reset()
-            for backend in self._backends:
+            for backend in [*self._made.values()]:
                 backend.close()
             self._made.clear()
 
@@ -316,7 +317,7 @@ class LockSpace:
         before = self._held()
         limits = {each: each.store.limits.copy() for each in self._in_memory}
         yield
-        finish_releases(self._backends)
+        finish_releases([*self._made.values()])
         left = {key: hold for key, hold in self._held().items() if key not in before}
         if self.isolated:
             self._empty(before)
@@ -342,13 +343,8 @@ class LockSpace:
         self._made[f"{backend.alias} {backend.params}"] = backend
 
     @property
-    def _backends(self) -> list[BaseLockBackend]:
-        """Those of settings that a test has had for a while are still among them."""
-        return [*self._made.values()]
-
-    @property
     def _in_memory(self) -> list[LocMemLockBackend]:
-        return [each for each in self._backends if isinstance(each, LocMemLockBackend)]
+        return [each for each in [*self._made.values()] if isinstance(each, LocMemLockBackend)]
 
     def _held(self) -> Holds:
         found: Holds = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from time import time_ns
 from typing import Any, ClassVar
@@ -119,8 +119,6 @@ class LockInstrumentor:
 
 
 class LockSpans:
-    """Starts and ends the spans of all locks of a process, by their signals."""
-
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._waits = _OpenSpans()
@@ -226,7 +224,7 @@ class LockMetrics:
         self._hold = histogram("django_redis_lock.hold.duration", description=about)
         for field, (name, unit) in GAUGES.items():
             meter.create_observable_gauge(
-                name, [self._callback(field)], unit=unit, description=MEANINGS[field]
+                name, [partial(self._observe, field)], unit=unit, description=MEANINGS[field]
             )
 
     @signals.never_blocks
@@ -237,14 +235,11 @@ class LockMetrics:
     def held(self, signal: Signal, lock: Lock, held_for: float, **kwargs: Any) -> None:
         self._hold.record(held_for, {**_attributes(lock), OUTCOME: ENDS[signal]})
 
-    def _callback(self, field: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        def observe(options: CallbackOptions) -> Iterator[Observation]:
-            on = LockInstrumentor._metrics is self  # an instrument can't be taken back
-            for backend, held in read_gauges() if on else ():
-                for group, figures in held.groups.items() if held is not None else ():
-                    yield Observation(figures[field], _attributes_of(backend, group))
-
-        return observe
+    def _observe(self, field: str, options: CallbackOptions) -> Iterator[Observation]:
+        on = LockInstrumentor._metrics is self  # an instrument can't be taken back
+        for backend, held in read_gauges() if on else ():
+            for group, figures in held.groups.items() if held is not None else ():
+                yield Observation(figures[field], _attributes_of(backend, group))
 
 
 def _attributes(lock: Lock) -> dict[str, AttributeValue]:

@@ -76,8 +76,6 @@ EXAMPLES = {
 
 
 class Command(BaseCommand):
-    """Lists, shows and releases held locks, and checks their servers."""
-
     help = "List held locks, force the release of stuck ones, and check their servers."
     # Must work even if something else is wrong with the project.
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
