@@ -315,7 +315,8 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
-    total = sum(len(index) for alias, index in indexes.items() if visible(alias) not in gone)
+    counts = (len(index) for alias, index in indexes.items() if visible(alias) not in gone)
+    total, unread = len(holders) if is_whole else sum(counts), max(0, len(found) - most)
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
@@ -326,15 +327,8 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     for problem in unknown:
         text = _("does not list the limits and queues without a holder: %(reason)s")
         refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
-    return Reading(
-        holders,
-        len(holders) if is_whole else total,
-        is_whole,
-        max(0, len(found) - most),
-        problems,
-        refusals,
-        [*chain(*others.values())],
-    )
+    queues = [*chain(*others.values())]
+    return Reading(holders, total, is_whole, unread, problems, refusals, queues)
 
 
 def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Problem]]:

@@ -64,11 +64,10 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     All servers are read at once. One that does not answer delays only the first call.
     """
     until = monotonic() + PATIENCE
-    backends = []
+    readings = []
     for using in aliases():
         with suppress(InvalidLockBackend):  # as the system checks say
-            backends.append(locks[using])
-    readings = [(each, _readings.of(each)) for each in backends]
+            readings.append((locks[using], _readings.of(locks[using])))
     return [(each, reading.result(max(0.0, until - monotonic()))) for each, reading in readings]
 
 

@@ -31,14 +31,8 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
-    backends.write(
-        "locks",
-        found,
-        output.holder_facts,
-        output.HOLDER,
-        attention_of,
-        lambda: _unheld_facts(others),
-    )
+    rest = partial(_unheld_facts, others)
+    backends.write("locks", found, output.holder_facts, output.HOLDER, attention_of, rest)
     if not terminal.as_json:
         for one in others:
             where = f" of {visible(one.using)!r}" if backends.many else ""

@@ -85,30 +85,25 @@ class Command(BaseCommand):
         parser.formatter_class = Formatter
         commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
         _add_list(commands)
-        showing = _add(commands, "show", "show one lock with its holder, waiters and history")
-        showing.add_argument("name", help="the lock's name")
+        show = _add(commands, "show", "show one lock with its holder, waiters and history")
+        show.add_argument("name", help="the lock's name")
         _add_release(commands)
         _add_limit(commands)
-        unparking = _add(commands, "unpark", "send parked Celery tasks back to the broker")
-        unparking.add_argument("name", help="the name of the lock they are parked for")
-        unparking.add_argument("--task-id", metavar="ID", help="only the task with this id")
+        add = _add(commands, "unpark", "send parked Celery tasks back to the broker").add_argument
+        add("name", help="the name of the lock they are parked for")
+        add("--task-id", metavar="ID", help="only the task with this id")
         _add_run(commands)
-        examining = _add(commands, "doctor", "check whether the servers are fit for locks")
-        examining.add_argument(
+        add = _add(commands, "doctor", "check whether the servers are fit for locks").add_argument
+        add(
             "--fail-level",
             choices=("warn", "fail"),
             default="fail",
             help="exit with 1 on a failure (fail), or on a warning too (warn)",
         )
-        history = _add(commands, "history", "show forced releases and freed locks")
-        history.add_argument("name", nargs="?", help="only events of this lock")
-        history.add_argument(
-            "--limit",
-            type=_count,
-            default=50,
-            metavar="N",
-            help="show at most N events (default: 50)",
-        )
+        add = _add(commands, "history", "show forced releases and freed locks").add_argument
+        add("name", nargs="?", help="only events of this lock")
+        most = "show at most N events (default: 50)"
+        add("--limit", type=_count, default=50, metavar="N", help=most)
 
     def get_version(self) -> str:
         return f"django-redis-lock {__version__}"
@@ -154,47 +149,35 @@ class Command(BaseCommand):
 
 
 def _add_list(commands: Any) -> None:
-    listing = _add(commands, "list", "list the held locks (the default)")
-    listing.add_argument(
-        "pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'"
-    )
-    listing.add_argument(
-        "--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first"
-    )
-    listing.add_argument("--reverse", action="store_true", help="reverse the order")
-    listing.add_argument(
+    add = _add(commands, "list", "list the held locks (the default)").add_argument
+    add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
+    add("--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first")
+    add("--reverse", action="store_true", help="reverse the order")
+    add(
         "--older-than",
         type=parse_duration,
         metavar="DURATION",
         help="only locks held for at least this long, such as 90s, 10m, 1h30m or 2d",
     )
-    listing.add_argument("--attention", action="store_true", help="only locks that need attention")
-    listing.add_argument("--limit", type=_count, metavar="N", help="show at most N locks")
+    add("--attention", action="store_true", help="only locks that need attention")
+    add("--limit", type=_count, metavar="N", help="show at most N locks")
 
 
 def _add_release(commands: Any) -> None:
-    releasing = _add(commands, "release", "release locks by force")
-    releasing.add_argument("names", nargs="*", metavar="name", help="names of locks")
-    releasing.add_argument(
-        "--pattern", dest="match", metavar="GLOB", help="release held locks that match"
-    )
-    releasing.add_argument("--all", action="store_true", help="release all held locks")
-    releasing.add_argument(
-        "--token-id", metavar="ID", help="only if the holder has this token id, as shown by show"
-    )
-    releasing.add_argument(
+    add = _add(commands, "release", "release locks by force").add_argument
+    add("names", nargs="*", metavar="name", help="names of locks")
+    add("--pattern", dest="match", metavar="GLOB", help="release held locks that match")
+    add("--all", action="store_true", help="release all held locks")
+    add("--token-id", metavar="ID", help="only if the holder has this token id, as shown by show")
+    add(
         "--only-dead",
         action="store_true",
         help="only if the holder's process ran on this host and is gone",
     )
-    releasing.add_argument(
-        "--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it"
-    )
-    releasing.add_argument(
-        "--by", metavar="NAME", help="operator for the audit; by default, the system user"
-    )
-    releasing.add_argument("--dry-run", action="store_true", help="show what would be released")
-    releasing.add_argument(
+    add("--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it")
+    add("--by", metavar="NAME", help="operator for the audit; by default, the system user")
+    add("--dry-run", action="store_true", help="show what would be released")
+    add(
         "--noinput",
         "--no-input",
         dest="interactive",
@@ -204,18 +187,16 @@ def _add_release(commands: Any) -> None:
 
 
 def _add_limit(commands: Any) -> None:
-    limiting = _add(commands, "limit", "list, set and clear the limits of semaphores")
-    limiting.add_argument("name", nargs="?", help="the semaphore's name")
-    limiting.add_argument(
+    add = _add(commands, "limit", "list, set and clear the limits of semaphores").add_argument
+    add("name", nargs="?", help="the semaphore's name")
+    add(
         "limit",
         nargs="?",
         type=_whole,
         help="how many may hold a permit, whatever the callers say; 0 lets nobody in",
     )
-    limiting.add_argument("--clear", action="store_true", help="leave the limit to the callers")
-    limiting.add_argument(
-        "--by", metavar="NAME", help="operator who sets it; by default, the system user"
-    )
+    add("--clear", action="store_true", help="leave the limit to the callers")
+    add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
 
 
 def _add_run(commands: Any) -> None:
