@@ -16,7 +16,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, counted, nothing, usage
 from django_redis_lock.operators import Life, Result, Verdict, change_limit, limit_of
-from django_redis_lock.protocol.records import Holder, Limit
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -212,10 +212,6 @@ def system_user() -> str:
         return f"uid {uid}"
 
 
-Row = tuple[Limit, int]
-"""A limit, and how many permits are held."""
-
-
 def limit(options: dict[str, Any], terminal: Terminal) -> None:
     """List the limits that are set, or set or clear one."""
     name, number, clear = options["name"], options["limit"], options["clear"]
@@ -226,7 +222,7 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
         _change(name, number, operator(options), backends)
         return
     found = list(backends.each(lambda backend: _rows(backend, name)))
-    backends.write("limits", found, _limit_facts, LIMIT)
+    backends.write("limits", found, dict, LIMIT)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"No limit is set for {visible(name)!r}.")
@@ -250,35 +246,28 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
-                backends.write("limits", _rows(backend, name), _limit_facts, LIMIT)
+                backends.write("limits", _rows(backend, name), dict, LIMIT)
             else:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
     backends.finish()
 
 
-def _rows(backend: BaseLockBackend, name: str | None) -> list[Row]:
+def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
+    """Return the limits, and how many permits are held."""
     limits = [one for one in backend.limits() if name in (None, one.name)]
     held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
-    return [(one, held[one.name]) for one in limits]
+    return [{**output.limit_facts(one), "held": held[one.name]} for one in limits]
 
 
-def _limit_facts(row: Row) -> dict[str, Any]:
-    return {**output.limit_facts(row[0]), "held": row[1]}
-
-
-LIMIT: list[Column[Row]] = [
-    Column("NAME", lambda row: visible(row[0].name)),
-    Column("USING", lambda row: visible(row[0].using)),
-    Column("LIMIT", lambda row: str(row[0].limit), right=True),
-    Column("HELD", lambda row: str(row[1]), right=True),
-    Column("BY", lambda row: visible(row[0].by)),
-    Column("AT (UTC)", lambda row: output.clock(row[0].at)),
+LIMIT: list[Column[dict[str, Any]]] = [
+    Column("NAME", lambda row: visible(row["name"])),
+    Column("USING", lambda row: visible(row["using"])),
+    Column("LIMIT", lambda row: str(row["limit"]), right=True),
+    Column("HELD", lambda row: str(row["held"]), right=True),
+    Column("BY", lambda row: visible(row["by"])),
+    Column("AT (UTC)", lambda row: output.clock(row["at"])),
 ]
-
-
-Parked = tuple[str, int, int]
-"""An alias, how many tasks have left the queue, and how many stay parked."""
 
 
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
@@ -297,18 +286,20 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
         which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
         raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
 
-    def send_back(backend: BaseLockBackend) -> list[Parked]:
+    def send_back(backend: BaseLockBackend) -> list[dict[str, Any]]:
+        """Return how many tasks have left the queue, and how many stay parked."""
         if not backend.runs_scripts:
             return []
         gone = publisher.unpark(backend, name, task_id)
-        left = [one for one in backend.waiting(name) if one.parked]
-        left = [one for one in left if task_id in (None, one.task_id)]
-        return [(backend.alias, gone, len(left))] if gone or left else []
+        parked = [one for one in backend.waiting(name) if one.parked]
+        left = sum(task_id in (None, one.task_id) for one in parked)
+        row = {"name": name, "using": backend.alias, "unparked": gone, "parked": left}
+        return [row] if gone or left else []
 
     found = list(backends.each(send_back))
-    unparked = sum(row[1] for row in found)
+    unparked = sum(row["unparked"] for row in found)
     unreachable = without_passwords(publisher.unreachable) if unparked else ""
-    _say_unparked(name, found, backends, sent=not unreachable)
+    _say_unparked(found, backends, sent=not unreachable)
     if unreachable:
         raise CommandError(
             f"{counted(unparked, 'parked task')} of {visible(name)!r} left the queue, but the "
@@ -324,14 +315,14 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
 
 
-def _say_unparked(name: str, found: list[Parked], backends: Backends, *, sent: bool) -> None:
+def _say_unparked(found: list[dict[str, Any]], backends: Backends, *, sent: bool) -> None:
     terminal = backends.terminal
     if terminal.as_json:
-        keys = ("using", "unparked", "parked")
-        facts = ({"name": name, **dict(zip(keys, row, strict=True))} for row in found)
-        terminal.json_object("locks", facts, backends.not_known)
-    for using, gone, left in found:
-        where = f"{visible(name)} (backend {visible(using)})" if backends.many else visible(name)
+        terminal.json_object("locks", found, backends.not_known)
+    for row in found:
+        where, gone, left = visible(row["name"]), row["unparked"], row["parked"]
+        if backends.many:
+            where += f" (backend {visible(row['using'])})"
         if gone and sent and not terminal.as_json:
             text = f"{where}: {counted(gone, 'parked task')} sent back to the broker"
             terminal.say(terminal.style.SUCCESS(text))

@@ -370,9 +370,6 @@ def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
                 terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")
 
 
-# The checks of one server.
-
-
 def client_of(pool: redis.ConnectionPool) -> Any:
     """Return a client that connects as a pool does, without retries; close it."""
     return redis.Redis.from_pool(_OwnPool(pool))

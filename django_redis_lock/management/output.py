@@ -198,11 +198,7 @@ class Terminal:
         widths: list[int] = []
         while batch := list(islice(remaining, BATCH)):
             if not widths and len(batch) < BATCH:  # these are all rows
-                columns = [
-                    each
-                    for each in columns
-                    if not each.optional or any(each.cell(row) for row in batch)
-                ]
+                columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
             cells = [[_cut(one.cell(row) or UNKNOWN, most) for one in columns] for row in batch]
             if not widths:
                 headings = [column.heading for column in columns]
