@@ -1,8 +1,4 @@
-"""What operators need around a forced release, shared by the command and the admin.
-
-Which locks need attention, whether a holder is alive, whether its server takes writes, and the
-release of exactly the locks that were shown.
-"""
+"""What the command and the admin have in common: what operators see of locks, and do to them."""
 
 from __future__ import annotations
 

@@ -241,9 +241,6 @@ def _matches(holder: Holder, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-# What the backends answer.
-
-
 @dataclass(frozen=True)
 class Problem:
     """A backend that is not available, or refuses writes, and why; safe to show."""

@@ -51,11 +51,6 @@ HEADER = "X-Held-Locks"
 TEMPLATES = "admin/django_redis_lock/heldlock"
 MOST_SHOWN = 100
 """Holders and waiters on the page of a lock, and entries on that of the audit."""
-LEVELS = {
-    Result.RELEASED: messages.SUCCESS,
-    Result.CHANGED: messages.WARNING,
-    Result.GONE: messages.WARNING,
-}
 
 Item = TypeVar("Item")
 
@@ -216,8 +211,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
         return self._page(request, "audit.html", context, _("Forced releases"))
 
-    # The release.
-
     def get_urls(self) -> list[URLPattern]:
         base = f"{self.opts.app_label}_{self.opts.model_name}"
         wrap = self.admin_site.admin_view
@@ -247,8 +240,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise BadRequest(str(error)) from error
         unlogged = self._log(request, outcomes, reason)
         for one in outcomes:
-            level = LEVELS.get(one.result, messages.ERROR)
-            messages.add_message(request, level, _message(one, unlogged))
+            level = messages.SUCCESS if one.loser else messages.WARNING
+            text = _message(one, unlogged)
+            messages.add_message(request, messages.ERROR if one.error else level, text)
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
         return HttpResponseRedirect(self._back(request)["back_url"])
@@ -315,17 +309,14 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         holders, problems = read_holders([(hold.using, hold.name) for hold in holds])
         found = {HeldLock.of_holder(one).hold: one for one in holders}
         silent = {problem.using for problem in problems}
+        missing = [one for one in holds if one.hold not in found]
         context = {
             **self._back(request),
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
             "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
-            "changed": [
-                visible(one.name)
-                for one in holds
-                if one.hold not in found and visible(one.using) not in silent
-            ],
+            "changed": [visible(one.name) for one in missing if visible(one.using) not in silent],
             "problems": problems,
             "unwritable": unwritable({hold.using for hold in holds}, problems),
             "max_reason_length": MAX_TEXT_LENGTH,
@@ -369,9 +360,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
         url = reverse(name, args=args, current_app=self.admin_site.name)
         return f"{url}?{query}" if query else url
-
-
-# What the pages show.
 
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
@@ -427,6 +415,7 @@ def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
 
 def _hold(holder: Holder) -> dict[str, Any]:
     verdict = operators.judge(holder)
+    known = (*holder.marks.items(), *holder.metadata.items())
     return {
         "hold": HeldLock.of_holder(holder).hold,
         "who": wording.origin_html(holder),
@@ -437,10 +426,7 @@ def _hold(holder: Holder) -> dict[str, Any]:
         "fence": holder.fence and str(holder.fence),
         "token_id": wording.latin(holder.token_id),
         "task_links": task_links(holder),
-        "metadata": [
-            (wording.name_html(key), wording.name_html(text))
-            for key, text in (*holder.marks.items(), *holder.metadata.items())
-        ],
+        "metadata": [(wording.name_html(key), wording.name_html(text)) for key, text in known],
     }
 
 
