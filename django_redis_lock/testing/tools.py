@@ -22,11 +22,12 @@ from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
+from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
-from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
+from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
-from django_redis_lock.support.arguments import Sharing, check_name, check_sharing, check_timeout
+from django_redis_lock.support.arguments import DEFAULT, Sharing
 from django_redis_lock.support.process import current_process
 
 if TYPE_CHECKING:
@@ -58,22 +59,18 @@ def held_by_another(
     held already.
     """
     backend = _backend(using)
-    sharing = check_sharing(Sharing(shared or limit is not None, limit))
-    lease_s = backend.timeout if check_timeout(timeout) is None else timeout
-    renew = timeout is None and lease_s is not None
-    record = write_record(
-        auto_renew=renew, lease=lease_s, metadata={"held": "by held_by_another()"}
-    )
-    request = Request(check_name(name), os.urandom(16).hex(), lease_s, record, auto_renew=renew)
+    lease_s, by = DEFAULT if timeout is None else timeout, {"held": "by held_by_another()"}
+    sharing = Sharing(shared or limit is not None, limit)
+    handle = Lock(lambda: backend, name, lease_s, metadata=by, sharing=sharing)
+    request = handle._request(backend)
     if sharing.shared:
-        backend.require_sharing(name)
-        request.shared, request.record = True, shared_record(record, limit)
+        handle._share(request, backend)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
         why = backend.run(backend._why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
     lease.reported = True  # no holder in this process is notified of a loss
-    if renew:
+    if request.auto_renew:
         renewer.add(lease, backend, lease)
     try:
         yield

@@ -88,7 +88,16 @@ class Command(BaseCommand):
         show = _add(commands, "show", "show one lock with its holder, waiters and history")
         show.add_argument("name", help="the lock's name")
         _add_release(commands)
-        _add_limit(commands)
+        add = _add(commands, "limit", "list, set and clear the limits of semaphores").add_argument
+        add("name", nargs="?", help="the semaphore's name")
+        add(
+            "limit",
+            nargs="?",
+            type=_whole,
+            help="how many may hold a permit, whatever the callers say; 0 lets nobody in",
+        )
+        add("--clear", action="store_true", help="leave the limit to the callers")
+        add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
         add = _add(commands, "unpark", "send parked Celery tasks back to the broker").add_argument
         add("name", help="the name of the lock they are parked for")
         add("--task-id", metavar="ID", help="only the task with this id")
@@ -184,19 +193,6 @@ def _add_release(commands: Any) -> None:
         action="store_false",
         help="ask neither for a reason nor for confirmation",
     )
-
-
-def _add_limit(commands: Any) -> None:
-    add = _add(commands, "limit", "list, set and clear the limits of semaphores").add_argument
-    add("name", nargs="?", help="the semaphore's name")
-    add(
-        "limit",
-        nargs="?",
-        type=_whole,
-        help="how many may hold a permit, whatever the callers say; 0 lets nobody in",
-    )
-    add("--clear", action="store_true", help="leave the limit to the callers")
-    add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
 
 
 def _add_run(commands: Any) -> None:
