@@ -286,11 +286,10 @@ class _Guard:
             logger.error("A view could not take its lock: %s", error)
             status, code = UNAVAILABLE, "unavailable"
             reason = _("This can't be done at the moment.")
-        elif held.sharing.limit is not None:
-            why = held.backend.run(held.backend._why_refused(held.name, held.sharing.limit))
-            logger.info(
-                "A view could not take a permit of %r: %s", held.name, why or "none is free"
-            )
+        elif (limit := held.sharing.limit) is not None:
+            name, backend = held.name, held.backend
+            why = backend.run(backend._why_refused(name, limit)) or "none is free"
+            logger.info("A view could not take a permit of %r: %s", name, why)
             if why.startswith("paused"):
                 reason = _("This can't be done at the moment.")
         advice = _("Please try again in a moment.")

@@ -202,10 +202,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        answers, problems = changelist.ask_each(
-            aliases(), lambda one: one.history(limit=MOST_SHOWN)
-        )
-        entries = [entry for answer in answers.values() for entry in answer]
+        found, problems = changelist.ask_each(aliases(), lambda one: one.history(limit=MOST_SHOWN))
+        entries = [entry for answer in found.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
         shown = [_entry(entry) for entry in entries[:MOST_SHOWN]]
         context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}

@@ -34,7 +34,6 @@ SHARED_FOR = 1.0
 PATIENCE = 3.0
 """Seconds that a reading waits for the servers, all of which are read at once."""
 
-
 MEANINGS = {
     "held": "Locks and permits that are held now.",
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",

@@ -34,6 +34,7 @@ from django_redis_lock.support.text import visible, without_passwords
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
 """Exit codes: an error; wrong usage; a server is unavailable; the holder changed, or nothing
 matched; Ctrl-C."""
+usage, nothing = (partial(CommandError, returncode=code) for code in (USAGE, NOTHING))
 
 SORTS: dict[str, Callable[[Holder], Any]] = {
     "name": lambda holder: (holder.name, holder.using),
@@ -44,7 +45,6 @@ SORTS: dict[str, Callable[[Holder], Any]] = {
     "fence": lambda holder: -(holder.fence or 0),
 }
 """Sort keys: the longest held, the lease that ends first and the most waiters come first."""
-usage, nothing = (partial(CommandError, returncode=code) for code in (USAGE, NOTHING))
 Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
@@ -132,10 +132,9 @@ class Backends:
     def finish(self) -> None:
         if self.silent:
             which = ", ".join(map(repr, self.silent))
-            raise CommandError(
-                f"The locks of {which} could not be read; see above.",
-                returncode=ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN,
-            )
+            code = ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN
+            text = f"The locks of {which} could not be read; see above."
+            raise CommandError(text, returncode=code)
 
 
 def aliases_of(using: str | None) -> list[str]:

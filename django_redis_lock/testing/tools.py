@@ -125,9 +125,8 @@ def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> 
 def take(backend: BaseLockBackend, holder: Holder, reason: str) -> None:
     """Take a lock from its holder without the signal that this process would send."""
     entry = taken(FORCE_RELEASED, holder, "", reason)
-    cap = backend.operators.audit_entries
-    call = calls.ForceRelease(holder.name, holder.token_id, entry, cap)
-    backend.run(calls.ask(call))
+    most = backend.operators.audit_entries
+    backend.run(calls.ask(calls.ForceRelease(holder.name, holder.token_id, entry, most)))
 
 
 def _backend(using: str) -> BaseLockBackend:
