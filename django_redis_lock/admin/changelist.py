@@ -1,4 +1,4 @@
-"""Django's ``ChangeList`` over locks read from their backends, its columns and filters."""
+"""Django's ``ChangeList`` over locks read from their backends, and its columns."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
 from itertools import chain, islice
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -20,11 +20,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from django_redis_lock.admin import wording
+from django_redis_lock.admin.filters import BackendFilter, LockFilter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import aliases, attention_of, unheld, unwritable_because
+from django_redis_lock.operators import attention_of, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -76,81 +77,6 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
         return format_html('<span data-label="{}">{}</span>', label, shown)
 
     return display
-
-
-Test = Callable[[Holder], bool]
-
-
-class LockFilter(admin.SimpleListFilter):
-    tests: ClassVar[dict[str, tuple[Any, Test]]] = {}
-    """The label and the test of each choice."""
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [(value, label) for value, (label, _test) in self.tests.items()]
-
-    def offer(self, holders: list[Holder]) -> None:
-        """Add choices that depend on the holders read."""
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        value = self.value()
-        return queryset if value is None else list(filter(self.test(value), queryset))
-
-    def test(self, value: str) -> Test:
-        """Return the test of a choice; an unknown one keeps nothing."""
-        return self.tests[value][1] if value in self.tests else lambda one: False
-
-
-class BackendFilter(LockFilter):
-    """The alias of LOCKS; hidden if there is only one."""
-
-    title = _("backend")
-    parameter_name = "using"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        found = aliases()
-        return [(using, visible(using)) for using in found] if len(found) > 1 else []
-
-    def test(self, value: str) -> Test:
-        return lambda one: one.using == value
-
-
-class LeaseFilter(LockFilter):
-    title = _("lease")
-    parameter_name = "lease"
-    tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "attention": (_("Needs attention"), lambda one: attention_of(one) is not None),
-        "endless": (_("Without end"), lambda one: one.ttl is None),
-    }
-
-
-class WaitersFilter(LockFilter):
-    title = _("waiters")
-    parameter_name = "waiting"
-    tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "yes": (_("With waiters"), lambda one: bool(one.waiters)),
-        "no": (_("Without waiters"), lambda one: one.waiters == 0),
-    }
-
-
-class TaskFilter(LockFilter):
-    title = _("Celery task")
-    parameter_name = "task"
-    tests: ClassVar[dict[str, tuple[Any, Test]]] = {
-        "*": (_("Any task"), lambda one: one.task_id is not None),
-        "-": (_("No task"), lambda one: one.task_id is None),
-    }
-
-    def offer(self, holders: list[Holder]) -> None:
-        """Add the tasks that hold a lock, and the chosen one."""
-        names = {one.task_name for one in holders} | {self.value()}
-        found = sorted(name for name in names if name and name not in self.tests)
-        self.lookup_choices += [(name, visible(name)) for name in found]
-
-    def test(self, value: str) -> Test:
-        return super().test(value) if value in self.tests else lambda one: one.task_name == value
-
-
-FILTERS = (LeaseFilter, WaitersFilter, TaskFilter, BackendFilter)
 
 
 class _Holders(list[Holder]):

@@ -33,6 +33,7 @@ from django.views.decorators.http import require_safe
 from django_redis_lock import operators
 from django_redis_lock.admin import changelist, wording
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, read_holders, unwritable
+from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
@@ -59,7 +60,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     """Lists the held locks and releases them; nothing is added, changed or deleted."""
 
     list_display = tuple(COLUMNS)
-    list_filter = changelist.FILTERS
+    list_filter = (LeaseFilter, WaitersFilter, TaskFilter, BackendFilter)
     search_fields = ("name",)
     search_help_text = gettext_lazy("Name, host, task or metadata")
     show_facets = admin.ShowFacets.NEVER
@@ -88,8 +89,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     fence = changelist.column("fence")
     backend = changelist.column("backend")
 
-    # Who may do what.
-
     def has_add_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
         """Return False: programs take locks, and releasing one has its own permission."""
         return False
@@ -117,8 +116,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             if using and (needed := locks[using].operators.release_permission):
                 return needed
         return f"{self.opts.app_label}.release_{self.opts.model_name}"
-
-    # The list.
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         one = len(aliases()) == 1
@@ -161,8 +158,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     @admin.action(permissions=["release"], description=gettext_lazy("Release selected locks"))
     def release_locks(self, request: HttpRequest, queryset: Any) -> HttpResponse:
         return self._confirm(request, *self._shown_holds(request))
-
-    # The page of one lock.
 
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
@@ -321,8 +316,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "reason_required": operators.requires_reason(one.using for one in holds) is not None,
         }
         return self._page(request, "release_confirmation.html", context, _("Release held locks"))
-
-    # What the pages share.
 
     def _answer(self, request: HttpRequest, response: HttpResponse, part: str) -> HttpResponse:
         """Render only the part that changes if the script asks, without keeping a login alive."""
