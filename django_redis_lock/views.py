@@ -1,7 +1,4 @@
-"""``@locked``: a view that runs while it holds a lock.
-
-The body of a request is received before its lock is taken, so that a slow client holds no lock.
-"""
+"""``@locked``: a view that runs while it holds a lock."""
 
 from __future__ import annotations
 
@@ -116,9 +113,10 @@ def locked(
     with 503 when the server is unavailable. With ``limit``, so many requests hold it at once, as
     with ``semaphore()``. The other arguments are those of ``lock()``.
 
-    The request's body is received before the lock is taken, and the transaction of ATOMIC_REQUESTS
-    begins after that. Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is
-    defined. The view raises ``LockLost`` if the lock was lost before it returned.
+    The request's body is received before the lock is taken, so that a slow client holds no lock;
+    the transaction of ATOMIC_REQUESTS begins after that. Raises ``ValueError`` or ``TypeError`` for
+    invalid arguments when the view is defined. The view raises ``LockLost`` if the lock was lost
+    before it returned.
     """
     _refuse_view(name)
     if status not in STATUSES:
@@ -287,9 +285,8 @@ class _Guard:
             status, code = UNAVAILABLE, "unavailable"
             reason = _("This can't be done at the moment.")
         elif (limit := held.sharing.limit) is not None:
-            name, backend = held.name, held.backend
-            why = backend.run(backend._why_refused(name, limit)) or "none is free"
-            logger.info("A view could not take a permit of %r: %s", name, why)
+            why = held.backend.run(held.backend._why_refused(held.name, limit)) or "none is free"
+            logger.info("A view could not take a permit of %r: %s", held.name, why)
             if why.startswith("paused"):
                 reason = _("This can't be done at the moment.")
         advice = _("Please try again in a moment.")

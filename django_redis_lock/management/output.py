@@ -1,7 +1,4 @@
-"""What the commands share: the backends that they ask, and what they write.
-
-Results go to standard output, as tables or JSON, and notices to standard error.
-"""
+"""What the commands share: the backends that they ask, and how they write results and notices."""
 
 from __future__ import annotations
 
