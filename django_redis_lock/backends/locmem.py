@@ -11,7 +11,7 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from time import monotonic
 from typing import Any, ClassVar, NamedTuple
@@ -34,7 +34,8 @@ class LocMemLockBackend(BaseLockBackend):
     """
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        self.store = _stores.setdefault(str(location or ""), _Store())
+        self._location = str(location or "")
+        self.store = _stores.setdefault((self._location, self.key_prefix), _Store())
 
     def make_hub(self, scheme: str) -> Hub:
         hub = Hub()
@@ -43,15 +44,17 @@ class LocMemLockBackend(BaseLockBackend):
 
     def clear(self) -> None:
         """Forget all locks of this LOCATION; for tests, between one and the next."""
-        self.store.after_fork()
+        for (location, _), store in [*_stores.items()]:
+            if location == self._location:
+                store.after_fork()
 
     def clear_history(self) -> None:
-        """Forget the audit of this LOCATION."""
-        self.store.audits.clear()
+        """Forget the audit."""
+        self.store.audit.clear()
 
     def call(self, call: Call) -> Any:
         call.sending()
-        return self.store.carry_out(call, self.key_prefix)
+        return self.store.carry_out(call)
 
 
 @dataclass(slots=True)
@@ -81,9 +84,6 @@ class _Waiting(NamedTuple):
     record: str
 
 
-_Key = tuple[str, str]
-
-
 class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
@@ -95,91 +95,91 @@ class _Store:
     def after_fork(self) -> None:
         """Start empty: a child does not have its parent's locks."""
         self._mutex = threading.RLock()
-        self._holders: dict[_Key, dict[str, _Held]] = {}  # by token; several if it is shared
-        self._queues: dict[_Key, list[_Waiting]] = {}  # by position
-        self.limits: dict[_Key, str] = {}
-        self.audits: dict[str, deque[tuple[str, Fields]]] = {}
+        self._holders: dict[str, dict[str, _Held]] = {}  # by token; several if it is shared
+        self._queues: dict[str, list[_Waiting]] = {}  # by position
+        self.limits: dict[str, str] = {}
+        self.audit: deque[tuple[str, Fields]] = deque()
         self._noted = 0
         self._last_fence = 0
 
-    def carry_out(self, call: Call, prefix: str) -> Any:
+    def carry_out(self, call: Call) -> Any:
         """Carry out a call atomically."""
         with self._mutex:
-            return self._operations[type(call)](self, call, prefix)
+            return self._operations[type(call)](self, call)
 
-    def _live(self, key: _Key) -> dict[str, _Held]:
+    def _live(self, name: str) -> dict[str, _Held]:
         """Return the holders of a lock by token, without those whose lease has ended."""
-        holders = self._holders.get(key, {})
+        holders = self._holders.get(name, {})
         for held in [*holders.values()]:
             if monotonic() >= held.end:
-                self._remove(key, held)
+                self._remove(name, held)
         return holders
 
-    def _remove(self, key: _Key, held: _Held) -> None:
-        holders = self._holders[key]
+    def _remove(self, name: str, held: _Held) -> None:
+        holders = self._holders[name]
         del holders[held.token]
         if not holders:
-            del self._holders[key]
+            del self._holders[name]
 
     def _next_fence(self) -> int:
         self._last_fence = max(self._last_fence + 1, time.time_ns() // 1000)
         return self._last_fence
 
-    def _give(self, key: _Key, token: str, lease_ms: int, record: str) -> int:
+    def _give(self, name: str, token: str, lease_ms: int, record: str) -> int:
         held = _Held(token, self._next_fence(), record, monotonic() + lease_ms / 1000)
-        self._holders.setdefault(key, {})[token] = held
+        self._holders.setdefault(name, {})[token] = held
         return held.fence
 
-    def _fits(self, key: _Key, record: str) -> bool:
+    def _fits(self, name: str, record: str) -> bool:
         """Whether a caller with this record may have the lock together with its holders."""
-        holders, limit = self._live(key), limit_in(record)
+        holders, limit = self._live(name), limit_in(record)
         if limit is None:
             return not holders
-        if key in self.limits and limit < math.inf:
-            limit = int(self.limits[key].split(" ", 1)[0])
+        if name in self.limits and limit < math.inf:
+            limit = int(self.limits[name].split(" ", 1)[0])
         return len(holders) < limit and all(held.shared for held in islice(holders.values(), 1))
 
-    def _hand_off(self, key: _Key, own: str = "") -> bool:
+    def _hand_off(self, name: str, own: str = "") -> bool:
         """Give the lock to the longest waiting, as many as may have it; return whether others wait.
 
         A waiter with the token ``own`` asks itself and counts as live.
         """
-        queue = self._queues.get(key, [])
-        while queue and self._fits(key, queue[0].record):
+        queue = self._queues.get(name, [])
+        while queue and self._fits(name, queue[0].record):
             _, token, lease_ms, record = queue.pop(0)
-            grant = Grant(self._give(key, token, lease_ms, record), lease_ms, _now_ms())
+            grant = Grant(self._give(name, token, lease_ms, record), lease_ms, _now_ms())
             if token != own and not any(hub.notify(token, grant) for hub in [*self.hubs]):
-                self._remove(key, self._holders[key][token])
+                self._remove(name, self._holders[name][token])
         if queue:
-            self._note_ends(key)
+            self._note_ends(name)
         else:
-            self._queues.pop(key, None)
+            self._queues.pop(name, None)
         return bool(queue)
 
-    def _note_ends(self, key: _Key) -> None:
+    def _note_ends(self, name: str) -> None:
         """Have a heartbeat sent when the next lease ends."""
-        end = min((held.end for held in self._live(key).values()), default=math.inf)
+        end = min((held.end for held in self._live(name).values()), default=math.inf)
         for heart in [hub.heart for hub in [*self.hubs] if hub.heart is not None]:
             heart.beat_by(end)
 
-    def _acquire(self, call: calls.Acquire, prefix: str) -> Any:
+    def _acquire(self, call: calls.Acquire) -> Any:
         request = call.request
-        key, token = (prefix, request.name), request.token
-        held = self._live(key).get(token)
+        name, token = request.name, request.token
+        held = self._live(name).get(token)
         if held is None:
-            waited = self._hand_off(key, token)
-            held = self._live(key).get(token)
-            if held is None and not waited and self._fits(key, request.record):
-                return self._give(key, token, request.lease_ms, request.record)
+            waited = self._hand_off(name, token)
+            held = self._live(name).get(token)
+            if held is None and not waited and self._fits(name, request.record):
+                return self._give(name, token, request.lease_ms, request.record)
         if held is not None:
             return [held.fence, held.ttl_ms, _now_ms()]
-        first = min(self._live(key).values(), key=attrgetter("end"), default=None)
+        first = min(self._live(name).values(), key=attrgetter("end"), default=None)
         ttl_ms = -1 if first is None else first.ttl_ms
-        return [0, ttl_ms, _now_ms(), *(self._join(key, request) if call.waits_in else (0, 0))]
+        return [0, ttl_ms, _now_ms(), *(self._join(request) if call.waits_in else (0, 0))]
 
-    def _join(self, key: _Key, request: Request) -> tuple[int, int]:
+    def _join(self, request: Request) -> tuple[int, int]:
         """Join the queue; return the kind and the position, as ``acquire.lua`` does."""
-        queue = self._queues.get(key, [])
+        queue = self._queues.get(request.name, [])
         for waiting in queue:
             if waiting.token == request.token:
                 return 2, waiting.position
@@ -188,69 +188,65 @@ class _Store:
             return 0, 0
         position = request.position or self._next_fence()
         waiting = _Waiting(position, request.token, request.lease_ms, request.record)
-        insort(self._queues.setdefault(key, []), waiting)
+        insort(self._queues.setdefault(request.name, []), waiting)
         return 1, position
 
-    def _come_back(self, call: calls.ComeBack, prefix: str) -> list[int]:
-        key = prefix, call.name
-        held = self._live(key)
-        answers = [2 if one.token in held else 2 - self._join(key, one)[0] for one in call.requests]
-        self._hand_off(key)
+    def _come_back(self, call: calls.ComeBack) -> list[int]:
+        held = self._live(call.name)
+        answers = [2 if one.token in held else 2 - self._join(one)[0] for one in call.requests]
+        self._hand_off(call.name)
         return answers
 
-    def _heartbeat(self, call: calls.Heartbeat, prefix: str) -> list[bytes]:
+    def _heartbeat(self, call: calls.Heartbeat) -> list[bytes]:
         lost = []
         for name, last in call.names.items():
-            self._hand_off((prefix, name))
-            queue = self._queues.get((prefix, name), [])
+            self._hand_off(name)
+            queue = self._queues.get(name, [])
             if last not in (token_id(each.token.encode()) for each in reversed(queue)):
                 lost.append(name)
         return [b"%d -1" % _now_ms(), "\n".join(lost).encode()]
 
-    def _holder(self, key: _Key, digest: str) -> _Held | None:
-        held = self._live(key).values()
+    def _holder(self, name: str, digest: str) -> _Held | None:
+        held = self._live(name).values()
         return next((each for each in held if token_id(each.token.encode()) == digest), None)
 
-    def _take_over(self, call: calls.TakeOver, prefix: str) -> int | None:
+    def _take_over(self, call: calls.TakeOver) -> int | None:
         request = call.request
-        key = prefix, request.name
-        held = self._holder(key, call.token_id)
-        if held is None or (held.shared and not request.shared and len(self._holders[key]) > 1):
+        name = request.name
+        held = self._holder(name, call.token_id)
+        if held is None or (held.shared and not request.shared and len(self._holders[name]) > 1):
             return None
-        self._remove(key, held)
-        fence = self._give(key, request.token, request.lease_ms, request.record)
+        self._remove(name, held)
+        fence = self._give(name, request.token, request.lease_ms, request.record)
         if request.shared:
-            self._hand_off(key)
-        self._note_ends(key)
+            self._hand_off(name)
+        self._note_ends(name)
         return fence
 
-    def _release(self, call: calls.Release, prefix: str) -> int:
-        key = prefix, call.name
-        held = self._live(key).get(call.token)
-        queue = self._queues.get(key, [])
+    def _release(self, call: calls.Release) -> int:
+        held = self._live(call.name).get(call.token)
+        queue = self._queues.get(call.name, [])
         if held is not None:
-            self._remove(key, held)
+            self._remove(call.name, held)
         else:
             queue[:] = [waiting for waiting in queue if waiting.token != call.token]
-        self._hand_off(key)
+        self._hand_off(call.name)
         return int(held is not None)
 
-    def _set_limit(self, call: calls.SetLimit, prefix: str) -> None:
-        key = prefix, call.name
+    def _set_limit(self, call: calls.SetLimit) -> None:
         if call.limit is None:
-            self.limits.pop(key, None)
+            self.limits.pop(call.name, None)
         else:
-            self.limits[key] = f"{call.limit} {_now_ms()} {call.by}"
-        self._hand_off(key)
+            self.limits[call.name] = f"{call.limit} {_now_ms()} {call.by}"
+        self._hand_off(call.name)
 
-    def _read_limits(self, call: calls.ReadLimits, prefix: str) -> list[bytes]:
-        pairs = [(name, limit) for (of, name), limit in self.limits.items() if of == prefix]
-        return [part.encode() for pair in pairs for part in pair]
+    def _read_limits(self, call: calls.ReadLimits) -> list[bytes]:
+        return [part.encode() for part in chain(*self.limits.items())]
 
-    def _renew(self, call: calls.Renew, prefix: str) -> list[int]:
+    def _renew(self, call: calls.Renew) -> list[int]:
         left = []
         for name, token, lease_ms in call.leases:
-            held = self._live((prefix, name)).get(token)
+            held = self._live(name).get(token)
             if held is None:
                 left.append(-2)
                 continue
@@ -258,76 +254,71 @@ class _Store:
             if lease_ms and not (call.at_least and before > end):
                 held.end = end
                 if end < before:
-                    self._note_ends((prefix, name))
+                    self._note_ends(name)
             left.append(held.ttl_ms)
         return left
 
-    def _inspect(self, call: calls.Inspect, prefix: str) -> list[Any]:
+    def _inspect(self, call: calls.Inspect) -> list[Any]:
         answer: list[Any] = [_now_ms()]
         for name in call.names:
-            key = prefix, name
             value: Any = None
             left = -2
-            for held in self._live(key).values():
+            for held in self._live(name).values():
                 token, rest = held.token.encode(), f"{held.fence} {held.record}".encode()
                 left = held.ttl_ms
                 if not held.shared:
                     value = token + b" " + rest
                     break
-                limit = self.limits.get(key)
+                limit = self.limits.get(name)
                 value = value or [None if limit is None else limit.encode(), 0, [], []]
                 value[1] += 1
                 end = b"inf" if left < 0 else str(_now_ms() + left).encode()
                 value[2] += [token_id(token).encode(), end]
                 value[3].append(rest)
-            answer += [value, left, len(self._queues.get(key, ()))]
+            answer += [value, left, len(self._queues.get(name, ()))]
         return answer
 
-    def _force_release(self, call: calls.ForceRelease, prefix: str) -> int | None:
-        key = prefix, call.name
-        held = self._holder(key, call.token_id)
+    def _force_release(self, call: calls.ForceRelease) -> int | None:
+        held = self._holder(call.name, call.token_id)
         if held is None:
             return None
         self._noted += 1
-        audit = self.audits.setdefault(prefix, deque())
-        audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
-        while len(audit) > call.cap:
-            audit.pop()
-        self._remove(key, held)
-        self._hand_off(key)
+        self.audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
+        while len(self.audit) > call.cap:
+            self.audit.pop()
+        self._remove(call.name, held)
+        self._hand_off(call.name)
         return 1
 
-    def _read_history(self, call: calls.ReadHistory, prefix: str) -> list[Any]:
+    def _read_history(self, call: calls.ReadHistory) -> list[Any]:
         page: list[Any] = [b""]
-        for entry_id, entry in self.audits.get(prefix, ()):
+        for entry_id, entry in self.audit:
             if not call.name or entry["name"] == call.name:
-                pairs = [part.encode() for pair in entry.items() for part in pair]
+                pairs = [part.encode() for part in chain(*entry.items())]
                 page.append([entry_id.encode(), pairs])
         return [page]
 
-    def _read_queue(self, call: calls.ReadQueue, prefix: str) -> list[Any]:
+    def _read_queue(self, call: calls.ReadQueue) -> list[Any]:
         answer: list[Any] = [_now_ms()]
-        for position, token, lease_ms, record in self._queues.get((prefix, call.name), ()):
+        for position, token, lease_ms, record in self._queues.get(call.name, ()):
             if position > call.after:
                 entry = f"i {token_id(token.encode())} {lease_ms} {record}"
                 answer += [position, entry.encode()]
         return answer
 
-    def _read_index(self, call: calls.ReadIndex, prefix: str) -> list[bytes]:
-        last = {
-            name: max((held.end for held in holders.values()), default=math.inf)
-            for (of, name) in list(self._queues if call.queues else self._holders)
-            if of == prefix and bool(holders := self._live((of, name))) != call.queues
-        }
-        ends = sorted(
-            (round(end * 1000) if math.isfinite(end) else math.inf, name.encode())
-            for name, end in last.items()
-        )
+    def _read_index(self, call: calls.ReadIndex) -> list[bytes]:
+        ends = []
+        for name in list(self._queues if call.queues else self._holders):
+            holders = self._live(name)
+            if bool(holders) != call.queues:
+                end = max((held.end for held in holders.values()), default=math.inf)
+                ends.append((end if math.isinf(end) else round(end * 1000), name.encode()))
+        ends.sort()
         first = bisect_right(ends, (float(call.start or 0), call.after))  # no name is empty
         page = ends[first : first + call.count]
         return write_page((name, str(end).encode()) for end, name in page)
 
-    _operations: ClassVar[dict[type[Call], Callable[[Any, Any, str], Any]]] = {
+    _operations: ClassVar[dict[type[Call], Callable[[Any, Any], Any]]] = {
         calls.Acquire: _acquire,
         calls.Heartbeat: _heartbeat,
         calls.ComeBack: _come_back,
@@ -357,4 +348,5 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-_stores: dict[str, _Store] = {}
+_stores: dict[tuple[str, str], _Store] = {}
+"""By LOCATION and KEY_PREFIX."""

@@ -37,7 +37,7 @@ class LocMemMachine(LockMachine):
     def expire(self, name: str) -> None:
         backend = self.backend
         assert isinstance(backend, LocMemLockBackend)
-        for held in backend.store._holders[backend.key_prefix, self.full(name)].values():
+        for held in backend.store._holders[self.full(name)].values():
             held.end = monotonic()
 
 

@@ -196,18 +196,16 @@ class MemoryView(View):
     def _holds(self, name: str) -> list[Hold]:
         return [
             Hold(held.token, held.end, limit=limit_in(held.record), fence=held.fence)
-            for held in self._backend.store._holders.get(
-                (self._backend.key_prefix, name), {}
-            ).values()
+            for held in self._backend.store._holders.get(name, {}).values()
             if held.end > threads.machine.now
         ]
 
     def limit(self, name: str) -> int | None:
-        value = self._backend.store.limits.get((self._backend.key_prefix, name))
+        value = self._backend.store.limits.get(name)
         return None if value is None else int(value.split()[0])
 
     def positions(self, name: str) -> dict[str, float]:
-        queue = self._backend.store._queues.get((self._backend.key_prefix, name), ())
+        queue = self._backend.store._queues.get(name, ())
         return {waiting.token: waiting.position for waiting in queue}
 
 
