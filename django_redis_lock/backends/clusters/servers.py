@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
@@ -209,26 +209,18 @@ def _disagreement(slot: int) -> RedisError:
 
 def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
     match call:
-        case calls.Renew(leases=leases, at_least=at_least, until=until):
-            order = _by_shard(lease[0] for lease in leases)
-            return {
-                shard: calls.Renew([leases[n] for n in own], at_least=at_least, until=until)
-                for shard, own in order.items()
-            }, lambda answers: _in_order(order, answers)
-        case calls.Heartbeat(names=names):
-            pairs = [*names.items()]
-            return {
-                shard: replace(call, names=dict(pairs[n] for n in own))
-                for shard, own in _by_shard(names).items()
-            }, _join_heartbeats
-        case calls.Inspect(names=names, skip=skip, until=until):
-            order = _by_shard(names)
-            return {
-                shard: calls.Inspect([names[n] for n in own], skip, until=until)
-                for shard, own in order.items()
-            }, lambda answers: [
+        case calls.Renew(leases=leases):
+            names = [name for name, _, _ in leases]
+            parts = _by_shard(names, leases, lambda own: replace(call, leases=own))
+            return parts, lambda answers: _in_order(names, parts, answers)
+        case calls.Heartbeat(names=last):
+            parts = _by_shard(last, last.items(), lambda own: replace(call, names=dict(own)))
+            return parts, _join_heartbeats
+        case calls.Inspect(names=names):
+            parts = _by_shard(names, names, lambda own: replace(call, names=own))
+            return parts, lambda answers: [
                 max((now for now, *_ in answers), default=0),
-                *_in_order(order, [holders for _, *holders in answers], each=3),
+                *_in_order(names, parts, [holders for _, *holders in answers], each=3),
             ]
         case calls.ReadHistory() | calls.ReadLimits():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
@@ -256,16 +248,19 @@ def _join_outboxes(answers: list[Any]) -> list[Any]:
     return [[*chain(*messages)], [*chain(*names)], pause]
 
 
-def _by_shard(names: Iterable[str]) -> dict[int, list[int]]:
-    """Return the positions of names, by the shard of each name."""
-    found: dict[int, list[int]] = {}
-    for number, name in enumerate(names):
-        found.setdefault(shard_of(name), []).append(number)
-    return found
+def _by_shard(
+    names: Iterable[str], items: Iterable[Any], make: Callable[[list[Any]], Call]
+) -> dict[int, Call]:
+    """Return a call for each shard, made of the items whose names are there."""
+    found: dict[int, list[Any]] = {}
+    for name, item in zip(names, items, strict=True):
+        found.setdefault(shard_of(name), []).append(item)
+    return {shard: make(own) for shard, own in found.items()}
 
 
-def _in_order(order: dict[int, list[int]], answers: list[Any], each: int = 1) -> list[Any]:
+def _in_order(
+    names: Iterable[str], shards: Iterable[int], answers: list[Any], each: int = 1
+) -> list[Any]:
     """Return the values of all answers, of which ``each`` belong to one name, in order of names."""
-    groups = zip(*[chain(*answers)] * each, strict=True)
-    pairs = zip(chain(*order.values()), groups, strict=True)
-    return [*chain(*(group for _, group in sorted(pairs, key=itemgetter(0))))]
+    rest = dict(zip(shards, map(iter, answers), strict=True))
+    return [value for name in names for value in islice(rest[shard_of(name)], each)]
