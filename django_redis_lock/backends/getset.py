@@ -1,10 +1,7 @@
 """Locks by SETNX and GETSET, for servers and proxies without scripts and beside other programs.
 
-The scheme is that of the documentation of SETNX. The value tells when the lock ends. A caller that
-finds it ended replaces it with GETSET, and has the lock if the replaced value had ended too.
-Anything can happen between two commands; ``docs/explanation/layouts.md`` says what can't be
-prevented. Every command names one key, so that a proxy that spreads keys over servers can pass it
-on.
+A caller that finds an ended value replaces it with GETSET, and has the lock if the replaced value
+had ended too. ``docs/explanation/layouts.md`` says what can't be prevented between two commands.
 """
 
 from __future__ import annotations
@@ -17,6 +14,7 @@ import secrets
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from time import monotonic
 from typing import Any, ClassVar
@@ -284,9 +282,14 @@ class _PlainServer(SingleServer):
     def _key(self, name: str) -> str:
         return self._pattern.replace(NAME, name)
 
-    def _get_own(self, name: str, token: str) -> Steps[Stamp | None]:
-        """Read a lock; return its stamp if it belongs to a token."""
-        return self._own.stamp(token, (yield PlainCommand("GET", self._key(name))))
+    def _get(self, name: str) -> Steps[Any]:
+        """Read a lock; what another program wrote and is no string counts as none."""
+        try:
+            return (yield PlainCommand("GET", self._key(name)))
+        except ResponseError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
+            return None
 
     def _write(self, request: Request) -> Stamp:
         end_ms = self._clock.latest_ms() + request.lease_ms
@@ -436,7 +439,7 @@ class _PlainServer(SingleServer):
     # Holding and releasing it.
 
     def _release(self, call: calls.Release) -> Steps[int]:
-        ours = yield from self._get_own(call.name, call.token)
+        ours = self._own.stamp(call.token, (yield PlainCommand("GET", self._key(call.name))))
         # It counts as lost once it has surely ended. Until then nobody else can have taken it.
         held = ours is not None and not ours.passed(self._clock.earliest_ms())
         if ours is not None and held:
@@ -447,19 +450,13 @@ class _PlainServer(SingleServer):
         return int(held)
 
     def _renew(self, call: calls.Renew) -> Steps[list[int]]:
-        left = []
-        for name, token, lease_ms in call.leases:
-            try:
-                left_ms = yield from self._renew_one(name, token, lease_ms, call.at_least)
-            except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
-                    raise
-                left_ms = -2  # another program has overwritten this one; renew the others
-            left.append(left_ms)
+        left: list[int] = []
+        for lease in call.leases:
+            left += [(yield from self._renew_one(*lease, call.at_least))]
         return left
 
     def _renew_one(self, name: str, token: str, lease_ms: int, at_least: bool) -> Steps[int]:
-        ours = yield from self._get_own(name, token)
+        ours = self._own.stamp(token, (yield from self._get(name)))
         now_ms = self._clock.latest_ms()
         # A caller that only reads gets the least that is left. Setting a lease is verified below.
         if ours is None or ours.passed(self._clock.earliest_ms() if lease_ms else now_ms):
@@ -538,12 +535,7 @@ class _PlainServer(SingleServer):
         answer: list[Any] = []
         now_ms = self._clock.latest_ms()
         for name in call.names:
-            try:
-                value = yield PlainCommand("GET", self._key(name))
-            except ResponseError as error:
-                if "WRONGTYPE" not in str(error):
-                    raise
-                value = None  # written by another program, and no string
+            value = yield from self._get(name)
             stamp = read_stamp(b"0" if value is None else value)
             held = None if stamp.passed(now_ms) else value
             answer += [held, stamp.left_ms(now_ms) if held else -2, None]  # waiters are not known
@@ -597,9 +589,8 @@ class _Port:
 
     def __init__(self, server: SingleServer, call: Call) -> None:
         self.server = server
-        self._sending: Callable[[], None] = call.sending
+        self._sending = cache(call.sending)
         self._until = call.until
 
     def pack(self, words: tuple[Word, ...]) -> Packed:
-        sending, self._sending = self._sending, lambda: None
-        return Packed(Command(str(words[0])), (), words[1:], sending, until=self._until)
+        return Packed(Command(str(words[0])), (), words[1:], self._sending, until=self._until)
