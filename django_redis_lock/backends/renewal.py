@@ -387,5 +387,4 @@ def _once(call: Call) -> Steps[Any]:
 
 
 renewer = Renewer()
-"""The renewer of this process."""
 atexit.register(renewer.at_exit)

@@ -42,12 +42,10 @@ class SingleServer:
 
     @made_once
     def client(self) -> BlockingClient:
-        """Sends blocking calls."""
         return BlockingClient(self.pool)
 
     @made_once
     def async_client(self) -> AsyncClient:
-        """Sends calls under asyncio."""
         from django_redis_lock.transport.async_client import AsyncClient
 
         return AsyncClient(self.pool)

@@ -53,7 +53,6 @@ def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> 
 
 
 def read_key_prefix(value: Any, using: str) -> str:
-    """Return the KEY_PREFIX."""
     if not isinstance(value, str) or not value.isprintable() or not _PREFIX.fullmatch(value):
         raise InvalidLockBackend(
             f"LOCKS[{using!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "

@@ -46,8 +46,6 @@ Join = Callable[[list[Any]], Any]
 
 
 class Cluster:
-    """The nodes of a cluster."""
-
     def __init__(self, location: Location, key_prefix: str, replicas: Replicas | None) -> None:
         self.location = location
         self.replicas = replicas

@@ -16,6 +16,7 @@ import threading
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import redis
@@ -33,24 +34,16 @@ SHARDS = 64
 SLOTS = 16384
 
 
-def _tags() -> tuple[str, ...]:
-    """Return a tag for each shard: the smallest number whose slot is in the shard's range.
+TAGS = tuple(
+    next(tag for tag in map(str, count()) if key_slot(tag.encode()) * SHARDS // SLOTS == shard)
+    for shard in range(SHARDS)
+)
+"""The hash tag of each shard: the smallest number whose slot is in the shard's range.
 
-    The ranges have one length and cover all slots. So nodes that share the slots evenly share the
-    locks evenly, too.
-    """
-    tags: dict[int, str] = {}
-    number = 0
-    while len(tags) < SHARDS:
-        tags.setdefault(key_slot(str(number).encode()) * SHARDS // SLOTS, str(number))
-        number += 1
-    return tuple(tags[shard] for shard in range(SHARDS))
-
-
-TAGS = _tags()
-"""The hash tag of each shard."""
+The ranges have one length and cover all slots. So nodes that share the slots evenly share the locks
+evenly, too.
+"""
 SHARD_SLOTS = tuple(key_slot(tag.encode()) for tag in TAGS)
-"""The slot of each shard."""
 
 
 def shard_of(name: str) -> int:
@@ -87,9 +80,8 @@ class Topology:
     def pool(self, address: Address) -> redis.ConnectionPool:
         """Return the settings of the connections to a node."""
         if address not in self._pools:
-            host, port = address
-            pool = redis.ConnectionPool(**{**self.arguments, "host": host, "port": port})
-            self._pools.setdefault(address, pool)
+            where = {"host": address[0], "port": address[1]}
+            self._pools.setdefault(address, redis.ConnectionPool(**{**self.arguments, **where}))
         return self._pools[address]
 
     def known(self, slot: int) -> Address | None:
