@@ -73,9 +73,7 @@ class ClusterListener:
             self._ears.update(dict.fromkeys(ear.shards, ear))
         self._waker.ring()  # the leader has to read from the new connection too
         for old in before:
-            self._forget(old, ())
-        if before:  # what they had not read yet is lost
-            self.hub.lost()
+            self._forget(old, ())  # what it had not read yet is lost
 
     def _open(self, shard: int) -> _Ear:
         """Connect to the node of a shard, and subscribe to all shards of the node."""

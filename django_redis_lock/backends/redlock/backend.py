@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
@@ -130,12 +130,7 @@ class RedlockLockBackend(BaseLockBackend):
     # Calls to all servers.
 
     def _send(
-        self,
-        call: Call,
-        packed: Sequence[Packed],
-        count: Callable[[list[Any]], Any],
-        *,
-        owed: bool = False,
+        self, call: Call, packed: Sequence[Packed], count: votes.Count, *, owed: bool = False
     ) -> servers.Ballot:
         """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
@@ -338,9 +333,7 @@ class RedlockLockBackend(BaseLockBackend):
         unavailable.refused = decisive and all(error.refused for error in errors)
         unavailable.passing = not unavailable.refused or any(error.passing for error in errors)
         # If one server released it, its majority may be gone.
-        released = isinstance(call, calls.ForceRelease) and any(
-            answer and not isinstance(answer, Exception) for answer in answers
-        )
+        released = isinstance(call, calls.ForceRelease) and any(votes.received(answers))
         unavailable.undone = (
             unavailable.refused and isinstance(call, calls.FORCED_RELEASE) and not released
         )
@@ -385,7 +378,7 @@ def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:
     return round(min(most, outcome.left_ms + random.uniform(0, 15)))
 
 
-_COUNTS: dict[type[Call], Callable[[list[Any]], Any]] = {
+_COUNTS: dict[type[Call], votes.Count] = {
     calls.Release: votes.agree,
     calls.ForceRelease: lambda answers: votes.agree(answers) or None,  # as the script does
     calls.Renew: votes.leases,

@@ -29,7 +29,7 @@ import redis
 from django.conf import settings
 
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Pending
+from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Count, Pending
 from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -201,7 +201,7 @@ class Ballot(Step):
     is ``CONTESTED``, a missing answer counts as an exception.
     """
 
-    def __init__(self, size: int, count: Callable[[list[Any]], Any], timeout: float) -> None:
+    def __init__(self, size: int, count: Count, timeout: float) -> None:
         self.jobs: list[Job] = []
         self._sent_at = monotonic()
         self.until = self._sent_at + timeout

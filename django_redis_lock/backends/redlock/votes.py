@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -24,6 +24,8 @@ DRIFT_MS = 2
 """Milliseconds more, for rounding: expiry is exact to one of them."""
 
 Answers = Sequence[Any]
+Count = Callable[[list[Any]], Any]
+"""One of the functions below."""
 
 
 class Pending:
