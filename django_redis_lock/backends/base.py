@@ -7,7 +7,7 @@ program that only locks imports none of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -313,14 +313,14 @@ class BaseLockBackend(Runner):
         from django_redis_lock.protocol.records import read_sharing
 
         now_ms, *rest = yield from ask(calls.Inspect(names))
-        read, holders = self._reader(), []
+        holders: list[Holder] = []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
             known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
             if isinstance(value, list):
                 yield from self._read_permits(name, value)
-                holders += read_sharing(read, value, **known)
+                holders += read_sharing(self._read_holder, value, **known)
             elif value is not None:
-                holders.append(read(value, ttl_ms=ttl, **known))
+                holders.append(self._read_holder(value, ttl_ms=ttl, **known))
         return holders
 
     def _read_permits(self, name: str, value: list[Any]) -> Steps[None]:
@@ -333,11 +333,10 @@ class BaseLockBackend(Runner):
             ends += more[2]
             rests += more[3]
 
-    def _reader(self) -> Callable[..., Holder]:
-        """Return what reads the value of a lock, as ``read_holder`` does."""
+    def _read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
         from django_redis_lock.protocol.records import read_holder
 
-        return read_holder
+        return read_holder(value, now_ms=now_ms, **known)
 
     def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
         from django_redis_lock.protocol.records import read_waiter

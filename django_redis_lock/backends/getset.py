@@ -29,7 +29,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step, Steps
 from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import Request, token_id
-from django_redis_lock.protocol.records import Holder, moment, read_holder
+from django_redis_lock.protocol.records import Holder, moment
 from django_redis_lock.protocol.waiting import Hub, PollingHub
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
@@ -238,21 +238,17 @@ class GetSetLockBackend(ServersLockBackend):
     def make_hub(self, scheme: str) -> Hub:
         return PollingHub(self._interval)
 
-    def _reader(self) -> Callable[..., Holder]:
-        return _read_holder
-
-
-def _read_holder(value: bytes, *, now_ms: int, **known: Any) -> Holder:
-    stamp = read_stamp(value)
-    record = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
-    began_ms = stamp.acquired_ms
-    return replace(
-        read_holder(record, now_ms=now_ms, **known),
-        token_id=token_id(stamp.token or value),
-        fence=stamp.fence or None,
-        acquired_at=None if began_ms is None else moment(began_ms * 1000),
-        held_for=None if began_ms is None else max(0.0, (now_ms - began_ms) / 1000),
-    )
+    def _read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
+        stamp = read_stamp(value)
+        record = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
+        began_ms = stamp.acquired_ms
+        return replace(
+            super()._read_holder(record, now_ms=now_ms, **known),
+            token_id=token_id(stamp.token or value),
+            fence=stamp.fence or None,
+            acquired_at=None if began_ms is None else moment(began_ms * 1000),
+            held_for=None if began_ms is None else max(0.0, (now_ms - began_ms) / 1000),
+        )
 
 
 class _PlainServer(SingleServer):
