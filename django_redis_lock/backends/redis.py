@@ -56,11 +56,10 @@ class RedisLockBackend(ServersLockBackend):
             self.servers = ScriptedServer(self.location, self.key_prefix, self.replicas, interval)
 
     def make_hub(self, scheme: str) -> Hub:
-        return self.servers.make_hub(scheme, self._give_back)
+        def give_back(call: Release, seconds: float) -> None:  # from a former waiter
+            renewer.withdraw(call, self, seconds, at_once=True)
 
-    def _give_back(self, call: Release, seconds: float) -> None:
-        """Release what was handed off to a former waiter."""
-        renewer.withdraw(call, self, seconds, at_once=True)
+        return self.servers.make_hub(scheme, give_back)
 
     def post(self, call: Call) -> None:
         handled = sys.exception()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
@@ -39,6 +39,7 @@ from django_redis_lock.transport.receiving import ReceivingHub
 REDIRECTIONS = 5
 """How often a call is redirected before it counts as unanswered."""
 
+Client = TypeVar("Client", BlockingClient, AsyncClient)
 Part = tuple[int, Packed]
 """A slot, and a call on keys of that slot."""
 Join = Callable[[list[Any]], Any]
@@ -58,8 +59,7 @@ class Cluster:
         check_replicas(replicas, self.topology.arguments, location.using)
         self._packings = [Packing(key_prefix, tag, replicas) for tag in TAGS]
         self._key_prefix = key_prefix
-        self._clients: dict[Address, BlockingClient] = {}
-        self._async_clients: dict[Address, AsyncClient] = {}
+        self._clients: dict[tuple[type[Any], Address], Any] = {}
 
     def make_hub(self, scheme: str, give_back: Callable[[calls.Release, float], object]) -> Hub:
         """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
@@ -79,9 +79,8 @@ class Cluster:
         """Do nothing: which clients are needed shows when the nodes have been asked."""
 
     def close(self) -> None:
-        clients: list[Any] = [*self._clients.values(), *self._async_clients.values()]
-        self._clients, self._async_clients = {}, {}
-        for client in clients:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             client.close()
 
     @property
@@ -139,7 +138,7 @@ class Cluster:
         for _ in range(REDIRECTIONS):
             address = self.topology.address(slot, packed.until)
             try:
-                return numbers(self._client(address).call(packed))
+                return numbers(self._client(BlockingClient, address).call(packed))
             except from_below(RedisError, OSError) as error:
                 self._failed(slot, address, error)
         raise _disagreement(slot)
@@ -151,7 +150,8 @@ class Cluster:
         replies: dict[int, Any] = {}
         for address, own in by_node.items():
             try:
-                answers = self._client(address).call_all([parts[number][1] for number in own])
+                client = self._client(BlockingClient, address)
+                answers = client.call_all([parts[number][1] for number in own])
             except from_below(RedisError, OSError) as error:
                 self._failed(parts[own[0]][0], address, error)
                 raise
@@ -165,20 +165,15 @@ class Cluster:
         for _ in range(REDIRECTIONS):
             address = await self.topology.aaddress(slot)
             try:
-                return numbers(await self._async_client(address).call(packed))
+                return numbers(await self._client(AsyncClient, address).call(packed))
             except (RedisError, OSError) as error:
                 self._failed(slot, address, error)
         raise _disagreement(slot)
 
-    def _client(self, address: Address) -> BlockingClient:
-        return self._clients.get(address) or self._clients.setdefault(
-            address, BlockingClient(self.topology.pool(address))
-        )
-
-    def _async_client(self, address: Address) -> AsyncClient:
-        return self._async_clients.get(address) or self._async_clients.setdefault(
-            address, AsyncClient(self.topology.pool(address))
-        )
+    def _client(self, kind: type[Client], address: Address) -> Client:
+        key = kind, address
+        found: Client | None = self._clients.get(key)
+        return found or self._clients.setdefault(key, kind(self.topology.pool(address)))
 
     def _failed(self, slot: int, address: Address, error: Exception) -> None:
         """Follow a redirection. Raises any other error; one may say that the node is no master."""
