@@ -348,8 +348,7 @@ class BaseLockBackend(Runner):
         while limit is None or len(waiters) < limit:
             now_ms, *page = yield from ask(calls.ReadQueue(check_name(name), after))
             known = {"name": name, "using": self.alias, "now_ms": now_ms}
-            pairs = zip(map(int, page[::2]), page[1::2], strict=True)
-            for position, entry in pairs:
+            for position, entry in zip(map(int, page[::2]), page[1::2], strict=True):
                 waiter = read_waiter(entry, position=position, **known)
                 waiters.setdefault(waiter.token_id, waiter)
             if not page:

@@ -13,7 +13,6 @@ class RedisClusterLockBackend(RedisLockBackend):
     """A ``RedisLockBackend`` that insists on a list of nodes as LOCATION."""
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""
         if not isinstance(location, list | tuple):
             raise InvalidLockBackend(
                 f"LOCKS[{self.alias!r}]['LOCATION'] must be a list of URLs of some nodes of the "

@@ -62,15 +62,13 @@ class ServerClock:
     """Seconds for which a reading is carried forward."""
     SLOW = 0.05
     """Seconds; an answer that took longer, such as the first, is too inexact for short leases."""
-    TRIES = 3
-    """How often to ask at most if answers are slow."""
 
     def __init__(self) -> None:
         self._read = -math.inf, -math.inf, 0  # asked and answered at (local), the server's ms
 
     def read(self) -> Steps[None]:
         """Ask the server, unless a recent reading is known."""
-        for _ in range(self.TRIES):
+        for _ in range(TRIES):
             asked_at, answered_at, _ms = self._read
             if monotonic() - answered_at < self.KEPT and answered_at - asked_at < self.SLOW:
                 return
@@ -193,9 +191,8 @@ CLAIM_KEPT = 5.0
 TOO_LATE_MS = 50
 """A lock with less left is not deleted, since DEL could hit the lock of the next holder."""
 TRIES = 3
-"""How often to begin anew at most where something changed between two commands."""
-BUSY = 3
-"""The kind that ``acquire.lua`` returns for a lock that hands off to nobody: poll."""
+"""How often to begin anew at most where something changed between two commands, and to ask for the
+time if answers are slow."""
 
 
 class GetSetLockBackend(ServersLockBackend):
@@ -342,7 +339,8 @@ class _PlainServer(SingleServer):
 
     def _busy(self, stamp: Stamp | None = None) -> list[int]:
         now_ms = self._clock.earliest_ms()
-        return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, BUSY]
+        # 3 is what ``acquire.lua`` returns for a lock that hands off to nobody: poll.
+        return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, 3]
 
     def _claim(self, request: Request, value: bytes) -> Steps[bool]:
         """Gain the right to replace an ended value, which only one of our processes gets.

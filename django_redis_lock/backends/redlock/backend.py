@@ -27,10 +27,6 @@ from django_redis_lock.protocol.waiting import Hub, PollingHub
 from django_redis_lock.support.process import start_thread
 from django_redis_lock.transport.packing import Packed
 
-SERVER_TIMEOUT = 0.5
-REJOIN_DELAY = 30.0
-INTERVAL = 0.1
-"""Seconds between two polls of a lock that another holds, unless POLL_INTERVAL says otherwise."""
 SPLIT_TRIES = 4
 """How often to vote at most when callers come at the same time and none gets a majority."""
 TEACH_AGAIN = 1.0
@@ -61,8 +57,8 @@ class RedlockLockBackend(BaseLockBackend):
     options: ClassVar[tuple[str, ...]] = ("SERVER_TIMEOUT", "REJOIN_DELAY", "POLL_INTERVAL")
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
-        self.server_timeout = read_seconds(options, "SERVER_TIMEOUT", SERVER_TIMEOUT, self.alias)
-        delay = REJOIN_DELAY if self.timeout is None else self.timeout
+        self.server_timeout = read_seconds(options, "SERVER_TIMEOUT", 0.5, self.alias)
+        delay = 30.0 if self.timeout is None else self.timeout
         self.rejoin_delay = read_seconds(options, "REJOIN_DELAY", delay, self.alias, least=0.0)
         params = {"KEY_PREFIX": self.key_prefix}
         self.servers = [
@@ -70,7 +66,7 @@ class RedlockLockBackend(BaseLockBackend):
             for item in servers.check_servers(self.alias, location)
         ]
         self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
-        self.interval = read_poll_interval(options, self.alias, INTERVAL)
+        self.interval = read_poll_interval(options, self.alias, 0.1)
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
         self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence

@@ -376,6 +376,5 @@ def check_servers(alias: str, location: Any) -> list[str]:
 def _addresses(location: str) -> set[tuple[Any, ...]]:
     """Return the addresses of a server, without databases; the alias itself if CACHES lacks it."""
     configured = location if "://" in location else settings.CACHES.get(location)
-    databases = databases_of(configured) if configured else set()
-    found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases}
+    found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases_of(configured)}
     return found or {(location,)}
