@@ -33,6 +33,7 @@ from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
+from django_redis_lock.tasks.conflicts import Conflict
 
 FAMILY = secrets.token_hex(8)
 """Shared by a worker and the children that it forks, and by no other process.
@@ -196,6 +197,9 @@ class GuardedCall:
     arguments: Arguments = ((), {})
     key: str = ""
 
+    moment = "queue"
+    policy = ""
+    """What the call does if another instance waits or runs; see ``Conflict``."""
     slip = NO_SLIP
     sharing = ALONE
     """With whom the lock of the run is shared: with other runs if several may run at once."""
@@ -246,12 +250,13 @@ class GuardedCall:
         """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name]))
 
-    def why(self, holder: Holder | None) -> str:
-        """Return why there is no permit for a run, where a holder does not say enough."""
-        own = holder and self.task_id is not None and holder.task_id == self.task_id
+    def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
+        """Return a conflict with a holder, which says why there is no permit for a run."""
+        why, own = "", holder and self.task_id is not None and holder.task_id == self.task_id
         if holder is None or (holder.limit is not None and holder.name == self.name and not own):
-            return self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
-        return ""
+            why = self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
+        about = self.task, self.task_id, self.key, holder, *self.arguments
+        return Conflict(self.moment, *about, policy=policy or self.policy, why=why)
 
     def record_of(self, task_id: str | None, sent: float) -> str:
         """Return the name of the record that a message is superseded, however often it is sent."""

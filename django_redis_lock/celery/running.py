@@ -22,7 +22,6 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.key_locks import (
-    EXPIRES,
     MARK,
     NO_SLIP,
     QUEUED,
@@ -55,7 +54,6 @@ from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.functions import finished
 from django_redis_lock.tasks.conflicts import (
-    Conflict,
     TaskAlreadyRunning,
     task_lock_lost,
     task_taken_over,
@@ -111,6 +109,7 @@ class Run(GuardedCall):
     Passes on what ``guard`` raises; the message ends then and gives up its reservation.
     """
 
+    moment = "run"
     lock: TaskLock | None = None
     fence = 0
     retries = 0
@@ -132,7 +131,10 @@ class Run(GuardedCall):
     _handle: TaskLock | None = None
 
     def __init__(self, guard: Guard, task: Any, arguments: Arguments) -> None:
-        request, options = _request_of(task), guard.options
+        request, options = task.request, guard.options
+        inside = (run.task_id == request.id and run.task.name == task.name for run in runs())
+        if request.called_directly or any(inside):  # the task calls itself
+            request = None
         self.request = request
         super().__init__(options, task, request and request.id, arguments)
         if request is not None:
@@ -146,7 +148,6 @@ class Run(GuardedCall):
         self.may_have_succeeded = self.redelivered or self.slip.parked > 0
         """Whether another delivery may have run the task already."""
         self.policy = options.run_policy
-        """What it does if another instance runs."""
         self.can_go_back = request is not None and not request.is_eager
         """Whether a worker carries it out, so that it can be sent again."""
         self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
@@ -251,11 +252,6 @@ class Run(GuardedCall):
         self._handle = lock
         return lock
 
-    def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
-        """Return a conflict, by default about a run."""
-        about = self.task, self.task_id, self.key, holder, *self.arguments
-        return Conflict("run", *about, policy=policy or self.policy, why=self.why(holder))
-
     def among(self, holders: list[Holder]) -> Holder | None:
         """Return the holder that has this task's id."""
         ours = (item for item in holders if item.task_id == self.task_id)
@@ -311,16 +307,11 @@ class Run(GuardedCall):
 
     # The message, and the lock that was reserved for it when it was sent.
 
-    @property
-    def adoptable(self) -> bool:
+    def may_run_with(self, slip: Slip) -> bool:
         """Whether the task may run with the lock that is reserved for its message.
 
         Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
-        return self.is_for_run(self.slip)
-
-    def is_for_run(self, slip: Slip) -> bool:
-        """Whether a slip names the lock of the run."""
         ours = bool(slip.ticket) and slip.using == self.options.using
         return ours and slip.lock == self.name
 
@@ -432,20 +423,6 @@ class Run(GuardedCall):
         return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
 
 
-def _request_of(task: Any) -> Any:
-    """Return the request that a worker, or an eager call, runs the task for.
-
-    ``None`` for direct calls, including those that the task makes of itself.
-    """
-    request = task.request
-    if request.called_directly:
-        return None
-    for run in runs():
-        if run.task_id == request.id and run.task.name == task.name:
-            return None
-    return request
-
-
 # What a call does, by what its message and the server say. Each function takes the run, and its
 # lock or the holder of that, and returns an entry; or ``None`` to ask the server once more. It
 # raises what ends the call. All raise ``LockUnavailable``.
@@ -460,7 +437,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
     if takes_over:
         run.may_have_succeeded = not dead
-    if not run.adoptable:
+    if not run.may_run_with(run.slip):
         run.overtake()
         if run.give_up_reservation():
             run.may_have_succeeded = False
@@ -522,7 +499,7 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
         run.conflict(own).notify(task_waiting, text)
         run.first_until = monotonic() + WAIT_FOR_FIRST
     run.first = own
-    turn = TICKET_TURN if run.adoptable else WAIT_FOR_FIRST
+    turn = TICKET_TURN if run.may_run_with(run.slip) else WAIT_FOR_FIRST
     return _wait_in_turn(run, own, min(turn, max(0.0, run.first_until - monotonic())))
 
 
@@ -613,11 +590,8 @@ def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -
     conflict, reserved = run.conflict(holder), None
     own = run.reservation_in(slip.lock)
     if own is not None:
-        marks = {key: own.marks[key] for key in (SINCE, EXPIRES) if key in own.marks}
-        if SINCE in marks:  # it loses no time
-            marks[SINCE] = f"{queued_since(own):.6f}"
-        lease = run.options.queue_timeout + countdown
-        reserved = run.handle(slip.lock, lease, state=QUEUED, **marks)
+        marks = {**own.marks, SINCE: f"{queued_since(own):.6f}"}  # it loses no time
+        reserved = run.handle(slip.lock, run.options.queue_timeout + countdown, **marks)
         slip = slip.naming(reserved)
     elif (superseded := run.superseded()) is not None:
         return superseded
@@ -787,7 +761,7 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
 def _adopt(run: Run) -> TaskLock | None:
     """Take over the lock that is reserved for the message."""
     slip = run.place or run.slip
-    if not run.is_for_run(slip):
+    if not run.may_run_with(slip):
         return None
     lock = run.lock_of_run()
     taken, run.place = lock.take_over(slip.ticket), None

@@ -41,7 +41,7 @@ from django_redis_lock.protocol.calls import Renew, ask
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
-from django_redis_lock.tasks.conflicts import Conflict, describe
+from django_redis_lock.tasks.conflicts import describe
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.guard import Guard
@@ -75,7 +75,7 @@ class Sending(GuardedCall):
         publish: Callable[..., Any],
     ) -> None:
         super().__init__(options, task, message.get("task_id") or uuid(), arguments)
-        self._message, self._publish = message, publish
+        self._message, self._publish, self.policy = message, publish, options.queue_policy
         self._timing = {**execution_options(task), **message}
         delay = _seconds_until_due(message)
         if delay % 1 and delays_by_whole_seconds(task, *arguments, self._timing):
@@ -298,9 +298,7 @@ class Sending(GuardedCall):
 
     def _give_way(self, holder: Holder | None) -> Any:
         policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
-        about = self.task, self.task_id, self.key, holder, *self.arguments
-        why = self.why(holder)
-        conflict = Conflict("queue", *about, policy=self.options.queue_policy, why=why)
+        conflict = self.conflict(holder)
         if callable(policy) and not awaited:
             return policy(conflict)
         if awaited or holder is None or holder.task_id is None:
