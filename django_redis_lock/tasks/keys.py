@@ -19,7 +19,6 @@ import re
 import string
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from django.db.models import Model
@@ -55,8 +54,8 @@ class KeyMaker:
         as_models: AsModels | None = None,
     ) -> None:
         kinds = {item.kind: item.name for item in signature.parameters.values()}
-        self._signature = signature
-        self._bound = _binder(signature)
+        own = [one.replace(default=_copied(one.default)) for one in signature.parameters.values()]
+        self._signature = signature.replace(parameters=own)
         self._key = key
         self._as_models = as_models
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
@@ -64,10 +63,6 @@ class KeyMaker:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
         except ValueError as error:
             raise ValueError(f"key={key!r} is not a valid template: {error}") from None
-        if isinstance(key, str):
-            # Arguments are in their normal form; models, and what a field finds in one, are not.
-            direct = as_models is None and all(field == _root(field) for field in self._fields)
-            self._format = key.format_map if direct else partial(_Formatter().vformat, key, ())
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
@@ -87,7 +82,7 @@ class KeyMaker:
         Raises ``TypeError`` if the arguments don't fit the task, or if one of them has no stable
         representation.
         """
-        bound = self._bound(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         if callable(self._key):
             made = self._called(self._key, args, kwargs)
             if not isinstance(made, str) or _ADDRESS.search(made):
@@ -107,9 +102,15 @@ class KeyMaker:
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return all arguments of a call by name, with the defaults, in their normal form."""
-        bound = self._bound(*args, **kwargs)
+        bound = self._bound(args, kwargs)
         values = self._values(bound, bound, args, kwargs)
         return {**values.pop(self._variadic, {}), **values}
+
+    def _bound(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call by name, with the defaults."""
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
 
     def _values(
         self, names: Iterable[str], bound: dict[str, Any], args: Any, kwargs: dict[str, Any]
@@ -132,7 +133,7 @@ class KeyMaker:
         return make(*args, **kwargs)
 
     def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
-        made = self._format(values)
+        made = _Formatter().vformat(str(self._key), (), values)
         if _ADDRESS.search(made):
             names = [_root(field) for field in self._fields]
             unstable = (name for name in names if _ADDRESS.search(str(values[name])))
@@ -160,34 +161,6 @@ class _Formatter(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         value, first = super().get_field(field_name, args, kwargs)
         return normal(value), first
-
-
-class _Source(str):
-    """A text whose representation it is itself."""
-
-    __repr__ = str.__str__
-
-
-def _binder(signature: inspect.Signature) -> Callable[..., dict[str, Any]]:
-    """Return a function that returns the arguments of a call by name, with the defaults.
-
-    ``Signature.bind`` does the same, and takes ten times as long.
-    """
-    parameters = list(signature.parameters.values())
-    bare = [
-        item.replace(
-            annotation=item.empty,
-            default=item.empty if item.default is item.empty else _Source(f"defaults[{number}]"),
-        )
-        for number, item in enumerate(parameters)
-    ]
-    taken = str(inspect.Signature(bare))[1:-1]
-    returned = ", ".join(f"{item.name!r}: {item.name}" for item in parameters)
-    defaults = [_copied(item.default) for item in parameters]
-    made: Callable[..., dict[str, Any]]
-    made = eval(f"lambda {taken}: {{{returned}}}", {"defaults": defaults})  # noqa: S307 - of names
-    made.__qualname__ = "run"  # in the TypeError for arguments that don't fit
-    return made
 
 
 def _copied(default: Any) -> Any:

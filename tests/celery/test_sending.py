@@ -277,7 +277,7 @@ def test_arguments_that_do_not_fit_take_no_lock(consumer: Consumer, scope: str) 
 
     task = consumer.task(work, scope=scope)
     with pytest.raises(TypeError, match="'unknown'"):
-        task.delay(unknown=1)
+        task.delay(1, unknown=1)
     assert consumer.message() is None
     assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
 
