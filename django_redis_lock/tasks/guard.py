@@ -18,7 +18,6 @@ from asgiref.sync import sync_to_async
 
 from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
@@ -144,14 +143,15 @@ class _Run:
         name = name_of(function)
         self.lock: Lock = guard.lock(keys(name, args, kwargs), task_id=self._id, task_name=name)
 
-    def end(self, holder: Holder | None) -> TaskSkipped:
+    def end(self) -> TaskSkipped:
         """Return the result of a run that finds the lock held. Raises ``TaskAlreadyRunning``."""
         module = sys.modules.get(self._function.__module__)
         task = getattr(module, self._function.__qualname__, None)
         if not is_django_task(task):  # it has another name in its module, or none
             task = self._function
-        about = task, self._id, self.lock.name, holder, *self._arguments
         why, backend, limit = "", self.lock.backend, self.lock.sharing.limit
+        holder = backend.holder(self.lock.name)
+        about = task, self._id, self.lock.name, holder, *self._arguments
         if limit is not None or holder is None:
             why = backend.run(backend._why_refused(self.lock.name, limit))
         conflict = Conflict("run", *about, policy=self._policy, why=why)
@@ -165,7 +165,7 @@ def _guarded_function(function: Any, run: Callable[..., _Run]) -> Callable[..., 
         this = run(args, kwargs)
         with ExitStack() as stack:
             if not this.lock.acquire():
-                return this.end(this.lock.backend.holder(this.lock.name))
+                return this.end()
             stack.push(this.lock)
             return finished(function, function(*args, **kwargs))
 
@@ -177,8 +177,7 @@ def _guarded_coroutine(function: Any, run: Callable[..., _Run]) -> Callable[...,
         this = run(args, kwargs)
         async with AsyncExitStack() as stack:
             if not await this.lock.aacquire():
-                holder = await this.lock.backend.aholder(this.lock.name)
-                return await sync_to_async(this.end)(holder)
+                return await sync_to_async(this.end)()
             stack.push_async_exit(this.lock)
             return finished(function, await function(*args, **kwargs))
 
