@@ -13,7 +13,6 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from django_redis_lock.handler import locks
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.tasks.keys import Key, UniqueOn
@@ -99,12 +98,6 @@ class Options:
             check_number("queue_limit", self.queue_limit, 1)
         if not callable(self.concurrency):
             check_number("concurrency", self.concurrency, 1, arguments.MOST_AT_ONCE)
-
-    @property
-    def longest_wait(self) -> float | None:
-        """How many seconds to wait at most; ``None`` for no limit."""
-        given = self.blocking_timeout
-        return locks[self.using].blocking_timeout if isinstance(given, Default) else given
 
 
 NAMES = tuple(Options.__dataclass_fields__)

@@ -51,7 +51,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.held import finish
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost, never_blocks
-from django_redis_lock.support.arguments import Sharing
+from django_redis_lock.support.arguments import Default, Sharing
 from django_redis_lock.support.functions import finished
 from django_redis_lock.tasks.conflicts import (
     TaskAlreadyRunning,
@@ -298,7 +298,8 @@ class Run(GuardedCall):
     def left_to_wait(self, holder: Holder | None) -> float:
         """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
         if self.wait_until is None:
-            longest = self.options.longest_wait
+            given = self.options.blocking_timeout
+            longest = self.backend.blocking_timeout if isinstance(given, Default) else given
             left = math.inf if longest is None else longest
             if self.slip.wait_until and holder and holder.fence is not None:
                 left = (self.slip.wait_until - clock_at(holder)) / 1_000_000

@@ -142,11 +142,9 @@ class Sending(GuardedCall):
             return self._publish_with(self.slip)
         if run is not None and follows:
             return self._follow(run)
-        if not reserves:
-            return self._publish_with(self.slip)
-        if lock is None:
+        if reserves and lock is None:
             return self._give_way(holder)
-        if not lock.is_held_here:  # one that expires found no place
+        if lock is None or not lock.is_held_here:  # one that expires found no place
             return self._publish_with(self.slip)
         return self._publish_reserved(lock, holder)
 

@@ -13,6 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.exceptions import LockUnavailable
+from django_redis_lock.support.arguments import DEFAULT
 from example_project.embedded import EmbeddedServer
 from tests.tools.proxy import Proxy
 
@@ -77,10 +78,10 @@ def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> N
     """``blocking_timeout`` goes with the ``on_conflict`` that it belongs to."""
     settings.SINGLE_INSTANCE_TASK = {"on_conflict": "wait", "blocking_timeout": 3}
     guard = single_instance_task(on_conflict="skip")(work).single_instance_guard
-    assert guard.options.longest_wait is None
+    assert guard.options.blocking_timeout is DEFAULT
     guard = single_instance_task(blocking_timeout=5)(work).single_instance_guard
     assert guard.options.on_run_conflict == "wait"
-    assert guard.options.longest_wait == 5
+    assert guard.options.blocking_timeout == 5
 
 
 @pytest.mark.parametrize(
