@@ -161,7 +161,8 @@ class Slip:
 
     def naming(self, lock: TaskLock) -> Self:
         """Return the slip for a lock that is held, or that is taken once the message was sent."""
-        lock.token = lock._held().token if lock.is_held_here else secrets.token_hex(16)
+        made = lock.token or secrets.token_hex(16)
+        lock.token = lock._held().token if lock.is_held_here else made
         ticket = token_id(lock.token.encode())
         return replace(self, lock=lock.name, ticket=ticket, using=lock.backend.alias)
 

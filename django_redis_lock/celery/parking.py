@@ -1,11 +1,6 @@
 """Tasks that wait without a worker: their messages are parked in the queue of a lock.
 
-A parked message waits among the threads and processes that wait for the lock. When it is granted
-the lock, it comes into the outbox: who released the lock publishes it, with the ticket for its
-place, and then removes it. Each worker looks every few seconds for what stayed in the outbox, and
-for locks whose holder has died. So a message may be published twice, but is not lost.
-
-An outbox belongs to a broker, so that only workers with that broker publish its messages.
+"Parked messages" in ``docs/explanation/celery.md`` explains the outbox, which belongs to a broker.
 """
 
 from __future__ import annotations
@@ -22,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery import bootsteps
 from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import task_received
+from celery.signals import task_received, worker_init
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
@@ -34,7 +29,7 @@ from django_redis_lock.celery.options import GUARD
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask, withdrawal
-from django_redis_lock.protocol.lease import Request, shared_record, token_id
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.text import visible
@@ -75,8 +70,7 @@ def park(run: Run, holder: Holder | None) -> bool:
             f"RedisLockBackend, on one server or a cluster; in a test, the lock space 'settings'."
         )
     _store_state(run, holder)
-    request = _request_of(run)
-    slip = _slip_for(run, request)
+    request, slip = _reserved(run)
     outbox, message = outbox_of(run.task.app), _message_of(run, slip)
     request.waits_in = f"@{outbox}"
     call = Park(request, request.waits_in, message=message, instead_of=_superseded(run))
@@ -109,42 +103,22 @@ def _store_state(run: Run, holder: Holder | None) -> None:
             run.task.update_state(run.task_id, PARKED, meta)
 
 
-def _request_of(run: Run) -> Request:
-    """Return the request for the lock, as a reservation for the message."""
-    reserved = run.handle(run.name, run.options.queue_timeout, state=QUEUED)
-    request = reserved._request(run.backend)
-    request.token = _token_of(run)
-    request.max_waiters = run.options.queue_limit
-    if run.sharing.shared:
-        request.shared, request.record = True, shared_record(request.record, run.sharing.limit)
-    return request
+def _reserved(run: Run) -> tuple[Request, Slip]:
+    """Return the request for the lock, as a reservation for the message, and the slip for that.
 
-
-def _slip_for(run: Run, request: Request) -> Slip:
-    """Return the slip with which the message comes back: for its place in the queue.
-
-    It may have a reservation of scope ``queue`` as well, which lasts until it runs.
+    Its token is the same for each delivery of the message, which is parked once. It begins with a
+    digest of the task's id, by which ``unpark`` finds it. The message may have a reservation of
+    scope ``queue`` as well, which lasts until it runs.
     """
-    old = run.slip
+    old, lock = run.slip, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
+    lock.token = _digest(run.task_id or "") + _digest(attempt)
+    lock.sharing = run.sharing._replace(max_waiters=run.options.queue_limit)
+    request = lock._request(run.backend)
+    lock._share(request, run.backend)
     queued = [old.lock, old.ticket, old.using] if old.lock in run.reservations else None
-    return replace(
-        run.slip_to_send(),
-        lock=run.name,
-        ticket=token_id(request.token.encode()),
-        using=run.options.using,
-        queued=queued,
-        parked=old.parked + 1,
-    )
-
-
-def _token_of(run: Run) -> str:
-    """Return the same token for each delivery of a message, which is parked once.
-
-    It begins with a digest of the task's id, by which it is found; see ``unpark``.
-    """
-    slip = run.slip
-    attempt = f"{slip.sent!r} {run.retries} {slip.attempts} {slip.parked}"
-    return _digest(run.task_id or "") + _digest(f"{run.task_id} {attempt}")
+    slip = replace(run.slip_to_send(), queued=queued, parked=old.parked + 1)
+    return request, slip.naming(lock)
 
 
 def _digest(text: str) -> str:
@@ -364,10 +338,6 @@ class Look(bootsteps.StartStopStep):
     terminate = stop
 
 
-def _add_step(app: Any) -> None:
-    app.steps["worker"].add(Look)
-
-
-private.connect_on_app_finalize(_add_step)
-for _app in private.active_apps():
-    _add_step(_app)
+@worker_init.connect(weak=False)
+def _on_init(sender: Any, **kwargs: Any) -> None:
+    sender.app.steps["worker"].add(Look)
