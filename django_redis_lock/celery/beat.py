@@ -1,8 +1,6 @@
 """Several beats of which one leads and sends, and the others take its place if it ends.
 
-Beat has no way to ask whether it may send. So a beat that leads notes each entry on the lock
-server before it sends it, which the server refuses once another leads. The next leader begins with
-these notes: it sends what has become due meanwhile, and nothing that was sent.
+``docs/how-to/lead-a-beat.md`` explains how notes on the lock server prevent that two send the same.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Release, in the background, the locks whose holders can't release them.
 
-The parent of a worker serves all its children with one thread, which must not wait for a lock
-server. So each alias of LOCKS has a thread of its own, from its first work on. If a worker drops a
-message, its parent releases the reservation by its ticket: nothing happens if a run has used that.
-When a worker starts, it releases what killed workers left on its host.
-
-Celery reports a death late, too early or not at all. So the parent watches its children itself. It
-lists the held locks when a child is gone, never before, and releases those whose process is.
+"Watching the children" in ``docs/explanation/celery.md`` explains when that is. The parent of a
+worker serves all children with one thread, so each alias of LOCKS has a thread that may wait.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """``@single_instance_task``, and how its guard gets between Celery and a task.
 
-Above Celery's own decorators it guards the task's class. Below them there is no task yet, so it
-marks the function: an app asks its annotations about each task class that it binds, and there the
-guard is put in place. Nothing else of Celery is replaced.
+"Where the guard sits" in ``docs/explanation/celery.md`` explains it.
 """
 
 from __future__ import annotations

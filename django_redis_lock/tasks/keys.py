@@ -1,8 +1,7 @@
 """The name of the lock for one call of a task, made of the call's arguments.
 
-A serializer changes arguments on their way: tuples become lists, an enum's member its value. Keys
-are made of the form that all serializers leave as it is, so it does not matter whether they are
-made of the caller's objects or of what a worker gets.
+Serializers change arguments on their way. So keys are made of the form that all of them leave as it
+is, which is the same for the caller's objects and for what a worker gets.
 """
 
 from __future__ import annotations
