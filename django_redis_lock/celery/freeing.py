@@ -175,6 +175,7 @@ class ChildWatch(threading.Thread):
 _watches: list[ChildWatch] = []
 
 
+@worker_ready.connect(weak=False)
 def _on_ready(sender: Any, **kwargs: Any) -> None:
     tasks = sender.app.tasks.values()
     aliases = {getattr(task, GUARD).options.using for task in tasks if hasattr(task, GUARD)}
@@ -201,6 +202,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
         logger.warning(text, error)
 
 
+@worker_shutdown.connect(weak=False)
 def _on_shutdown(**kwargs: Any) -> None:
     while _watches:
         _watches.pop().end()
@@ -219,18 +221,14 @@ def _free_reservation(slip: Slip) -> None:
             logger.info(text, slip.task_id, lock, using)
 
 
+@task_revoked.connect(weak=False)
 def _on_revoked(request: Any, **kwargs: Any) -> None:
     _free_reservation(slip_in(request))
 
 
+@task_unknown.connect(weak=False)
+@task_rejected.connect(weak=False)
 def _on_dropped(message: Any, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     task_id = headers.get("id") or message.properties.get("correlation_id")
     _free_reservation(Slip.of(headers, task_id))
-
-
-task_revoked.connect(_on_revoked, weak=False)
-task_unknown.connect(_on_dropped, weak=False)
-task_rejected.connect(_on_dropped, weak=False)
-worker_ready.connect(_on_ready, weak=False)
-worker_shutdown.connect(_on_shutdown, weak=False)

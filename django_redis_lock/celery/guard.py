@@ -438,9 +438,7 @@ def _guard_tasks(app: Any) -> None:
         _guard_class(task.__class__)  # type() would be that of a proxy
 
 
+@private.connect_on_app_finalize
 def _on_finalize(app: Any) -> None:
     private.annotate_first(app, _guard_class)
     app.on_after_finalize.connect(lambda **kwargs: _guard_tasks(app), weak=False)
-
-
-private.connect_on_app_finalize(_on_finalize)

@@ -367,6 +367,7 @@ def _seconds_of(ended: Any) -> float:
 # warm shutdown.
 
 
+@worker_shutting_down.connect(weak=False)
 def _end_waits(*args: Any, **kwargs: Any) -> None:
     _stops[0] = 1
 
@@ -377,10 +378,7 @@ class Stopping(bootsteps.StartStopStep):
     close = _end_waits
 
 
+@worker_init.connect(weak=False)
 def _on_init(sender: Any, **kwargs: Any) -> None:
     _stops[0] = 0  # an earlier worker may have run in this process
     sender.app.steps["worker"].add(Stopping)
-
-
-worker_init.connect(_on_init, weak=False)
-worker_shutting_down.connect(_end_waits, weak=False)

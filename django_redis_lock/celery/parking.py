@@ -154,15 +154,13 @@ def _message_of(run: Run, slip: Slip) -> str:
     return dumps({"lock": run.name, "id": run.task_id, "body": body, "options": options})
 
 
+@task_received.connect(weak=False)
 def _on_received(request: Any, **kwargs: Any) -> None:
     """Let the message tell the task by which serializer it came."""
     guard = getattr(request.task, GUARD, None)
     if guard is not None and guard.options.run_policy == "park":
         known = request.request_dict
         known["properties"] = {**known["properties"], "content_type": request.content_type}
-
-
-task_received.connect(_on_received, weak=False)
 
 
 # It is published.

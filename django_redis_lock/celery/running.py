@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+from django.dispatch import receiver
 
 from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.key_locks import (
@@ -791,12 +792,10 @@ def _is_first(run: Run, lock: TaskLock) -> bool:
     return True
 
 
+@receiver(lock_lost, weak=False)
 @never_blocks  # no task's lock is held by asyncio code
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
     if not isinstance(lock, TaskLock):
         return
     logger.error("Task %s[%s] runs on without its lock %r", lock.task.name, lock.task_id, lock.name)
     task_lock_lost.send_robust(sender=lock.task, task_id=lock.task_id, key=lock.name, holder=None)
-
-
-lock_lost.connect(_on_lock_lost, weak=False)
