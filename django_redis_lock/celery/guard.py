@@ -352,9 +352,6 @@ def _apply(guard: Guard, target: Any) -> Any:
 
 # Functions and shared tasks, whose guard is put in place in each app.
 
-_shared: dict[Callable[..., Any], Guard] = {}
-"""The guards of shared tasks decorated above; each app makes tasks of its own of them."""
-
 
 def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that becomes a guarded task once Celery makes a task of it.
@@ -393,9 +390,9 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
 def _guard_shared(guard: Guard, proxy: Any) -> None:
     """Guard a shared task in every app: each has, or will have, a task object of its own."""
     function = private.function_of(proxy)
-    if function in _shared or hasattr(function, GUARD):
+    if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
-    _shared[function] = guard
+    setattr(function, GUARD, guard)
     for app in private.active_apps():
         private.annotate_first(app, _guard_class)
         if app.finalized:
@@ -424,7 +421,7 @@ def _unguarded_task(guard: Guard) -> Any:
 
 def guard_for(cls: type[AnyTask]) -> Guard | None:
     """Return the guard with which the function of a task is decorated."""
-    return getattr(cls.run, GUARD, None) or _shared.get(private.function_of(cls))
+    return getattr(cls.run, GUARD, None) or getattr(private.function_of(cls), GUARD, None)
 
 
 def _guard_class(cls: type[AnyTask]) -> None:
