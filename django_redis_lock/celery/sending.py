@@ -93,14 +93,10 @@ class Sending(GuardedCall):
         was_sent = bool(message.get("retries")) or named is not NO_SLIP  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
-        sent = 0.0
-        if run is not None:
-            sent = run.slip.sent
-        elif self._id_may_be_reused():
-            sent = time.time()
-        self.slip = Slip(self.task_id, sent=sent)
+        now = time.time() if self._id_may_be_reused() else 0.0
+        self.slip = Slip(self.task_id, sent=now if run is None else run.slip.sent)
         if run is None and self.options.scope == "run":
-            return self._publish_with(self.slip) if sent else self._publish(**message)
+            return self._publish_with(self.slip) if now else self._publish(**message)
         result = self._send_guarded(guard, run)
         if run is not None:
             run.followed = True
