@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from celery.signals import worker_ready
@@ -27,9 +27,7 @@ VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "s
 
 
 @checks.register
-def check_tasks(
-    app_configs: Sequence[Any] | None = None, **kwargs: Any
-) -> list[checks.CheckMessage]:
+def check_tasks(**kwargs: Any) -> list[checks.CheckMessage]:
     """Return errors in ``SINGLE_INSTANCE_TASK`` and risks of the guarded tasks of all apps."""
     try:
         using = project_defaults().get("using")

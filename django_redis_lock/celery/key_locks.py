@@ -187,10 +187,7 @@ def slip_in(request: Any) -> Slip:
 
 @dataclass(eq=False)
 class GuardedCall:
-    """A call of a guarded task, or its sending, with the locks of its key.
-
-    They are that of the run and the task's reservations.
-    """
+    """A call of a guarded task, or its sending: the lock of its run, and its reservations."""
 
     options: Options
     task: Any
@@ -362,9 +359,7 @@ def _seconds_of(ended: Any) -> float:
     return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
 
 
-# A worker that is to stop says so to its children in memory that it shares with them. Those that
-# wait check it every now and then, for no signal of the system or of Celery tells a child of a
-# warm shutdown.
+# A worker that is to stop says so in memory that it shares with its children: no signal tells them.
 
 
 @worker_shutting_down.connect(weak=False)

@@ -150,9 +150,7 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     With scope ``queue`` a run that finds another one running is retried by default: it is the one
     message that may wait.
     """
-    default_run: RunPolicy = "retry" if scope == "queue" else "skip"
-    on_queue: QueuePolicy | Handler
-    on_run: RunPolicy | Handler
+    default_run = "retry" if scope == "queue" else "skip"
     if isinstance(given, Mapping):
         unknown = sorted(set(given) - set(ON_CONFLICT))
         if unknown:

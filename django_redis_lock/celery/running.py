@@ -286,11 +286,10 @@ class Run(GuardedCall):
 
         ``patience``: the seconds to wait for that.
         """
-        task = self.task
-        if not self.may_have_succeeded or task.ignore_result or self.request.ignore_result:
+        if not self.may_have_succeeded or self.request.ignore_result:
             return False
-        until = monotonic() + patience
-        while (state := stored_state(task, self.task_id, self.slip.sent)) != states.SUCCESS:
+        sent, until = self.slip.sent, monotonic() + patience
+        while (state := stored_state(self.task, self.task_id, sent)) != states.SUCCESS:
             if state is None or monotonic() >= until:
                 return False
             time.sleep(0.05)
