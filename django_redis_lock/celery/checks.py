@@ -72,20 +72,15 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
             text = f"Task {task.name} has using={options.using!r}, which is not an alias of LOCKS."
             yield _wrong(text, "Correct using=, or add that alias to LOCKS.", "E013")
         backend = locks[options.using]
+        what, kind = f"Task {task.name}", type(backend).__name__
+        but = f"but LOCKS[{options.using!r}] is a {kind}"
+        instead = "or set using to an alias with RedisLockBackend."
         if options.concurrency != 1 and not backend.can_share:
-            yield checks.Error(
-                f"Task {task.name} may run several times at once, but LOCKS[{options.using!r}] is "
-                f"a {type(backend).__name__}, whose locks can't be shared.",
-                hint="Leave concurrency out, or set using to an alias with RedisLockBackend.",
-                id="django_redis_lock.E010",
-            )
+            text = f"{what} may run several times at once, {but}, whose locks can't be shared."
+            yield _wrong(text, f"Leave concurrency out, {instead}", "E010")
         if options.run_policy == "park" and not backend.runs_scripts:
-            yield checks.Error(
-                f"Task {task.name} has on_conflict='park', but LOCKS[{options.using!r}] is a "
-                f"{type(backend).__name__}, in whose queues no messages can be parked.",
-                hint="Choose another policy, or set using to an alias with RedisLockBackend.",
-                id="django_redis_lock.E012",
-            )
+            text = f"{what} has on_conflict='park', {but}, which can't park messages."
+            yield _wrong(text, f"Choose another policy, {instead}", "E012")
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = task.time_limit or app.conf.task_time_limit
     if lease is not None and limit and limit > lease:
