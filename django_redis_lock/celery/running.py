@@ -453,20 +453,15 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     return lock, None
 
 
-def answer(run: Run, duplicate_of: Any) -> Entry | None:
+def answer(run: Run, duplicate_of: Any) -> Entry:
     """Return the result of a task that was sent only to give its id a result."""
     conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=duplicate_of)
     policy = run.options.on_queue_conflict
-
-    def result() -> Entry:
-        if callable(policy):
-            return None, policy(conflict)
-        if policy == "raise":
-            raise conflict.error()
-        return None, conflict.skip("another instance was waiting or running when it was sent")
-
-    same_id = duplicate_of.get("task_id") == run.task_id
-    return _without_result(run, result) if same_id else result()
+    if callable(policy):
+        return None, policy(conflict)
+    if policy == "raise":
+        raise conflict.error()
+    return None, conflict.skip("another instance was waiting or running when it was sent")
 
 
 def skip_superseded(run: Run, entry: Entry) -> Entry:
@@ -706,7 +701,10 @@ def enter(run: Run) -> Entry:
             fits = (row for row in TABLE if row.call in call and row.lock in lock)
             row = next(row for row in fits if row.policy in policies)
             act = partial(row.then, run, found, *row.why)
-            namesake = OTHER in lock and run.can_go_back and found and run.among([found])
+            if ANSWER in call:
+                namesake = found.get("task_id") == run.task_id
+            else:
+                namesake = OTHER in lock and run.can_go_back and found and run.among([found])
             entry = _without_result(run, act) if namesake else act()
             if entry is not None:
                 return entry
