@@ -65,7 +65,7 @@ class KeyMaker:
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
-        used = [*map(_root, self._fields), *(self._unique_on or ())]
+        used = [*self._fields, *(self._unique_on or ())]
         for name in used:
             if name not in known and not (self._variadic and name.isidentifier()):
                 where = f"key={key!r}" if self._fields else f"unique_on={used!r}"
@@ -134,9 +134,8 @@ class KeyMaker:
     def _formatted(self, task_name: str, values: dict[str, Any]) -> str:
         made = _Formatter().vformat(str(self._key), (), values)
         if _ADDRESS.search(made):
-            names = [_root(field) for field in self._fields]
-            unstable = (name for name in names if _ADDRESS.search(str(values[name])))
-            name = next(unstable, names[0])
+            unstable = (name for name in self._fields if _ADDRESS.search(str(values[name])))
+            name = next(unstable, self._fields[0])
             raise _unstable(task_name, name, values[name])
         return made
 
@@ -192,15 +191,11 @@ def check_key(key: Key, unique_on: UniqueOn) -> None:
 
 
 def _fields_of(template: str) -> Iterator[str]:
-    """Yield the fields of a template, and those in their format specifications."""
+    """Yield the arguments that a template names, also in format specifications."""
     for _, field, spec, _ in string.Formatter().parse(template):
         if field is not None:
-            yield field
+            yield re.split(r"[.\[]", field, maxsplit=1)[0]
             yield from _fields_of(spec or "")
-
-
-def _root(field: str) -> str:
-    return re.split(r"[.\[]", field, maxsplit=1)[0]
 
 
 def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
