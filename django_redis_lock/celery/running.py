@@ -21,7 +21,7 @@ from celery import states
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django.dispatch import receiver
 
-from django_redis_lock.celery import key_locks
+from django_redis_lock.celery import key_locks, parking
 from django_redis_lock.celery.key_locks import (
     MARK,
     NO_SLIP,
@@ -44,8 +44,6 @@ from django_redis_lock.celery.key_locks import (
     stored_state,
 )
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.parking import park as park_message
-from django_redis_lock.celery.parking import pass_on
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import locks
@@ -240,7 +238,7 @@ class Run(GuardedCall):
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)
-        pass_on(self, lock)
+        parking.pass_on(self, lock)
 
     # What is known of the call, and of the holder that it meets.
 
@@ -364,7 +362,7 @@ class Run(GuardedCall):
             taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
-            pass_on(self, reserved)
+            parking.pass_on(self, reserved)
         return taken
 
     def try_to_give_up_reservation(self) -> None:
@@ -533,7 +531,7 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 
 def park(run: Run, holder: Holder | None) -> Entry | None:
     """Leave the message to the queue of the lock, and the worker to other tasks."""
-    if park_message(run, holder):
+    if parking.park(run, holder):
         run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     match run.policy:
