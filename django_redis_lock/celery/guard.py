@@ -94,11 +94,11 @@ class Guard:
             return self.key_makers[cls]
         # That of the function, if Celery made the class of one.
         run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
-        signature = inspect.signature(run)
-        if not isinstance(run, staticmethod):
+        signature, static = inspect.signature(run), isinstance(run, staticmethod)
+        if not static:
             own = list(signature.parameters.values())[1:]
             signature = signature.replace(parameters=own)
-        as_models = private.argument_models(cls.run, is_static(cls))
+        as_models = private.argument_models(cls.run, static)
         return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
 
     def make_keys(
@@ -151,11 +151,6 @@ class Guard:
             method = _guarded_apply_async(self, sender)
             del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
             sender.apply_async = method  # type: ignore[method-assign]
-
-
-def is_static(cls: type[AnyTask]) -> bool:
-    """Whether the ``run`` of a task is given no ``self``."""
-    return isinstance(inspect.getattr_static(cls, "run"), staticmethod)
 
 
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
@@ -370,7 +365,8 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, **kwargs)
         task = _unguarded_task(guard)
         if task is not None:
-            return task(*(args if is_static(type(task)) else args[1:]), **kwargs)
+            static = isinstance(inspect.getattr_static(type(task), "run"), staticmethod)
+            return task(*(args if static else args[1:]), **kwargs)  # without its self
         if not guard.key_makers:
             raise TypeError(
                 f"{function.__qualname__} is decorated with single_instance_task, but is no "
