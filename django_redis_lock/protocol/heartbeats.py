@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
+from operator import attrgetter
 from time import monotonic
 from typing import Any
 
@@ -43,6 +45,7 @@ OUTAGE_LIMIT = 10.0
 AT_ONCE = 64
 """How many waiters come back in one go."""
 
+_position = attrgetter("request.position")
 Waiters = Mapping[str, Collection[LocalWaiter]]
 """Those of one server that have a position, by the names of their locks."""
 
@@ -158,13 +161,9 @@ class Heart(Background):
         if not isinstance(error, LockError):
             logger.exception("A heartbeat failed, and is sent again")
         if now - self._failing.setdefault(server, now) >= OUTAGE_LIMIT:
-            for waiter in _all(waiters):
+            for waiter in chain(*waiters.values()):
                 self._hub.fail(waiter, error)
         self._due = min(self._due, now + AGAIN_AFTER)
-
-
-def _all(waiters: Waiters) -> Iterable[LocalWaiter]:
-    return [waiter for each in waiters.values() for waiter in each]
 
 
 def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> Steps[float]:
@@ -200,10 +199,6 @@ def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> 
     if missed:  # the next one serves them, and finds what else is lost
         return 0.0
     return (left_ms + 2) / 1000 if left_ms >= 0 else math.inf
-
-
-def _position(waiter: LocalWaiter) -> int:
-    return waiter.request.position
 
 
 def _come_back(hub: Hub, name: str, waiters: Sequence[LocalWaiter]) -> Steps[bool]:

@@ -6,7 +6,6 @@ Like ``locking``, each function is a generator of steps.
 from __future__ import annotations
 
 import random
-from enum import Enum, auto
 from time import monotonic
 from typing import Any
 
@@ -52,41 +51,33 @@ def _wait_for_turn(
         if request.when_waiting is not None:
             begin, request.when_waiting = request.when_waiting, None
             yield from begin()
-        reason = yield from _sleep(hub, request, waiter, until)
-        if reason is _Awake.GRANTED:
-            assert waiter.grant is not None
+        over = yield from _sleep(hub, request, waiter, until)
+        if waiter.grant is not None:
             grant, waiter.grant = waiter.grant, None
             lease = _granted(hub, request, grant)
             # One older than the holder's was taken back, and looks young if a clock was set back.
             if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
                 return lease
-        elif reason is _Awake.OVER:
+        elif over:
             hub.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
             yield from ask(calls.withdrawal(request, patient=True, until=request.until))
             return None
 
 
-class _Awake(Enum):
-    """Why a waiter does not sleep any more: the first of these that is so."""
-
-    GRANTED = auto()  # it claims the lock that it was given
-    NOTIFIED = auto()  # it asks, as something has happened that concerns it
-    OVER = auto()
-
-
-def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[_Awake]:
+def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[bool]:
+    """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
     while True:
         check = request.before_sleep
         yield calls.Wait(hub, waiter, until if check is None else min(until, check()))
         if waiter.error is not None:
             raise LockUnavailable(waiter.error, name=request.name)
         if waiter.grant is not None:
-            return _Awake.GRANTED
+            return False
         if waiter.must_ask or monotonic() >= waiter.turn_at:
             waiter.must_ask = False
-            return _Awake.NOTIFIED
+            return False
         if monotonic() >= until:
-            return _Awake.OVER
+            return True
 
 
 def _ask(hub: Hub, request: Request, until: float) -> Steps[tuple[calls.Acquire, Any]]:

@@ -9,6 +9,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -32,8 +33,6 @@ LISTEN_EVERY = 1.0
 before it falls asleep, or to another thread, does not wake it."""
 TURN = 1.0
 """Seconds after which a waiter that polls looks whether the turn of another was lost."""
-
-
 FORGET_FOR = 10.0
 """Seconds for which to try to have a waiter removed."""
 A_DAY = 86_400_000
@@ -41,6 +40,7 @@ A_DAY = 86_400_000
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,19}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
 _DUE = re.compile(rb"due (\d{1,16})")
+_numbers = itertools.count(1)  # of the hubs of this process
 
 
 class Grant:
@@ -55,20 +55,18 @@ class Grant:
         self.received_at = monotonic()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class LocalWaiter:
     """One acquisition that waits in this process."""
 
-    __slots__ = ("__weakref__", "error", "grant", "must_ask", "request", "sleeper", "turn_at")
-
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.grant: Grant | None = None
-        self.must_ask = False
-        self.error: str | None = None
-        """Why it can't wait any longer."""
-        self.turn_at = math.inf
-        """When (monotonic) it asks next, where waiters take turns at that."""
-        self.sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
+    request: Request
+    grant: Grant | None = None
+    must_ask: bool = False
+    error: str | None = None
+    """Why it can't wait any longer."""
+    turn_at: float = math.inf
+    """When (monotonic) it asks next, where waiters take turns at that."""
+    sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
     @property
     def notified(self) -> bool:
@@ -336,6 +334,3 @@ class PollingHub(Hub):
     def _check(self, waiter: LocalWaiter) -> None:
         if self._turns.get(waiter.request.name) not in self._waiters:  # it left without a word
             self._pass_turn(waiter.request.name, None, monotonic())
-
-
-_numbers = itertools.count(1)  # of the hubs of this process

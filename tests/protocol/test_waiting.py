@@ -153,4 +153,4 @@ def test_wherever_a_waiter_is_interrupted() -> None:
             hub.leave(waiter)
         if not interruption.raised:
             break
-    assert at > 5
+    assert at >= 5  # in join() and leave()
