@@ -13,16 +13,12 @@ else:
     __getattr__ = imported_when_used(
         __name__,
         {
-            "AuditEntry": "django_redis_lock.protocol.records",
-            "Holder": "django_redis_lock.protocol.records",
-            "Limit": "django_redis_lock.protocol.records",
-            "Lock": "django_redis_lock.primitives.lock",
-            "LockGroup": "django_redis_lock.primitives.group",
-            "Waiter": "django_redis_lock.protocol.records",
-            "lock": "django_redis_lock.handler",
-            "lock_many": "django_redis_lock.handler",
-            "locks": "django_redis_lock.handler",
-            "semaphore": "django_redis_lock.handler",
+            **dict.fromkeys(["lock", "lock_many", "locks", "semaphore"], f"{__name__}.handler"),
+            "Lock": f"{__name__}.primitives.lock",
+            "LockGroup": f"{__name__}.primitives.group",
+            **dict.fromkeys(
+                ["AuditEntry", "Holder", "Limit", "Waiter"], f"{__name__}.protocol.records"
+            ),
         },
     )
 
