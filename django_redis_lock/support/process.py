@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from os import getpid
 from pathlib import Path
 from time import monotonic
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
@@ -201,16 +201,11 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
         self.__doc__ = make.__doc__
         self._make = make
 
-    @overload
-    def __get__(self, instance: None, owner: type) -> made_once[Value]: ...
-
-    @overload
-    def __get__(self, instance: Any, owner: type) -> Value: ...
-
-    def __get__(self, instance: Any, owner: type) -> Any:
+    def __get__(self, instance: Any, owner: type) -> Value:
         if instance is None:
-            return self
-        return instance.__dict__.setdefault(self._make.__name__, self._make(instance))
+            return self  # type: ignore[return-value]
+        value: Value = instance.__dict__.setdefault(self._make.__name__, self._make(instance))
+        return value
 
 
 # Exceptions that signal handlers raise.
@@ -290,11 +285,7 @@ class AsyncBell:
             self._woken.set_result(None)
 
     async def wait(self, until: float) -> None:
-        timer = self._loop.call_later(_seconds_to(until), self._wake)
-        try:
-            await self._woken
-        finally:
-            timer.cancel()
+        await asyncio.wait([self._woken], timeout=_seconds_to(until))
 
 
 def _seconds_to(until: float) -> float:
