@@ -70,6 +70,10 @@ def earlier(held: Sequence[Held]) -> list[_Exit]:
 
 
 def released_here(handle: Held) -> Held | None:
+    """Return the hold of a lock that this thread has released in a transaction that is still open.
+
+    That of the handle itself comes first.
+    """
     released = [one for each in _waiting_here() for one in each.held() if one._deferred]
     found = [one for one in released if one.name == handle.name and _same_locks(one, handle)]
     return handle if handle in found else next(iter(found), None)

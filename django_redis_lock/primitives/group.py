@@ -12,10 +12,10 @@ from typing import Self
 
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotAcquired, LockUnavailable
+from django_redis_lock.primitives.exits import released_here
 from django_redis_lock.primitives.handle import Handle
 from django_redis_lock.primitives.held import finish, renew_in_time, waiting
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.primitives.transactions import released_here
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
 

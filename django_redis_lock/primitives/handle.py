@@ -18,23 +18,12 @@ from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.arguments import (
-    DEFAULT,
-    Default,
-    check_blocking,
-    check_timeout,
-    check_wait,
-)
-from django_redis_lock.support.process import kind_of_execution
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.process import Identity, kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-
-
-class _Attempt:
-    """A caller that is acquiring with a handle, for as long as it does."""
-
-    __slots__ = ("__weakref__",)
 
 
 class Handle(ABC):
@@ -50,11 +39,11 @@ class Handle(ABC):
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
     ) -> None:
         self.name = self._busy = name  # _busy: the lock that could not be acquired
-        self.blocking = blocking if blocking is True else check_blocking(blocking)
+        self.blocking = blocking if blocking is True else arguments.check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
-            blocking_timeout = check_wait(blocking_timeout)
+            blocking_timeout = arguments.check_wait(blocking_timeout)
         self._blocking_timeout = blocking_timeout
-        self._attempt: weakref.ref[_Attempt] | None = None
+        self._attempt: weakref.ref[Identity] | None = None  # of the caller that is acquiring
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -184,15 +173,13 @@ class Handle(ABC):
         try:
             self.release()
         except BaseException as failure:
-            self._abandon(failure)
-            self._raise_unless_masking(failure, error)
+            self._leave_after(error, failure)
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.arelease()
         except BaseException as failure:
-            self._abandon(failure)
-            self._raise_unless_masking(failure, error)
+            self._leave_after(error, failure)
 
     def __call__(self, function: Decorated) -> Decorated:
         """Decorate a function, synchronous or not, to hold the lock during each call.
@@ -272,27 +259,22 @@ class Handle(ABC):
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
-        if isinstance(blocking_timeout, Default):
-            blocking_timeout = self._blocking_timeout
-        else:
-            blocking_timeout = check_wait(blocking_timeout)
-        if not (self.blocking if blocking is None else check_blocking(blocking)):
+        given = isinstance(blocking_timeout, Default)
+        wait = self.blocking_timeout if given else arguments.check_wait(blocking_timeout)
+        waits = self.blocking if blocking is None else arguments.check_blocking(blocking)
+        if not waits or wait == 0:
             return None
-        if isinstance(blocking_timeout, Default):
-            blocking_timeout = self._default_wait()
-        if blocking_timeout == 0:
-            return None
-        return math.inf if blocking_timeout is None else monotonic() + blocking_timeout
+        return math.inf if wait is None else monotonic() + wait
 
     def _default_wait(self) -> float | None:
         return self.backend.blocking_timeout
 
-    def _occupy(self) -> _Attempt:
+    def _occupy(self) -> Identity:
         """Let no other caller acquire while the result is referred to.
 
         So an interruption, at whatever moment, can't leave the handle occupied for ever.
         """
-        attempt = _Attempt()
+        attempt = Identity()
         with register.mutex:
             if self._attempt is None or self._attempt() is None:
                 self._attempt = weakref.ref(attempt)
@@ -317,7 +299,7 @@ class Handle(ABC):
                 f"The lease of {self._label} can't be set, as it never expires.", name=held[0].name
             )
         if seconds is not None:
-            check_timeout(seconds, "additional_time")
+            arguments.check_timeout(seconds, "additional_time")
 
         def lease_ms(lease: Lease) -> int:
             more = lease.timeout if seconds is None else seconds
@@ -358,7 +340,9 @@ class Handle(ABC):
         if left and not (isinstance(error, LockError) or transactions.defer(left, holds.finish)):
             holds.abandon(left)
 
-    def _raise_unless_masking(self, failure: BaseException, error: BaseException | None) -> None:
+    def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
+        """Raise the failure of a release, unless it would mask the error of the block."""
+        self._abandon(failure)
         if error is None or not isinstance(failure, LockError):
             try:
                 raise failure

@@ -23,12 +23,7 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, Lock
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, token_id
-from django_redis_lock.support.process import (
-    current_execution,
-    current_process,
-    forget_after_fork,
-    known_process,
-)
+from django_redis_lock.support import process
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -87,7 +82,7 @@ class Held:
         Infinite for a lock that never expires. Makes no round trip.
         """
         lease = self._lease
-        if lease is None or lease.lost or lease.process is not current_process():
+        if lease is None or lease.lost or lease.process is not process.current_process():
             return 0.0
         return lease.remaining
 
@@ -113,7 +108,7 @@ class Held:
         lease = self._lease
         if lease is None:
             raise self._not_owned("is not held by this handle")
-        if lease.process is not current_process():
+        if lease.process is not process.current_process():
             pid = lease.process.pid
             raise self._not_owned(f"is held by the parent process {pid}, not by its forked child")
         return lease
@@ -138,7 +133,7 @@ class Held:
         lease = self._lease
         if lease is None:
             return
-        inherited = lease.process is not current_process()
+        inherited = lease.process is not process.current_process()
         if not (inherited or self.lost or lease.given_up):
             again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
             raise LockError(
@@ -204,12 +199,10 @@ def release(held: Held) -> Steps[None]:
         # An earlier release may have been carried out without an answer; then it is no loss.
         asked = not lease.lost or lease.release_sent_at is not None
         ours = asked and (yield from locking.release(lease))
-    except LockError:
-        _release_in_background(held, lease)
-        raise  # the handle still has its lease, so that the caller can try again
-    except BaseException:
-        _release_in_background(held, lease)
-        held._let_go(lease)
+    except BaseException as error:
+        _give_up(held, lease)
+        if not isinstance(error, LockError):  # else the caller can try again
+            held._let_go(lease)
         raise
     held._let_go(lease)
     if not ours:
@@ -296,18 +289,10 @@ def _give_up(held: Held, lease: Lease) -> None:
     """Leave the release of a lock to the background."""
     lease.given_up = True
     renewer.discard(lease)
-    _release_in_background(held, lease)
-
-
-def _release_in_background(held: Held, lease: Lease) -> None:
-    if lease.process is known_process():  # else this is a child, forked in the meantime
+    if lease.process is process.known_process():  # else this is a child, forked in the meantime
         for token in filter(None, (lease.token, lease.detached_as)):
             call = calls.Release(lease.name, token, shared=lease.permit, patient=False)
             renewer.withdraw(call, held.backend, lease.longest)
-
-
-_Key = tuple[str, int, str, bool | str]
-"""Name, id of the execution, alias, and whether it may enter again."""
 
 
 class Register:
@@ -315,16 +300,17 @@ class Register:
 
     def __init__(self) -> None:
         self.after_fork()
-        forget_after_fork(self)
+        process.forget_after_fork(self)
 
     def after_fork(self) -> None:
         """Forget what the parent process holds."""
         self.mutex = threading.RLock()
-        self._leases: dict[_Key, weakref.ref[Lease]] = {}
+        # By name, id of the execution, alias, and whether it may be entered again.
+        self._leases: dict[tuple[str, int, str, bool | str], weakref.ref[Lease]] = {}
 
     def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
         """Note that the current execution holds a lock."""
-        execution = current_execution()
+        execution = process.current_execution()
         lease.execution = weakref.ref(execution)
         key = lease.name, id(execution), alias, reentrant or lease.token
         # As a ``WeakValueDictionary`` does it, but without running any Python code.
@@ -337,7 +323,7 @@ class Register:
 
     def find(self, alias: str, name: str) -> Lease | None:
         """Return the lease that the current execution seems to hold; ``enter`` checks it."""
-        reference = self._leases.get((name, id(current_execution()), alias, True))
+        reference = self._leases.get((name, id(process.current_execution()), alias, True))
         return None if reference is None else reference()
 
     def of_hold(self, hold: str) -> Lease | None:
@@ -351,16 +337,13 @@ class Register:
 
         Without ``aliases`` they may be of any alias.
         """
-        keys = [key for key in [*self._leases] if key[0] == name]
-        found = [self._leases.get(key) for key in keys if not aliases or key[2] in aliases]
-        leases = [reference() for reference in found if reference is not None]
-        return [
-            lease
-            for lease in leases
-            if lease is not None
-            and _is_mine(lease)
-            and not (lease.lost or lease.passed or lease.given_up)
+        leases = [
+            reference()
+            for key, reference in [*self._leases.items()]
+            if key[0] == name and (not aliases or key[2] in aliases)
         ]
+        mine = [each for each in leases if each is not None and _is_mine(each)]
+        return [each for each in mine if not (each.lost or each.passed or each.given_up)]
 
     def enter(self, lease: Lease) -> bool:
         """Enter a lock once more; return False unless the current execution holds it."""
@@ -387,7 +370,7 @@ register = Register()
 
 def _is_mine(lease: Lease) -> bool:
     execution = None if lease.execution is None else lease.execution()
-    return execution is current_execution() and lease.process is current_process()
+    return execution is process.current_execution() and lease.process is process.current_process()
 
 
 def detached(token: str) -> str:

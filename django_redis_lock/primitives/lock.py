@@ -14,34 +14,15 @@ from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
+from django_redis_lock.primitives import held as holds
 from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import (
-    Held,
-    detached,
-    finish,
-    register,
-    release,
-    report_losses,
-    set_leases,
-    waiting,
-)
+from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
-from django_redis_lock.support.arguments import (
-    ALONE,
-    DEFAULT,
-    Default,
-    Sharing,
-    check_metadata,
-    check_name,
-    check_renewal,
-    check_scheme,
-    check_sharing,
-    check_timeout,
-    check_token_id,
-)
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import DEFAULT, Default, check_name, check_timeout
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
@@ -63,7 +44,7 @@ class Lock(Held, Handle):
     """Whether it was acquired after a wait."""
     _again = 0
     """How many more times this handle has entered the lock."""
-    sharing = ALONE
+    sharing = arguments.ALONE
     """With whom it is shared, and how many may wait."""
 
     def __init__(
@@ -82,21 +63,23 @@ class Lock(Held, Handle):
         task_name: str | None = None,
         after_commit: bool = True,
         max_hold: float | None = None,
-        sharing: Sharing = ALONE,
+        sharing: arguments.Sharing = arguments.ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
         self._find_backend = find_backend
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
         if not (auto_renew is None and max_hold is None):
-            self._auto_renew, self._max_hold = check_renewal(self._timeout, auto_renew, max_hold)
+            self._auto_renew, self._max_hold = arguments.check_renewal(
+                self._timeout, auto_renew, max_hold
+            )
         self.reentrant, self.after_commit = reentrant, after_commit
-        self._wait = None if wait is None else check_scheme(wait)
-        if sharing != ALONE:
-            self.sharing = check_sharing(sharing)
+        self._wait = None if wait is None else arguments.check_scheme(wait)
+        if sharing != arguments.ALONE:
+            self.sharing = arguments.check_sharing(sharing)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
-            self._origin["metadata"] = check_metadata(metadata)
+            self._origin["metadata"] = arguments.check_metadata(metadata)
 
     def __repr__(self) -> str:
         lease = self._lease
@@ -118,11 +101,11 @@ class Lock(Held, Handle):
         or ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
         between processes without ever being free. Raises as ``acquire`` does.
         """
-        return self.backend.run(self._acquire(None, check_token_id(token_id)))
+        return self.backend.run(self._acquire(None, arguments.check_token_id(token_id)))
 
     async def atake_over(self, token_id: str) -> bool:
         """Asynchronous version of ``take_over``."""
-        return await self.backend.arun(self._acquire(None, check_token_id(token_id)))
+        return await self.backend.arun(self._acquire(None, arguments.check_token_id(token_id)))
 
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
@@ -197,7 +180,7 @@ class Lock(Held, Handle):
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
             if self._lease is not None:
-                yield from finish([self])
+                yield from holds.finish([self])
             raise
         return acquired
 
@@ -207,12 +190,13 @@ class Lock(Held, Handle):
             self._again += 1
             return None
         backend = self._find_backend()
-        former = transactions.released_here(self) if waiting else None  # usually none waits
-        if former is not None and from_token_id in ("", former.ticket):
-            from django_redis_lock.primitives.exits import retake
+        if holds.waiting:  # which is rare
+            from django_redis_lock.primitives import exits
 
-            yield from retake(self, former)
-            return None
+            former = exits.released_here(self)
+            if former is not None and from_token_id in ("", former.ticket):
+                yield from exits.retake(self, former)
+                return None
         if self._lease is not None:
             self._vacate()
         if self.reentrant and not from_token_id:
@@ -234,7 +218,7 @@ class Lock(Held, Handle):
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
         request = self._request(backend)
-        if self.sharing is not ALONE:
+        if self.sharing is not arguments.ALONE:
             self._share(request, backend)
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
@@ -323,15 +307,9 @@ class Lock(Held, Handle):
         state: str = DETACHED,
     ) -> Steps[str]:
         """Detach the lock; unless ``late``, the seconds begin now, also where it waits to be."""
-        lease = self._lease_to_release()
-        self._lease_to_set()
+        self._lease_entered_once("detached")
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A detached lock has to expire; give a number of seconds.")
-        if lease.entries > 1:
-            raise LockError(
-                f"Lock {self.name!r} was entered {lease.entries} times and can't be detached.",
-                name=self.name,
-            )
         ticket, record = self.ticket, self._record_of_detached(metadata, state)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
@@ -339,12 +317,22 @@ class Lock(Held, Handle):
             yield from detach([self])
         return ticket
 
+    def _lease_entered_once(self, to_be: str) -> Lease:
+        lease = self._lease_to_release()
+        self._lease_to_set()
+        if lease.entries > 1:
+            raise LockError(
+                f"Lock {self.name!r} was entered {lease.entries} times and can't be {to_be}.",
+                name=self.name,
+            )
+        return lease
+
     def _record_of_detached(self, metadata: Mapping[str, str] | None, state: str) -> str:
         # No process holds the lock now, so the death of one must not count as its holder's.
         origin = {**self._origin, "marks": {**self._origin.get("marks", {}), "state": state}}
         if metadata is not None:
             ours = self._origin.get("metadata", {})
-            origin["metadata"] = check_metadata({**ours, **check_metadata(metadata)})
+            origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
         return write_record(auto_renew=False, **origin)
 
     def _share(self, request: Request, backend: BaseLockBackend) -> None:
@@ -357,13 +345,7 @@ class Lock(Held, Handle):
             request.record = shared_record(request.record, self.sharing.limit)
 
     def _downgrade(self) -> Steps[None]:
-        lease = self._lease_to_release()
-        self._lease_to_set()
-        if lease.entries > 1:
-            raise LockError(
-                f"Lock {self.name!r} was entered {lease.entries} times and can't be downgraded.",
-                name=self.name,
-            )
+        lease = self._lease_entered_once("downgraded")
         self.backend.require_sharing(self.name)
         if not transactions.defer([self], lambda held: self._share_hold(lease), ends=False):
             yield from self._share_hold(lease)
@@ -385,10 +367,10 @@ class Lock(Held, Handle):
                 lease.being_set -= {call}
             if shared is None:
                 lease.lost = True
-                raise (yield from report_losses([(self, lease)], self.backend, GONE))
+                raise (yield from holds.report_losses([(self, lease)], self.backend, GONE))
             lease.permit, lease.fence, lease.deadline = True, shared.fence, shared.deadline
         if lease.timeout is None:
-            yield from set_leases([self], lambda lease: -1)
+            yield from holds.set_leases([self], lambda lease: -1)
 
     def _upgrade_refused(self) -> LockError:
         return LockError(
@@ -421,13 +403,13 @@ def _detach(
     """Leave one lock locked without a holder, ``until`` a moment (monotonic) at the latest."""
     (held,), seconds = several, min(seconds, until - monotonic())
     if seconds < 0.001:
-        yield from release(held)
+        yield from holds.release(held)
         return
     lease = held._held()
     # Sent under a token of its own, so that nothing meant for this hold can reach it later.
     if lease.shared:
         record = shared_record(record, limit)
-    request = Request(held.name, detached(lease.token), seconds, record)
+    request = Request(held.name, holds.detached(lease.token), seconds, record)
     request.shared = lease.shared
     call = calls.TakeOver(request, token_id(lease.token.encode()))
     renewer.discard(lease)
@@ -443,7 +425,7 @@ def _detach(
     held._let_go(lease)
     if gone:
         reason = f"{GONE} before it was detached"
-        raise (yield from report_losses([(held, lease)], backend, reason))
+        raise (yield from holds.report_losses([(held, lease)], backend, reason))
     held_for = monotonic() - held._acquired_at
     facts = {"lock": held._acquired_by or held, "held_for": held_for}
     yield from backend.emit(signals.lock_detached, held.name, **facts)

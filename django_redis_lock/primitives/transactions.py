@@ -29,12 +29,8 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
     is no transaction, a loss was noticed, the app is not in ``INSTALLED_APPS``, or, with a warning,
     all handles that had the lock have ``after_commit=False``.
     """
-    open_connections = [
-        connection
-        for connection in connections.all(initialized_only=True)
-        if _in_transaction(connection)
-    ]
-    if not open_connections or any(each._held().lost for each in held):
+    databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
+    if not databases or any(each._held().lost for each in held):
         return False
     if not (apps.ready and apps.is_installed("django_redis_lock")):
         return False
@@ -43,23 +39,13 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
             "Lock %s was released before the transaction on %s ended, so the next holder may not "
             "see what it wrote. Leave out after_commit=False.",
             ", ".join(repr(each.name) for each in held),
-            ", ".join(repr(connection.alias) for connection in open_connections),
+            ", ".join(repr(connection.alias) for connection in databases),
         )
         return False
     from django_redis_lock.primitives import exits
 
-    exits.wait(held, leave, open_connections, ends=ends)
+    exits.wait(held, leave, databases, ends=ends)
     return True
-
-
-def released_here(handle: Held) -> Held | None:
-    """Return the hold of a lock that this thread has released in a transaction that is still open.
-
-    That of the handle itself comes first.
-    """
-    from django_redis_lock.primitives import exits
-
-    return exits.released_here(handle)
 
 
 def _in_transaction(connection: Any) -> bool:

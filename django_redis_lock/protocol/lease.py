@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
 from typing import Any
 
@@ -147,19 +147,13 @@ def milliseconds(seconds: float) -> int:
 
 
 def write_record(
-    *,
-    auto_renew: bool,
-    metadata: Mapping[str, str] | None = None,
-    marks: Mapping[str, str] | None = None,
-    task_id: str | None = None,
-    task_name: str | None = None,
-    lease: float | None = None,
-    max_hold: float | None = None,
+    *, auto_renew: bool, lease: float | None = None, max_hold: float | None = None, **origin: Any
 ) -> str:
     """Return the JSON record of a holder in the current thread.
 
-    A renewed lock's record has the lease of a renewal (``lease``) and for how long it is renewed
-    (``max_hold``), both in milliseconds, since those who read it may have other settings.
+    ``origin`` has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. A renewed lock's
+    record has the lease of a renewal (``lease``) and for how long it is renewed (``max_hold``),
+    both in milliseconds, since those who read it may have other settings.
     """
     record = known_process().record()
     if auto_renew:
@@ -168,10 +162,8 @@ def write_record(
             record += f',"lease":{milliseconds(lease)}'
         if max_hold is not None:
             record += f',"max_hold":{milliseconds(max_hold)}'
-    if task_id or task_name or metadata or marks:
-        extra: dict[str, Any] = {"task_id": task_id, "task_name": task_name, "metadata": metadata}
-        extra["marks"] = marks
-        given = {key: value for key, value in extra.items() if value}
+    if any(origin.values()):
+        given = {key: value for key, value in origin.items() if value}
         record += "," + to_json(given)[1:-1]
     return record + "}"
 

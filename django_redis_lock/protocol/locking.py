@@ -15,17 +15,8 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import (
-    GRACE,
-    Acquire,
-    Call,
-    Release,
-    Renew,
-    Steps,
-    TakeOver,
-    ask,
-    withdrawal,
-)
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import GRACE, Call, Steps, TakeOver, ask
 from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
 
@@ -58,7 +49,12 @@ def take_over(request: Request, token_id: str) -> Steps[Lease | None]:
     Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
     withdraws the request as ``acquire`` does.
     """
-    return _obtain(request, None, partial(_take_over, request, token_id))
+
+    def attempt() -> Steps[Lease | None]:
+        call = TakeOver(request, token_id, until=request.until)
+        return call.lease((yield from ask(call)))
+
+    return _obtain(request, None, attempt)
 
 
 def _obtain(
@@ -91,7 +87,7 @@ def _obtain(
                 # If it interrupted this code, and not a step, the driver does not know of it.
                 until = monotonic() + TIDY_FOR
             with contextlib.suppress(LockError):
-                yield withdrawal(request, until=until)
+                yield calls.withdrawal(request, until=until)
                 # Over another connection, a call may arrive after its withdrawal.
                 request.sent = request.under_way
         raise
@@ -102,7 +98,7 @@ def _acquire(
 ) -> Steps[Lease | None]:
     if until is None or hub is None or not hub.receives(request.name):
         # Most locks are free; only a held one is worth a subscription.
-        call = Acquire(request, "", until=request.until, final=until is None)
+        call = calls.Acquire(request, "", until=request.until, final=until is None)
         answer = yield from ask(call)
         lease = call.lease(answer)
         if lease is not None or until is None:
@@ -115,11 +111,6 @@ def _acquire(
     return (yield from wait_in_queue(hub, request, until))
 
 
-def _take_over(request: Request, token_id: str) -> Steps[Lease | None]:
-    call = TakeOver(request, token_id, until=request.until)
-    return call.lease((yield from ask(call)))
-
-
 def release(lease: Lease) -> Steps[bool]:
     """Release a lock; return whether it was still held.
 
@@ -129,7 +120,7 @@ def release(lease: Lease) -> Steps[bool]:
     first = lease.release_sent_at
     if first is None:
         lease.release_sent_at = monotonic()
-    call = Release(lease.name, lease.token, shared=lease.permit)
+    call = calls.Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
     except GeneratorExit:
@@ -137,16 +128,12 @@ def release(lease: Lease) -> Steps[bool]:
     except BaseException as error:
         if not isinstance(error, LockError):  # interrupted or cancelled: complete it
             with contextlib.suppress(LockError):
-                yield Release(lease.name, lease.token, shared=lease.permit, patient=False)
+                yield calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
     lease.passed_to_message = held == 2
-    return bool(held) or (yield from _released_before(call, first, lease))
-
-
-def _released_before(call: Call, first: float | None, lease: Lease) -> Steps[bool]:
-    if lease.detached_as:
-        yield from ask(Release(lease.name, lease.detached_as, shared=lease.permit))
-    return _done_before(call, first, lease)
+    if not held and lease.detached_as:
+        yield from ask(calls.Release(lease.name, lease.detached_as, shared=lease.permit))
+    return bool(held) or _done_before(call, first, lease)
 
 
 def _done_before(call: Call, first: float | None, lease: Lease) -> bool:
@@ -179,7 +166,7 @@ def set_leases(
     from the call on, even if no answer comes.
     """
     pairs = list(zip(leases, lease_ms, strict=True))
-    call = Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
+    call = calls.Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
     now = monotonic()
     try:
         for lease, ms in pairs:

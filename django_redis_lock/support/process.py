@@ -136,11 +136,11 @@ class _Thread(threading.local):
     """One thread or greenlet, for as long as it lives."""
 
     def __init__(self) -> None:
-        self.identity = _Identity()
+        self.identity = Identity()
 
 
-class _Identity:
-    """Unlike a thread's number, it is not reused while it is referred to."""
+class Identity:
+    """Stands for a thread or caller. Unlike a number, it is not reused while it is referred to."""
 
     __slots__ = ("__weakref__",)
 
