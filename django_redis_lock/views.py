@@ -68,7 +68,7 @@ class ViewLock(Lock):
             if isinstance(error, LockLost):
                 raise
 
-    def _raise_unless_masking(self, failure: BaseException, error: BaseException | None) -> None:
+    def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
         if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
             return  # the view released or detached it
         # The lock was held until the work was done. An error would make the client repeat the
@@ -77,7 +77,7 @@ class ViewLock(Lock):
         if masks or isinstance(failure, LockUnavailable):
             logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
         else:
-            super()._raise_unless_masking(failure, error)
+            super()._leave_after(error, failure)
 
 
 def locked(

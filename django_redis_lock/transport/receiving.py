@@ -18,6 +18,7 @@ from django_redis_lock.protocol.waiting import Hub, LocalWaiter
 from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
+from django_redis_lock.transport.packing import pack
 from django_redis_lock.transport.redis_py import BROKEN
 
 READ_FOR = 0.1
@@ -243,7 +244,7 @@ class Subscription:
         try:
             origin.connect()
             connection = replies_of(origin)
-            origin.send_command(*self._sign_of_life)
+            connection.send(pack(self._sign_of_life))
             connection.read_confirmed()
         except BaseException:
             origin.disconnect()
@@ -277,10 +278,9 @@ class Subscription:
         return True
 
     def _receive(self, connection: Connection, seconds: float) -> None:
-        def ask() -> None:
-            connection.origin.send_command(*self._sign_of_life, check_health=False)
-
-        message = connection.receive(min(seconds, self._liveness.patience(ask)))
+        # Not by redis-py, which takes what a signal handler raises for an error of the connection.
+        patience = self._liveness.patience(lambda: connection.send(pack(self._sign_of_life)))
+        message = connection.receive(min(seconds, patience))
         if message is not NOTHING:
             self._liveness.note_seen()
             if message[0] == b"message":
@@ -334,8 +334,7 @@ class PoppedList(Subscription):
     def _receive(self, connection: Connection, seconds: float) -> None:
         if self._asked_until is None:
             self._asked_until = monotonic() + ROUND
-            # All items are text: hiredis can crash if a signal interrupts it as it packs a number.
-            connection.origin.send_command("BLPOP", self._inbox, str(ROUND), check_health=False)
+            connection.send(pack(["BLPOP", self._inbox, str(ROUND)]))
         patience = self._asked_until + ANSWER_WITHIN - monotonic()
         answer = connection.receive(min(seconds, max(0.001, patience)))
         if answer is not NOTHING:
