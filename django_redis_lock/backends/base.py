@@ -46,7 +46,7 @@ class BaseLockBackend(Runner):
     """The waiting schemes that a call may choose; a backend with only one has none."""
     wait = "queue"
     """The waiting scheme where a call gives none."""
-    page_size: ClassVar[int] = 500
+    page_size: ClassVar[int] = 200
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
