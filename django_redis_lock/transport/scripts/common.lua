@@ -2,38 +2,15 @@
 -- The queue of a lock. Making these functions takes time, so scripts that are called for locks
 -- without waiters include them after what those need.
 --
+-- docs/reference/keys.md tells what is in each key, the names of processes, and messages.
 -- KEYS[1] the lock: "token fence record"; or, if several hold it together, see permits.lua.
 -- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
 -- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
--- KEYS[5] when each waiting process was heard last, scored by the server's clock in ms. A process
---         that is not in it is silent: it did not claim a lock in time, and was not heard since.
--- These keys are derived from KEYS[5], which is "prefix-heard", with the tag of a shard behind it in
--- a cluster, as it is in these:
--- prefix-waiters:process:name  the waiters of a process: "digest lease record", with the digest of
---                  the token and the lease in ms, scored by position
--- prefix-tokens:process:name   their tokens by digest. Who may read queues need not read these, so
---                  can't forge a grant.
--- prefix-inbox:process         messages that the process has yet to receive
--- prefix-due       the names of the locks that are waited for, scored by when (ms) a heartbeat has to
---                  look at them: when a lease ends or a claim is due
---
--- A process is its kind, an id and, if it asks every so many ms, "." and these. By kind it
---   c  is subscribed to the channel prefix-grant:process
---   s  is subscribed to it as a sharded channel
---   i  reads its inbox
--- "@id" stands for the messages of tasks that are parked in the outbox with that id; see parking.lua.
--- "quorum" stands for all waiters of a quorum, which are served in no order.
---
--- The messages are "grant token fence lease now name" to the process that is granted the lock, "due ms"
--- to those that wait for a lock that has to be looked at sooner than they know, and "lost" to one whose
--- waiters may have lost their positions, as it did not claim a lock.
---
--- Parked messages are kept in these, one set for each broker:
--- prefix-parked:id::name   those that wait for a lock, or are to be published, by their token
--- prefix-parked:id:outbox  those to be published, each as "token name", scored by when (ms)
--- prefix-parked:id:locks   the names of locks that they wait for, scored by when (ms) a worker looks
--- A parked message is never gone. It needs not claim its lock, of which the lease begins at once.
+-- KEYS[5] when each waiting process was heard last (ms). One that is not in it is silent.
+-- The other keys are derived from KEYS[5]. Who may read queues need not read prefix-tokens, so can't
+-- forge a grant. A parked message is never gone, and need not claim its lock, of which the lease
+-- begins at once.
 --
 -- The record of a lock that was handed off and not claimed yet begins with a mark,
 -- {"unclaimed":"until lease process", where until is when the claim is due by the server's clock.
@@ -92,18 +69,13 @@ local function note_heard(process, now)
   end
 end
 
--- Return how many wait in a process.
-local function waiters_of(process, name)
-  local number = redis.pcall('ZCARD', key_of('waiters', process, name))
-  return type(number) == 'number' and number or 0
-end
-
 -- Return how many wait in the processes that were heard in the last `most` ms, and how many of these
 -- are parked messages.
 local function count_waiters(queue, name, most)
   local number, parked = 0, 0
   for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, -1)) do -- an error has no items
-    local own = was_heard(process, most) and waiters_of(process, name) or 0
+    local own = was_heard(process, most) and redis.pcall('ZCARD', key_of('waiters', process, name))
+    own = type(own) == 'number' and own or 0
     number, parked = number + own, parked + (outbox_of(process) and own or 0)
   end
   return number, parked
