@@ -425,24 +425,22 @@ def _findings(server: Server) -> Iterator[Finding]:
         yield status("server", found, START_SENTINELS if by_sentinels else START_IT)
         return
     if denied:
-        yield warn(
-            "not known",
-            f"{', '.join(denied)}: {next(iter(denied.values()))}",
-            "Ask the server's administrator, or use a user that may run INFO and CONFIG.",
-        )
+        found = f"{', '.join(denied)}: {next(iter(denied.values()))}"
+        remedy = "Ask the server's administrator, or use a user that may run INFO and CONFIG."
+        yield warn("not known", found, remedy)
 
 
-def _check_version(client: Any, server: Server) -> Iterator[Finding]:
+def _check_version(client: Any, server: Server) -> list[Finding]:
     info = client.info("server")
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", ""))
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     too_old = numbers < OLDEST[name] and isinstance(server.backend, RedisLockBackend)
     status, needed = fail if too_old else ok, f"{name} {'.'.join(map(str, OLDEST[name]))}"
-    yield status("version", f"{name} {version}", f"Upgrade to {needed} or newer.")
+    return [status("version", f"{name} {version}", f"Upgrade to {needed} or newer.")]
 
 
-def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
+def _check_round_trip(client: Any, server: Server) -> list[Finding]:
     took, skews = [], []
     for _ in range(ROUND_TRIPS):
         began, wall = time.monotonic(), time.time()
@@ -452,116 +450,98 @@ def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
     median, (_, skew) = statistics.median(took), min(skews)
     found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
     remedy = "Move the server closer: acquire and release take a round trip each."
-    yield (warn if median > SLOW else ok)("round trip", found, remedy)
+    round_trip = (warn if median > SLOW else ok)("round trip", found, remedy)
     found = f"the server's is {abs(skew):.3f} s {'ahead of' if skew > 0 else 'behind'} this host's"
     remedy = "Run NTP on both. Leases do not depend on it, displayed times do."
-    yield (warn if abs(skew) > SKEW else ok)("clock", found, remedy)
+    return [round_trip, (warn if abs(skew) > SKEW else ok)("clock", found, remedy)]
 
 
-def _check_eviction(client: Any, server: Server) -> Iterator[Finding]:
+def _check_eviction(client: Any, server: Server) -> list[Finding]:
     info = client.info("memory")
     policy = str(info.get("maxmemory_policy", "not known"))
     evicted = int(client.info("stats").get("evicted_keys", 0))
     if policy == "noeviction" and not evicted:
-        yield ok("eviction", "noeviction: locks are not evicted")
-    elif policy == "noeviction":
+        return [ok("eviction", "noeviction: locks are not evicted")]
+    if policy == "noeviction":
         found = f"noeviction now, but {evicted} keys were evicted since the server started"
         remedy = "They may include locks. CONFIG RESETSTAT resets the count."
-        yield warn("eviction", found, remedy)
-    else:  # locks expire, so volatile-* policies can evict them too; parked tasks do not
-        parked = ", and parked tasks," if server.parks() and policy.startswith("allkeys") else ""
-        found = f"{policy}: held locks{parked} can be evicted when memory runs out"
-        status = fail if int(info.get("maxmemory", 0)) or evicted else warn
-        yield status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)
+        return [warn("eviction", found, remedy)]
+    # Locks expire, so volatile-* policies can evict them too; parked tasks do not.
+    parked = ", and parked tasks," if server.parks() and policy.startswith("allkeys") else ""
+    found = f"{policy}: held locks{parked} can be evicted when memory runs out"
+    status = fail if int(info.get("maxmemory", 0)) or evicted else warn
+    return [status("eviction", f"{found}; {evicted} keys were evicted", NO_EVICTION)]
 
 
-def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
+def _check_persistence(client: Any, server: Server) -> list[Finding]:
     info = client.info("persistence")
     for key in ("aof_last_write_status", "rdb_last_bgsave_status"):
         if info.get(key, "ok") != "ok":
-            yield fail(
-                "persistence",
-                f"{key} is {info[key]}: the server refuses writes, or soon will",
-                "Check the server's log: the disk may be full or read-only.",
-            )
-            return
+            found = f"{key} is {info[key]}: the server refuses writes, or soon will"
+            remedy = "Check the server's log: the disk may be full or read-only."
+            return [fail("persistence", found, remedy)]
     if int(info.get("aof_enabled", 0)):
         kept = "locks and parked tasks" if server.parks() else "locks"
         found = f"append-only file: {kept} survive a restart; a power loss can lose the newest"
-        yield ok("persistence", f"{found}, unless appendfsync is always")
-    elif server.rejoin_delay is not None:
-        status = warn if server.rejoin_delay else fail
-        yield status(
-            "persistence",
-            "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
-            f"({duration(server.rejoin_delay)}) prevents two holders of a lock",
-            "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease.",
-        )
-    else:
-        found = "no append-only file: a restart loses the held locks"
-        without = "Without it, use locks only to save work, or check fences"
-        if server.parks():
-            found += ", and tasks that were parked since the last save"
-            without += ", and park only tasks that may be lost"
-        yield warn("persistence", found, f"CONFIG SET appendonly yes. {without}.")
+        return [ok("persistence", f"{found}, unless appendfsync is always")]
+    if server.rejoin_delay is not None:
+        found = "no append-only file: a restart loses its votes, and only REJOIN_DELAY "
+        found += f"({duration(server.rejoin_delay)}) prevents two holders of a lock"
+        remedy = "CONFIG SET appendonly yes, or set REJOIN_DELAY to the longest lease."
+        return [(warn if server.rejoin_delay else fail)("persistence", found, remedy)]
+    found = "no append-only file: a restart loses the held locks"
+    without = "Without it, use locks only to save work, or check fences"
+    if server.parks():
+        found += ", and tasks that were parked since the last save"
+        without += ", and park only tasks that may be lost"
+    return [warn("persistence", found, f"CONFIG SET appendonly yes. {without}.")]
 
 
-def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
+def _check_replicas(client: Any, server: Server) -> list[Finding]:
     info = client.info("replication")
     if info.get("role") != "master":
-        yield fail(
-            "replicas",
-            f"this is a replica of {info.get('master_host')}:{info.get('master_port')}",
-            "Set LOCATION to the primary: a replica grants no locks.",
-        )
-        return
+        found = f"this is a replica of {info.get('master_host')}:{info.get('master_port')}"
+        return [fail("replicas", found, "Set LOCATION to the primary: a replica grants no locks.")]
     number = int(info.get("connected_slaves", 0))
     replicas = server.backend.servers.replicas
     wanted = replicas.number if replicas else 0
     if number < wanted:
-        yield fail(
-            "replicas",
-            f"{number}, but OPTIONS['REPLICAS'] waits for {wanted}: no lock can be acquired",
-            "Start the missing replicas, or lower REPLICAS.",
-        )
-    elif wanted:
+        found = f"{number}, but OPTIONS['REPLICAS'] waits for {wanted}: no lock can be acquired"
+        return [fail("replicas", found, "Start the missing replicas, or lower REPLICAS.")]
+    if wanted:
         what = "a lock or a parked task" if server.parks() else "a lock"
-        yield ok("replicas", f"{number}; {what} counts once {wanted} of them have it")
-    elif number and server.parks():
-        found = f"{number}; a failover can lose the newest locks and parked tasks"
-        remedy = "Use fences, and set OPTIONS['REPLICAS'], so that replicas have each parked task."
-        yield warn("replicas", found, remedy)
-    elif number:
-        yield ok("replicas", f"{number}; a failover can lose the newest locks: use fences")
-    else:
-        yield ok("replicas", "none: no failover")
+        return [ok("replicas", f"{number}; {what} counts once {wanted} of them have it")]
+    if not number:
+        return [ok("replicas", "none: no failover")]
+    if not server.parks():
+        return [ok("replicas", f"{number}; a failover can lose the newest locks: use fences")]
+    found = f"{number}; a failover can lose the newest locks and parked tasks"
+    remedy = "Use fences, and set OPTIONS['REPLICAS'], so that replicas have each parked task."
+    return [warn("replicas", found, remedy)]
 
 
-def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
+def _check_cluster(client: Any, server: Server) -> list[Finding]:
     if not isinstance(server.backend.servers, Cluster):
-        if client.info("cluster").get("cluster_enabled"):
-            yield fail(
-                "cluster",
-                "this is a cluster node, but LOCATION names a single server",
-                "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
-                "the cluster's nodes as LOCATION, as a list.",
-            )
-        return
+        if not client.info("cluster").get("cluster_enabled"):
+            return []
+        found = "this is a cluster node, but LOCATION names a single server"
+        remedy = (
+            "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
+            "the cluster's nodes as LOCATION, as a list."
+        )
+        return [fail("cluster", found, remedy)]
     fields = client.execute_command("CLUSTER INFO")
     state, served = fields.get("cluster_state"), int(fields.get("cluster_slots_ok", 0))
     found = f"state {state}, {served} of {SLOTS} slots served"
     status = ok if state == "ok" and served >= SLOTS else fail
-    yield status("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")
+    return [status("cluster", found, "Run CLUSTER NODES to find failed nodes and unserved slots.")]
 
 
-def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
+def _check_channels(client: Any, server: Server) -> list[Finding]:
     backend = server.backend
-    if (
-        server.rejoin_delay is not None
-        or not isinstance(backend, RedisLockBackend)
-        or backend.wait != "queue"
-    ):
-        return
+    publishes = isinstance(backend, RedisLockBackend) and backend.wait == "queue"
+    if server.rejoin_delay is not None or not publishes:
+        return []
     shard = backend.servers.tag_at(server.pool) if isinstance(backend.servers, Cluster) else ""
     command = "SPUBLISH" if shard else "PUBLISH"
     channel = f"{backend.key_prefix}-grant:{f'{{{shard}}}:' if shard else ''}doctor"
@@ -569,13 +549,14 @@ def _check_channels(client: Any, server: Server) -> Iterator[Finding]:
         client.execute_command(command, channel, "")
     except ResponseError as error:  # which scripts pass over, so that the self-test succeeds
         if shard and "unknown command" in str(error):
-            return  # a cluster without sharded channels has PUBLISH
+            return []  # a cluster without sharded channels has PUBLISH
         found = f"waiters are not notified of their turn: {without_passwords(str(error))}"
         remedy = f'Allow {command}, or set "OPTIONS": {{"WAIT": "poll"}}.'
-        yield fail("channels", found, remedy)
+        return [fail("channels", found, remedy)]
+    return []
 
 
-_CHECKS: dict[str, Callable[[Any, Server], Iterator[Finding]]] = {
+_CHECKS: dict[str, Callable[[Any, Server], list[Finding]]] = {
     "version": _check_version,
     "round trip": _check_round_trip,
     "eviction": _check_eviction,
