@@ -237,10 +237,15 @@ class BaseLockBackend(Runner):
 
     def require_sharing(self, name: str) -> None:
         """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
-        if not self.can_share:
+        self.require(
+            self.can_share, f"Lock {name!r} can't be shared, and its queue can't be bounded"
+        )
+
+    def require(self, ability: bool, otherwise: str) -> None:
+        """Raise ``InvalidLockBackend`` that begins with a text if the backend lacks an ability."""
+        if not ability:
             raise InvalidLockBackend(
-                f"Lock {name!r} can't be shared, and its queue can't be bounded: "
-                f"LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
+                f"{otherwise}: LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
                 f"RedisLockBackend for it, on one server or a cluster."
             )
 

@@ -16,7 +16,7 @@ from celery.utils.imports import load_extension_class_names, qualname, symbol_by
 from celery.utils.time import maybe_make_aware
 
 from django_redis_lock.backends.ticks import NoteTick, ReadTicks
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockLost, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.handler import lock
 from django_redis_lock.protocol.calls import ask
 
@@ -52,11 +52,7 @@ class LeaderScheduler(Scheduler):
         super().__init__(app, lazy=True, **options)
         self._lock = lock(self.lock_name, self.lease, auto_renew=True, using=self.using)
         self._backend = self._lock.backend
-        if not self._backend.runs_scripts:
-            raise InvalidLockBackend(
-                f"LOCKS[{self.using!r}] is a {type(self._backend).__name__}; {qualname(self)} "
-                f"needs an alias with RedisLockBackend, on one server or a cluster."
-            )
+        self._backend.require(self._backend.runs_scripts, f"{qualname(self)} can't lead")
         aliases: Any = dict(load_extension_class_names("celery.beat_schedulers"))  # type: ignore[arg-type]
         given: Any = self.scheduler or app.conf.beat_scheduler
         kind: type[Scheduler] = symbol_by_name(given, aliases=aliases)

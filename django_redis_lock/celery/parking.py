@@ -26,7 +26,7 @@ from django_redis_lock.backends.parking import EndParking, LookAfter, Park, Read
 from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import Request
@@ -63,12 +63,8 @@ def park(run: Run, holder: Holder | None) -> bool:
     ``InvalidLockBackend`` for an alias that can't park messages.
     """
     backend, options = run.backend, run.options
-    if not backend.runs_scripts:
-        raise InvalidLockBackend(
-            f"Task {run.task.name} can't be parked: LOCKS[{options.using!r}] is a "
-            f"{type(backend).__name__}, and parking needs a server. Use an alias with "
-            f"RedisLockBackend, on one server or a cluster; in a test, the lock space 'settings'."
-        )
+    space = "(in a test, it needs the lock space 'settings')"
+    backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
     _store_state(run, holder)
     request, slip = _reserved(run)
     outbox, message = outbox_of(run.task.app), _message_of(run, slip)

@@ -246,7 +246,7 @@ def test_it_leads_the_scheduler_of_the_app(make: Make, app: Celery) -> None:
 
 def test_a_backend_that_can_not(app: Celery, settings: Any) -> None:
     settings.LOCKS = {"default": {"BACKEND": "django_redis_lock.backends.locmem.LocMemLockBackend"}}
-    with pytest.raises(InvalidLockBackend, match=r"is a LocMemLockBackend; .*Brief needs an alias"):
+    with pytest.raises(InvalidLockBackend, match=r"Brief can't lead: .* is a LocMemLockBackend"):
         Brief(app=app)
 
 

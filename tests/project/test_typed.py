@@ -44,7 +44,16 @@ INTERNAL = {
         "free",
         "freed",
     ),
-    *("hub_for", "make_hub", "open", "page_size", "read_index", "require_sharing", "schemes"),
+    *(
+        "hub_for",
+        "make_hub",
+        "open",
+        "page_size",
+        "read_index",
+        "require",
+        "require_sharing",
+        "schemes",
+    ),
     *("together", "wait"),
 }
 """What only the package uses of a backend."""
