@@ -9,7 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from types import FunctionType
 from typing import Any, Literal, TypeVar, get_args, overload
@@ -73,34 +73,33 @@ def single_instance_task(target: Any = None, /, **options: Any) -> Any:
     return guard if target is None else guard(target)
 
 
+@dataclass(kw_only=True, eq=False)
 class Guard:
     """The decorator with its options."""
 
-    def __init__(
-        self,
-        *,
-        key: Key = None,
-        timeout: float | Default | None = DEFAULT,
-        on_conflict: Policy = "skip",
-        blocking_timeout: float | Default | None = DEFAULT,
-        concurrency: int = 1,
-        using: str = "default",
-    ) -> None:
-        check_key(key, None)
-        if on_conflict not in POLICIES:
+    key: Key = None
+    timeout: float | Default | None = DEFAULT
+    on_conflict: Policy = "skip"
+    blocking_timeout: float | Default | None = DEFAULT
+    concurrency: int = 1
+    using: str = "default"
+
+    def __post_init__(self) -> None:
+        check_key(self.key, None)
+        if self.on_conflict not in POLICIES:
             choices = ", ".join(map(repr, POLICIES))
-            raise ValueError(f"on_conflict={on_conflict!r} is unknown; choose from {choices}.")
-        waits = on_conflict == "wait"
-        if not waits and not isinstance(blocking_timeout, Default):
+            raise ValueError(f"on_conflict={self.on_conflict!r} is unknown; choose from {choices}.")
+        waits = self.on_conflict == "wait"
+        if not waits and not isinstance(self.blocking_timeout, Default):
             raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
-        self.key, self.policy, self.using = key, on_conflict, using
+        most = self.concurrency
         self.lock = partial(
             Lock,
-            partial(locks.__getitem__, using),
-            timeout=timeout,
+            partial(locks.__getitem__, self.using),
+            timeout=self.timeout,
             blocking=waits,
-            blocking_timeout=blocking_timeout,
-            sharing=ALONE if concurrency == 1 else Sharing(shared=True, limit=concurrency),
+            blocking_timeout=self.blocking_timeout,
+            sharing=ALONE if most == 1 else Sharing(shared=True, limit=most),
         )
         self.lock("task")  # checks the other options
 
@@ -118,11 +117,29 @@ class Guard:
         if is_generator(target):
             raise TypeError(f"{target!r} is a generator function, whose body runs after the call.")
         keys = KeyMaker(self.key, None, inspect.signature(target))
-        make = _guarded_coroutine if is_async(target) else _guarded_function
-        guarded = wraps(target)(make(target, partial(_Run, self, keys, target)))
-        setattr(guarded, GUARDED, self)
+
+        @wraps(target)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            run = _Run(self, keys, target, args, kwargs)
+            with ExitStack() as stack:
+                if not run.lock.acquire():
+                    return run.end()
+                stack.push(run.lock)
+                return finished(target, target(*args, **kwargs))
+
+        @wraps(target)
+        async def aguarded(*args: Any, **kwargs: Any) -> Any:
+            run = _Run(self, keys, target, args, kwargs)
+            async with AsyncExitStack() as stack:
+                if not await run.lock.aacquire():
+                    return await sync_to_async(run.end)()
+                stack.push_async_exit(run.lock)
+                return finished(target, await target(*args, **kwargs))
+
+        made = aguarded if is_async(target) else guarded
+        setattr(made, GUARDED, self)
         USES.add((self.using, f"Task {name_of(target)}", self.lock.keywords["sharing"] != ALONE))
-        return guarded
+        return made
 
 
 def is_django_task(target: Any) -> bool:
@@ -137,7 +154,7 @@ class _Run:
     """One call of a guarded function."""
 
     def __init__(self, guard: Guard, keys: KeyMaker, function: Any, args: Any, kwargs: Any) -> None:
-        self._policy, self._function, self._arguments = guard.policy, function, (args, kwargs)
+        self._policy, self._function, self._arguments = guard.on_conflict, function, (args, kwargs)
         context = args[0] if args else None  # of a task that takes it
         self._id = getattr(getattr(context, "task_result", None), "id", None)
         name = name_of(function)
@@ -158,27 +175,3 @@ class _Run:
         if self._policy == "skip":
             return conflict.skip()
         raise conflict.error()
-
-
-def _guarded_function(function: Any, run: Callable[..., _Run]) -> Callable[..., Any]:
-    def guarded(*args: Any, **kwargs: Any) -> Any:
-        this = run(args, kwargs)
-        with ExitStack() as stack:
-            if not this.lock.acquire():
-                return this.end()
-            stack.push(this.lock)
-            return finished(function, function(*args, **kwargs))
-
-    return guarded
-
-
-def _guarded_coroutine(function: Any, run: Callable[..., _Run]) -> Callable[..., Any]:
-    async def guarded(*args: Any, **kwargs: Any) -> Any:
-        this = run(args, kwargs)
-        async with AsyncExitStack() as stack:
-            if not await this.lock.aacquire():
-                return await sync_to_async(this.end)()
-            stack.push_async_exit(this.lock)
-            return finished(function, await function(*args, **kwargs))
-
-    return guarded
