@@ -144,8 +144,8 @@ def _ask(shown: list[Holder], options: dict[str, Any], backends: Backends) -> No
             options["reason"] = terminal.ask("Reason for the audit:")
             _check_text(options["reason"], "The reason")
             _check_reason(options, backends)
-        question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped."
-        agreed = terminal.confirm(question)
+        question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped. [y/N]"
+        agreed = terminal.ask(question).lower() in ("y", "yes")  # no input means no
     except KeyboardInterrupt:
         text = "Interrupted: nothing was released."
         raise CommandError(text, returncode=output.INTERRUPTED) from None

@@ -218,10 +218,6 @@ class Terminal:
         shown = (f", {json.dumps(key)}: {_encode(item)}" for key, item in rest.items())
         self._out.write(f"{line}{end}]{''.join(shown)}}}")
 
-    def confirm(self, question: str) -> bool:
-        """Ask for a yes or no. No input means no. Raises ``KeyboardInterrupt``."""
-        return self.ask(f"{question} [y/N]").lower() in ("y", "yes")
-
     def ask(self, question: str) -> str:
         """Ask on standard error; return the answer. Raises ``KeyboardInterrupt``."""
         answer = ""

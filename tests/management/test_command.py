@@ -219,7 +219,7 @@ def test_release_shows_asks_and_releases(
 ) -> None:
     first, second, other = held("product:1"), held("product:2"), held("import:1")
     asked: list[str] = []
-    monkeypatch.setattr(Terminal, "confirm", lambda self, question: asked.append(question) or True)
+    monkeypatch.setattr(Terminal, "ask", lambda self, question: asked.append(question) or "y")
     done = command("release", "--pattern", "product:*", "--reason", "it hangs")
     assert done.code == 0
     assert ["2 locks" in question for question in asked] == [True]
@@ -236,13 +236,13 @@ def test_release_keeps_new_holders(one: EmbeddedServer, monkeypatch: pytest.Monk
     handles = {name: held(name) for name in ("a", "b", "c")}
     successors = []
 
-    def confirm(self: Terminal, question: str) -> bool:
+    def confirm(self: Terminal, question: str) -> str:
         handles["a"].release()
         successors.append(held("a"))
         handles["b"].release()
-        return True
+        return "yes"
 
-    monkeypatch.setattr(Terminal, "confirm", confirm)
+    monkeypatch.setattr(Terminal, "ask", confirm)
     done = command("release", "a", "b", "c")
     assert done.code == 3
     assert "a: kept, because the holder changed to " in done.out

@@ -90,12 +90,8 @@ class Command(BaseCommand):
         _add_release(commands)
         add = _add(commands, "limit", "list, set and clear the limits of semaphores").add_argument
         add("name", nargs="?", help="the semaphore's name")
-        add(
-            "limit",
-            nargs="?",
-            type=_whole,
-            help="how many may hold a permit, whatever the callers say; 0 lets nobody in",
-        )
+        text = "how many may hold a permit, whatever the callers say; 0 lets nobody in"
+        add("limit", nargs="?", type=_whole, help=text)
         add("--clear", action="store_true", help="leave the limit to the callers")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
         add = _add(commands, "unpark", "send parked Celery tasks back to the broker").add_argument
@@ -103,16 +99,12 @@ class Command(BaseCommand):
         add("--task-id", metavar="ID", help="only the task with this id")
         _add_run(commands)
         add = _add(commands, "doctor", "check whether the servers are fit for locks").add_argument
-        add(
-            "--fail-level",
-            choices=("warn", "fail"),
-            default="fail",
-            help="exit with 1 on a failure (fail), or on a warning too (warn)",
-        )
+        text = "exit with 1 on a failure (fail), or on a warning too (warn)"
+        add("--fail-level", choices=("warn", "fail"), default="fail", help=text)
         add = _add(commands, "history", "show forced releases and freed locks").add_argument
         add("name", nargs="?", help="only events of this lock")
-        most = "show at most N events (default: 50)"
-        add("--limit", type=_count, default=50, metavar="N", help=most)
+        text = "show at most N events (default: 50)"
+        add("--limit", type=_count, default=50, metavar="N", help=text)
 
     def get_version(self) -> str:
         return f"django-redis-lock {__version__}"
@@ -162,12 +154,8 @@ def _add_list(commands: Any) -> None:
     add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
     add("--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first")
     add("--reverse", action="store_true", help="reverse the order")
-    add(
-        "--older-than",
-        type=parse_duration,
-        metavar="DURATION",
-        help="only locks held for at least this long, such as 90s, 10m, 1h30m or 2d",
-    )
+    text = "only locks held for at least this long, such as 90s, 10m, 1h30m or 2d"
+    add("--older-than", type=parse_duration, metavar="DURATION", help=text)
     add("--attention", action="store_true", help="only locks that need attention")
     add("--limit", type=_count, metavar="N", help="show at most N locks")
 
@@ -178,21 +166,13 @@ def _add_release(commands: Any) -> None:
     add("--pattern", dest="match", metavar="GLOB", help="release held locks that match")
     add("--all", action="store_true", help="release all held locks")
     add("--token-id", metavar="ID", help="only if the holder has this token id, as shown by show")
-    add(
-        "--only-dead",
-        action="store_true",
-        help="only if the holder's process ran on this host and is gone",
-    )
+    text = "only if the holder's process ran on this host and is gone"
+    add("--only-dead", action="store_true", help=text)
     add("--reason", default="", metavar="TEXT", help="reason for the audit; a terminal asks for it")
     add("--by", metavar="NAME", help="operator for the audit; by default, the system user")
     add("--dry-run", action="store_true", help="show what would be released")
-    add(
-        "--noinput",
-        "--no-input",
-        dest="interactive",
-        action="store_false",
-        help="ask neither for a reason nor for confirmation",
-    )
+    text = "ask neither for a reason nor for confirmation"
+    add("--noinput", "--no-input", dest="interactive", action="store_false", help=text)
 
 
 def _add_run(commands: Any) -> None:
