@@ -19,8 +19,7 @@ from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.handler import lock
 from django_redis_lock.protocol.calls import ask
-
-logger = logging.getLogger("django_redis_lock.celery")
+from django_redis_lock.tasks.conflicts import logger
 
 STANDBY = 5.0
 """Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""

@@ -6,7 +6,6 @@ Django runs them for the tasks imported so far, and a worker for its own tasks w
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,8 +18,7 @@ from django_redis_lock.celery.options import GUARD, SETTING, Options, project_de
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
-
-logger = logging.getLogger("django_redis_lock.celery")
+from django_redis_lock.tasks.conflicts import logger
 
 VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
 """The defaults, in seconds, after which a transport delivers an unacknowledged message again."""

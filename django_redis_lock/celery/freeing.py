@@ -7,7 +7,6 @@ worker serves all children with one thread, so each alias of LOCKS has a thread 
 from __future__ import annotations
 
 import contextlib
-import logging
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,8 +23,7 @@ from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.support.process import began_at, state_of
-
-logger = logging.getLogger("django_redis_lock.celery")
+from django_redis_lock.tasks.conflicts import logger
 
 POLL_EVERY = 0.2
 """Seconds between checks for dead children."""
@@ -207,9 +205,6 @@ def _on_shutdown(**kwargs: Any) -> None:
     while _watches:
         _watches.pop().end()
     finish(LAST_CHANCE)
-
-
-# Messages that a worker drops.
 
 
 def _free_reservation(slip: Slip) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, overload
@@ -31,11 +30,9 @@ from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
 from django_redis_lock.support.functions import is_async, is_generator
-from django_redis_lock.tasks.conflicts import TaskAlreadyRunning
+from django_redis_lock.tasks.conflicts import TaskAlreadyRunning, logger
 from django_redis_lock.tasks.guard import is_django_task
 from django_redis_lock.tasks.keys import AsModels, KeyMaker, check_key
-
-logger = logging.getLogger("django_redis_lock.celery")
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = ParamSpec("Given")
@@ -343,9 +340,6 @@ def _apply(guard: Guard, target: Any) -> Any:
             f"single_instance_task decorates a function or a Celery task, not {target!r}."
         )
     return target
-
-
-# Functions and shared tasks, whose guard is put in place in each app.
 
 
 def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:

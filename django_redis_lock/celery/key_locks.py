@@ -65,6 +65,7 @@ POLL_EVERY = 0.8
 """Seconds between checks whether the lock that a task waits for is held for a message."""
 
 _stops = mmap.mmap(-1, 1)
+"""Whether the worker is to stop. It shares this with its children: no signal tells them."""
 
 
 def is_for_message(holder: Holder) -> bool:
@@ -304,9 +305,6 @@ def _marked(key: str, part: str) -> str:
     return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
 
 
-# What is stored of a task's end.
-
-
 def is_made_up(task_id: str) -> bool:
     """Whether an id looks like those that Celery makes, which no other task has."""
     try:
@@ -357,9 +355,6 @@ def _seconds_of(ended: Any) -> float:
     # Celery means UTC; without USE_TZ, Django's models give local times.
     zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
     return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
-
-
-# A worker that is to stop says so in memory that it shares with its children: no signal tells them.
 
 
 @worker_shutting_down.connect(weak=False)

@@ -197,8 +197,6 @@ def _listed(values: Sequence[str]) -> str:
     return ", ".join(map(repr, values))
 
 
-# The setting.
-
 _NONE: Mapping[str, Any] = {}
 _checked: list[Mapping[str, Any]] = []
 

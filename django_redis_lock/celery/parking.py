@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -33,12 +32,10 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.text import visible
-from django_redis_lock.tasks.conflicts import parked, task_parked
+from django_redis_lock.tasks.conflicts import logger, parked, task_parked
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.running import Run
-
-logger = logging.getLogger("django_redis_lock.celery")
 
 PARKED = "PARKED"
 """The state of a parked task, whose result is a dict with ``key`` and ``place``."""
@@ -51,9 +48,6 @@ AT_ONCE = 20
 LOOK_AT = 100
 """How many locks one look is about."""
 _PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
-
-
-# A message is parked.
 
 
 def park(run: Run, holder: Holder | None) -> bool:
@@ -159,19 +153,15 @@ def _on_received(request: Any, **kwargs: Any) -> None:
         known["properties"] = {**known["properties"], "content_type": request.content_type}
 
 
-# It is published.
-
-
 def pass_on(run: Run, lock: TaskLock) -> None:
     """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    rests = (
-        run.options.at_least_for and run.options.run_policy == "park" and run.backend.runs_scripts
-    )
+    options, backend = run.options, run.backend
+    rests = options.at_least_for and options.run_policy == "park" and backend.runs_scripts
     with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
         if lock.passed_to_message:
-            publisher_of(run.task.app).publish(run.backend, lock.name)
+            publisher_of(run.task.app).publish(backend, lock.name)
         elif rests:
-            publisher_of(run.task.app).look_after(run.backend, lock.name)
+            publisher_of(run.task.app).look_after(backend, lock.name)
 
 
 class Publisher:

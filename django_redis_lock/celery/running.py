@@ -7,7 +7,6 @@ Most calls find their lock free and take it, in one round trip. What becomes of 
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -54,6 +53,7 @@ from django_redis_lock.support.arguments import Default, Sharing
 from django_redis_lock.support.functions import finished
 from django_redis_lock.tasks.conflicts import (
     TaskAlreadyRunning,
+    logger,
     task_lock_lost,
     task_taken_over,
     task_waiting,
@@ -61,8 +61,6 @@ from django_redis_lock.tasks.conflicts import (
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.guard import Guard
-
-logger = logging.getLogger("django_redis_lock.celery")
 
 GIVE_UP_LEASE = 10.0
 """Seconds of lease while a reservation is given up, in case the process dies in between."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -41,12 +40,10 @@ from django_redis_lock.protocol.calls import Renew, ask
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
-from django_redis_lock.tasks.conflicts import describe
+from django_redis_lock.tasks.conflicts import describe, logger
 
 if TYPE_CHECKING:
     from django_redis_lock.celery.guard import Guard
-
-logger = logging.getLogger("django_redis_lock.celery")
 
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""

@@ -206,9 +206,6 @@ def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
     )
 
 
-# One form of arguments, at both ends of a message.
-
-
 class UnstableValueError(TypeError):
     """A value has no representation that is the same in every process."""
 
@@ -277,10 +274,6 @@ def _rank(value: Any) -> str:
         return repr(value)
 
 
-# One JSON text for each value. Values that a message can't tell apart have the same: tuples and
-# lists, an enum's member and its value, a date or UUID and its text. 1, "1" and True differ.
-
-
 def _plain(value: Any) -> Any:
     """Return a value that has no form in JSON as one that has."""
     match value:
@@ -306,4 +299,8 @@ def _plain(value: Any) -> Any:
 
 
 as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_plain).encode
-"""Return the text of a value in its normal form. Raises ``TypeError`` if it has none."""
+"""Return the JSON text of a value in its normal form. Raises ``TypeError`` if it has none.
+
+Values that a message can't tell apart have the same: tuples and lists, an enum's member and its
+value, a date or UUID and its text. 1, "1" and True differ.
+"""
