@@ -18,8 +18,8 @@ from time import monotonic
 from typing import Any, Self
 from uuid import UUID
 
-from celery import bootsteps, states
-from celery.signals import worker_init, worker_shutting_down
+from celery import states
+from celery.signals import worker_shutting_down
 from django.conf import settings
 from django.utils import timezone
 
@@ -64,7 +64,7 @@ STOP_EVERY = 0.5
 POLL_EVERY = 0.8
 """Seconds between checks whether the lock that a task waits for is held for a message."""
 
-_stops = mmap.mmap(-1, 1)
+stops = mmap.mmap(-1, 1)
 """Whether the worker is to stop. It shares this with its children: no signal tells them."""
 
 
@@ -119,7 +119,7 @@ class TaskLock(Lock):
 
     def check_wait(self) -> float:
         """Raise where a worker would wait for a message, or is to stop; see ``before_sleep``."""
-        if self.until_worker_stops and _stops[0]:
+        if self.until_worker_stops and stops[0]:
             raise WorkerStops
         if monotonic() >= self._read_due and in_worker():
             with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
@@ -358,17 +358,5 @@ def _seconds_of(ended: Any) -> float:
 
 
 @worker_shutting_down.connect(weak=False)
-def _end_waits(*args: Any, **kwargs: Any) -> None:
-    _stops[0] = 1
-
-
-class Stopping(bootsteps.StartStopStep):
-    """Ends the waits before the pool waits for its tasks, however the worker came to stop."""
-
-    close = _end_waits
-
-
-@worker_init.connect(weak=False)
-def _on_init(sender: Any, **kwargs: Any) -> None:
-    _stops[0] = 0  # an earlier worker may have run in this process
-    sender.app.steps["worker"].add(Stopping)
+def end_waits(*args: Any, **kwargs: Any) -> None:
+    stops[0] = 1

@@ -19,6 +19,7 @@ from django_redis_lock.tasks.keys import Key, UniqueOn
 
 Scope = Literal["run", "queue", "queue_and_run"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
+
 QueuePolicy = Literal["skip", "raise", "supersede"]
 RunPolicy = Literal["skip", "raise", "wait", "retry", "park"]
 Beyond = Literal["raise", "skip", "retry"]
@@ -36,8 +37,6 @@ OnUnavailable = Literal["raise", "run"]
 
 
 class Policies(TypedDict, total=False):
-    """The policy for a duplicate that is sent, and for one that is about to run."""
-
     queue: QueuePolicy | Handler
     run: RunPolicy | Handler
 

@@ -23,7 +23,7 @@ from kombu.utils.json import dumps, loads
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.celery import private
-from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock
+from django_redis_lock.celery.key_locks import QUEUED, Slip, TaskLock, end_waits, stops
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -276,7 +276,10 @@ look_soon = _look_now.set
 
 
 class Look(bootsteps.StartStopStep):
-    """The looks of a worker at the outbox, at the locks, and at the tasks that were revoked."""
+    """The looks of a worker at the outbox, at the locks, and at the tasks that were revoked.
+
+    It also ends the waits of tasks before the pool waits for these, however the worker is stopped.
+    """
 
     # The processes that these fork when they start must not find the thread in an import.
     requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
@@ -313,6 +316,8 @@ class Look(bootsteps.StartStopStep):
             _look_now.wait(max(pause, 0.02))
             _look_now.clear()
 
+    close = end_waits
+
     def stop(self, parent: Any) -> None:
         self._ended = True
         look_soon()
@@ -324,4 +329,5 @@ class Look(bootsteps.StartStopStep):
 
 @worker_init.connect(weak=False)
 def _on_init(sender: Any, **kwargs: Any) -> None:
+    stops[0] = 0  # an earlier worker may have run in this process
     sender.app.steps["worker"].add(Look)

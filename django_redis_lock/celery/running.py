@@ -46,7 +46,7 @@ from django_redis_lock.celery.options import Arguments, Options
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.primitives.held import finish
+from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Default, Sharing
@@ -232,7 +232,7 @@ class Run(GuardedCall):
                 text = "Task %s[%s] ran, but its lock was not released: %s"
                 logger.error(text, self.task.name, self.task_id, error)  # noqa: TRY400 - says all
                 if lock.is_held_here:  # it could not be passed on, so it is freed in the background
-                    lock.backend.run(finish([lock], later=True))
+                    abandon([lock])
         except SoftTimeLimitExceeded:
             text = "Task %s[%s] had ended when its soft time limit struck"
             logger.warning(text, self.task.name, self.task_id)

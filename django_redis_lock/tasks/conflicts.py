@@ -173,7 +173,6 @@ def name_of(task: Any) -> str:
 
 
 def describe(holder: Holder | None) -> Described | None:
-    """Return a holder as plain values, for results and messages."""
     if holder is None:
         return None
     return {
