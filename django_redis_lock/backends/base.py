@@ -237,9 +237,8 @@ class BaseLockBackend(Runner):
 
     def require_sharing(self, name: str) -> None:
         """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
-        self.require(
-            self.can_share, f"Lock {name!r} can't be shared, and its queue can't be bounded"
-        )
+        lacks = f"Lock {name!r} can't be shared, and its queue can't be bounded"
+        self.require(self.can_share, lacks)
 
     def require(self, ability: bool, otherwise: str) -> None:
         """Raise ``InvalidLockBackend`` that begins with a text if the backend lacks an ability."""

@@ -229,7 +229,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
         arguments = tuple(args or ()), dict(kwargs or {})
         publish = partial(apply_async, task, args, kwargs)
-        return Sending(guard.options, task, arguments, message, publish).send(guard)
+        return Sending(guard, task, arguments, message, publish).send()
 
     setattr(guarded_apply_async, GUARD, guard)
     return guarded_apply_async

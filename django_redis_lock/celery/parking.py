@@ -236,14 +236,12 @@ class Publisher:
             policy = dict(self.app.conf.task_publish_retry_policy)
             options = {**message["options"], "retry": True, "retry_policy": policy}
             self._open().publish(message["body"], **options)
-        except OperationalError as error:
-            self._producer, self.unreachable = None, str(error) or "no answer"
+        except Exception as error:  # of any broker
+            known = isinstance(error, OperationalError)
+            self._producer, self.unreachable = None, (str(error) or "no answer") if known else ""
             failed = "Parked task %s can't be published now; that is tried again: %s"
-            logger.warning(failed, visible(str(message.get("id"))), error)
-        except Exception:  # of any broker
-            self._producer, self.unreachable = None, ""
-            failed = "Parked task %s can't be published now; that is tried again"
-            logger.exception(failed, visible(str(message.get("id"))))
+            log = logger.warning if known else logger.exception
+            log(failed, visible(str(message.get("id"))), error)
         else:
             self.unreachable = ""
             backend.run(ask(EndParking(self.outbox, message["lock"], token)))

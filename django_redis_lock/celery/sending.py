@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,7 @@ from django_redis_lock.celery.key_locks import (
     sent_of,
     stored_state,
 )
-from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.running import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -64,22 +64,18 @@ class Sending(GuardedCall):
     _record: TaskLock | None = None
 
     def __init__(
-        self,
-        options: Options,
-        task: Any,
-        arguments: Arguments,
-        message: dict[str, Any],
-        publish: Callable[..., Any],
+        self, guard: Guard, task: Any, arguments: Arguments, message: dict[str, Any], publish: Any
     ) -> None:
-        super().__init__(options, task, message.get("task_id") or uuid(), arguments)
-        self._message, self._publish, self.policy = message, publish, options.queue_policy
+        super().__init__(guard.options, task, message.get("task_id") or uuid(), arguments)
+        self._guard, self._message, self._publish = guard, message, publish
+        self.policy = self.options.queue_policy
         self._timing = {**execution_options(task), **message}
         delay = _seconds_until_due(message)
         if delay % 1 and delays_by_whole_seconds(task, *arguments, self._timing):
             for known in (self._message, self._timing):
                 known.update(countdown=math.ceil(delay), eta=None)
 
-    def send(self, guard: Guard) -> Any:
+    def send(self) -> Any:
         """Send the task, unless one with its key waits already. Returns an ``AsyncResult``."""
         task, message = self.task, self._message
         task_id = message.get("task_id")
@@ -94,7 +90,7 @@ class Sending(GuardedCall):
         self.slip = Slip(self.task_id, sent=now if run is None else run.slip.sent)
         if run is None and self.options.scope == "run":
             return self._publish_with(self.slip) if now else self._publish(**message)
-        result = self._send_guarded(guard, run)
+        result = self._send_guarded(run)
         if run is not None:
             run.followed = True
         return result
@@ -115,14 +111,14 @@ class Sending(GuardedCall):
             return bool(self._message.get("task_id")) or goes_on
         return self.slip.sent != sent_of(holder) and goes_on
 
-    def _send_guarded(self, guard: Guard, run: Run | None) -> Any:
+    def _send_guarded(self, run: Run | None) -> Any:
         options = self.options
         try:
-            self.key = guard.key(self.task, *self.arguments)
+            self.key = self._guard.key(self.task, *self.arguments)
             follows = run is not None and run.has_key(self.key, options)
             reserves = not follows and options.scope != "run"
             if reserves and options.scope == "queue_and_run" and options.concurrency != 1:
-                self.sharing = guard.sharing(self.task, *self.arguments)
+                self.sharing = self._guard.sharing(self.task, *self.arguments)
             lock, holder = self._take_reservation() if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"

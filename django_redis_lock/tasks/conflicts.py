@@ -148,13 +148,11 @@ class Conflict:
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
-        skipped[name_of(self.task)] += 1
+        name, done = name_of(self.task), "run" if self.moment == "run" else "sent"
+        skipped[name] += 1
         self.notify(task_skipped, "refused: lock %r is %s", policy=self.policy)
-        message = (
-            f"Task {name_of(self.task)} is not {'run' if self.moment == 'run' else 'sent'}: "
-            + (why or f"lock {self.key!r} is {self.state}.")
-        )
-        return TaskAlreadyRunning(message, self.key, self.described)
+        why = why or f"lock {self.key!r} is {self.state}."
+        return TaskAlreadyRunning(f"Task {name} is not {done}: {why}", self.key, self.described)
 
     def notify(self, signal: Signal, text: str, *more: object, **facts: str) -> None:
         """Log a text, formatted with the key, its state and ``more``, and send a signal."""

@@ -31,16 +31,14 @@ RUN = {
     "history": showing.history,
 }
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is\n"
-    "unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;\n"
-    "141 the reader closed the pipe."
-)
-RUN_EXIT_CODES = (
-    "Exit codes: that of the program, or 128 and the signal that ended it; 69 the\n"
-    "server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and\n"
-    "127 the program can't be run."
-)
+EXIT_CODES = """\
+Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is
+unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;
+141 the reader closed the pipe."""
+RUN_EXIT_CODES = """\
+Exit codes: that of the program, or 128 and the signal that ended it; 69 the
+server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and
+127 the program can't be run."""
 EXAMPLES = {
     "": (
         "locks",
@@ -177,7 +175,7 @@ def _add_release(commands: Any) -> None:
 
 def _add_run(commands: Any) -> None:
     running = _add(commands, "run", "run a program while a lock is held")
-    running.epilog = f"{_epilog('run').partition('Exit codes')[0]}{RUN_EXIT_CODES}"
+
     running.usage = "%(prog)s NAME [--timeout S] [--wait S | --no-wait] -- PROGRAM [ARGUMENT ...]"
     running.add_argument("name", help="the lock's name")
     wait = running.add_mutually_exclusive_group()
@@ -196,7 +194,7 @@ class Formatter(base.DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
 
 def _epilog(name: str) -> str:
     examples = "".join(f"  manage.py {example}\n" for example in EXAMPLES[name])
-    return f"Examples:\n{examples}\n{EXIT_CODES}"
+    return f"Examples:\n{examples}\n{RUN_EXIT_CODES if name == 'run' else EXIT_CODES}"
 
 
 def _add(commands: Any, name: str, text: str) -> CommandParser:
