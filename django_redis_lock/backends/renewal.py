@@ -25,8 +25,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.background import Background
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import Background, forget_after_fork
 
 logger = logging.getLogger("django_redis_lock")
 RENEWALS = 3

@@ -23,7 +23,7 @@ from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import Hub, LocalWaiter
-from django_redis_lock.support.background import Background
+from django_redis_lock.support.process import Background
 
 logger = logging.getLogger("django_redis_lock")
 BEAT_EVERY = 0.8

@@ -28,7 +28,6 @@ from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
-from django_redis_lock.support.background import IDLE
 from django_redis_lock.transport import async_client, location, packing
 from tests.simulation import loops, slots
 from tests.simulation.clients import Client
@@ -122,7 +121,7 @@ def simulated() -> Iterator[None]:
     """Replace what the package uses of the system."""
     for thread in threading.enumerate():  # of earlier tests: to read the clock moves it
         if re.match("django-redis-lock-(heartbeat|renewal)", thread.name):
-            thread.join(IDLE + 5)
+            thread.join(processes.IDLE + 5)
     replaced: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, value: Any) -> None:
