@@ -119,7 +119,6 @@ class BaseLockBackend(Runner):
 
     def _import_and_make(self, scheme: str) -> Hub:
         # What waiters need is imported here, where no signal handler can interrupt the import.
-        import django_redis_lock.protocol.queueing  # noqa: F401
         from django_redis_lock.protocol.heartbeats import Heart
         from django_redis_lock.protocol.waiting import PollingHub
 

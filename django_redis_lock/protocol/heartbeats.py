@@ -22,7 +22,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import token_id
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, Hub, LocalWaiter
 from django_redis_lock.support.process import Background
 
 logger = logging.getLogger("django_redis_lock")
@@ -40,8 +40,6 @@ AGAIN_AFTER = 0.2
 """Seconds after which a heartbeat that failed is sent again."""
 LATE = 0.5
 """Seconds after which a waiter sends a heartbeat that is due, as the thread does not."""
-OUTAGE_LIMIT = 10.0
-"""Seconds that waiters tolerate an unavailable server before they raise."""
 AT_ONCE = 64
 """How many waiters come back in one go."""
 

@@ -106,7 +106,7 @@ def _acquire(
         if hub is None:
             assert make_hub is not None
             hub = make_hub()
-    from django_redis_lock.protocol.queueing import wait_in_queue
+    from django_redis_lock.protocol.waiting import wait_in_queue
 
     return (yield from wait_in_queue(hub, request, until))
 

@@ -12,7 +12,6 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import queueing
 from example_project.embedded import EmbeddedServer
 from tests.contracts.exits import gets, state
 from tests.contracts.locks import LayoutContract
@@ -139,7 +138,7 @@ def test_handed_off_lock_counts_once_it_is_replicated(
     pair: Pair, name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A grant does not count before the replica has it; if it never does, it is passed on."""
-    monkeypatch.setattr(queueing, "OUTAGE_LIMIT", 1.0)
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.OUTAGE_LIMIT", 1.0)
     held = lock(name, timeout=60, using="plain")
     held.acquire()
     waiting = Background(lambda: take(way, lock(name, timeout=60, using="hasty")))

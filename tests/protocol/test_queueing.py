@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import locking, queueing
+from django_redis_lock.protocol import locking
 from django_redis_lock.protocol.calls import (
     Acquire,
     Pause,
@@ -19,7 +19,7 @@ from django_redis_lock.protocol.calls import (
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, Hub
 from tests.protocol.steps import ended, refused
 
 
@@ -116,7 +116,7 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or as long as is tolerated."""
     now = monotonic()
-    monkeypatch.setattr(queueing, "monotonic", lambda: now)
+    monkeypatch.setattr("django_redis_lock.protocol.waiting.monotonic", lambda: now)
     for limit in (0.02, 60):
         hub = KnowingHub()
         steps = locking.acquire(hub, request(), now + limit)
@@ -124,7 +124,7 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
         steps.send([HELD, 30_000, 5_000, JOINED, 7])
         hub.notify("token")
         poll(steps)
-        left = min(limit, queueing.OUTAGE_LIMIT)
+        left = min(limit, OUTAGE_LIMIT)
         now += left - 0.001
         assert steps.throw(refused()).seconds == pytest.approx(0.001)
         poll(steps)
