@@ -1,4 +1,5 @@
-"""What the handles of one lock and of several have in common."""
+"""What the handles of one lock and of several have in common, and ``defer``, the one gate of every
+exit from a hold."""
 
 from __future__ import annotations
 
@@ -9,18 +10,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import wraps
 from time import monotonic
-from typing import Any, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
+
+from django.apps import apps
+from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
 from django_redis_lock.primitives import held as holds
-from django_redis_lock.primitives import transactions
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.process import Identity, kind_of_execution
+
+if TYPE_CHECKING:
+    from django_redis_lock.primitives.exits import Leave
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -286,7 +293,7 @@ class Handle(ABC):
 
     def _release(self) -> Steps[None]:
         held = self._to_release()
-        if held and not transactions.defer(held, holds.finish):
+        if held and not defer(held, holds.finish):
             if len(held) == 1:
                 yield from holds.release(held[0])
             else:
@@ -337,7 +344,7 @@ class Handle(ABC):
         """
         held = [each for each in self._locks() if each._lease and each._lease.began >= since]
         left = [each for each in held if not each._deferred and each._held().entries <= 1]
-        if left and not (isinstance(error, LockError) or transactions.defer(left, holds.finish)):
+        if left and not (isinstance(error, LockError) or defer(left, holds.finish)):
             holds.abandon(left)
 
     def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
@@ -349,3 +356,41 @@ class Handle(ABC):
             finally:
                 del failure  # else the error keeps this frame, and the frame the error
         logger.warning("The release of %s failed after an error: %s", self._label, failure)
+
+
+def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
+    """Have ``leave`` carry out an exit from holds when the open transactions of this thread end.
+
+    An exit is a release, a detach or a downgrade; ``ends`` says whether that ends the holds.
+    Returns False if it has to be carried out now: there is no transaction, a loss was noticed, the
+    app is not in ``INSTALLED_APPS``, or, with a warning, all handles that had the lock have
+    ``after_commit=False``.
+    """
+    databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
+    if not databases or any(each._held().lost for each in held):
+        return False
+    if not (apps.ready and apps.is_installed("django_redis_lock")):
+        return False
+    if not any(each._held().after_commit for each in held):
+        logger.warning(
+            "Lock %s was released before the transaction on %s ended, so the next holder may not "
+            "see what it wrote. Leave out after_commit=False.",
+            ", ".join(repr(each.name) for each in held),
+            ", ".join(repr(connection.alias) for connection in databases),
+        )
+        return False
+    from django_redis_lock.primitives import exits
+
+    exits.wait(held, leave, databases, ends=ends)
+    return True
+
+
+def _in_transaction(connection: Any) -> bool:
+    """Whether a transaction is open, other than that of a ``TestCase``."""
+    if connection.connection is None or connection.closed_in_transaction:
+        return False
+    if not connection.in_atomic_block:
+        return not connection.autocommit
+    blocks = connection.atomic_blocks
+    in_test = bool(blocks) and is_of_test_case(blocks[0])
+    return not in_test or savepoint_in_test(connection) is not None

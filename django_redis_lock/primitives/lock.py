@@ -15,8 +15,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import held as holds
-from django_redis_lock.primitives import transactions
-from django_redis_lock.primitives.handle import Handle
+from django_redis_lock.primitives.handle import Handle, defer
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
@@ -313,7 +312,7 @@ class Lock(Held, Handle):
         ticket, record = self.ticket, self._record_of_detached(metadata, state)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
-        if not transactions.defer([self], detach):
+        if not defer([self], detach):
             yield from detach([self])
         return ticket
 
@@ -347,7 +346,7 @@ class Lock(Held, Handle):
     def _downgrade(self) -> Steps[None]:
         lease = self._lease_entered_once("downgraded")
         self.backend.require_sharing(self.name)
-        if not transactions.defer([self], lambda held: self._share_hold(lease), ends=False):
+        if not defer([self], lambda held: self._share_hold(lease), ends=False):
             yield from self._share_hold(lease)
 
     def _share_hold(self, lease: Lease) -> Steps[None]:
