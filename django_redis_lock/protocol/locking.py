@@ -10,9 +10,8 @@ import contextlib
 import math
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
-from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
@@ -28,10 +27,7 @@ GIVE_UP_AFTER = 1.0
 
 
 def acquire(
-    hub: Hub | None,
-    request: Request,
-    until: float | None,
-    make_hub: Callable[[], Hub] | None = None,
+    hub: Hub | None, request: Request, until: float | None, make_hub: Any = None
 ) -> Steps[Lease | None]:
     """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
 
@@ -40,7 +36,19 @@ def acquire(
     queue, and a grant already under way is passed on. If the server can't be reached, or a call may
     arrive later than that, ``request.sent`` stays set: the server may still carry out the request.
     """
-    return _obtain(request, until, partial(_acquire, hub, request, until, make_hub))
+
+    def attempt() -> Steps[Lease | None]:
+        if until is None or hub is None or not hub.receives(request.name):
+            # Most locks are free; only a held one is worth a subscription.
+            call = calls.Acquire(request, "", until=request.until, final=until is None)
+            lease = call.lease((yield from ask(call)))
+            if lease is not None or until is None:
+                return lease
+        from django_redis_lock.protocol.waiting import wait_in_queue
+
+        return (yield from wait_in_queue(hub or make_hub(), request, until))
+
+    return _obtain(request, until, attempt)
 
 
 def take_over(request: Request, token_id: str) -> Steps[Lease | None]:
@@ -91,24 +99,6 @@ def _obtain(
                 # Over another connection, a call may arrive after its withdrawal.
                 request.sent = request.under_way
         raise
-
-
-def _acquire(
-    hub: Hub | None, request: Request, until: float | None, make_hub: Callable[[], Hub] | None
-) -> Steps[Lease | None]:
-    if until is None or hub is None or not hub.receives(request.name):
-        # Most locks are free; only a held one is worth a subscription.
-        call = calls.Acquire(request, "", until=request.until, final=until is None)
-        answer = yield from ask(call)
-        lease = call.lease(answer)
-        if lease is not None or until is None:
-            return lease
-        if hub is None:
-            assert make_hub is not None
-            hub = make_hub()
-    from django_redis_lock.protocol.waiting import wait_in_queue
-
-    return (yield from wait_in_queue(hub, request, until))
 
 
 def release(lease: Lease) -> Steps[bool]:
