@@ -11,5 +11,4 @@ class DjangoRedisLockConfig(AppConfig):
     verbose_name = _("Locks")
 
     def ready(self) -> None:
-        """Register the system checks."""
         import django_redis_lock.checks  # noqa: F401 - registers them

@@ -27,7 +27,7 @@ from django_redis_lock.handler import locks
 from django_redis_lock.protocol.calls import Inspect, ask
 from django_redis_lock.protocol.records import Attention, Holder, Limit, Unheld, Waiter, attention
 from django_redis_lock.support.arguments import check_text
-from django_redis_lock.support.process import STOPPED, current_process, state_of
+from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
 
 if TYPE_CHECKING:
@@ -87,7 +87,10 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
         try:
             outcome = _release(one, by, reason)
         except (LockError, InvalidLockBackend, ValueError) as error:
-            outcome = _failure(one, error)
+            # A plain LockError is about the stored value: another program's data.
+            undone = getattr(error, "undone", isinstance(error, LockError))
+            result = Result.REFUSED if undone else Result.UNAVAILABLE
+            outcome = Outcome(one, result, error=without_passwords(str(error)))
             refused = isinstance(error, LockUnavailable) and error.refused
             if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
                 failed[one.using] = outcome  # the others would run into the same, and a timeout
@@ -119,13 +122,6 @@ def requires_reason(usings: Iterable[str]) -> str | None:
             if locks[using].operators.reason_required:
                 return using
     return None
-
-
-def _failure(one: Shown, error: Exception) -> Outcome:
-    # A plain LockError is about the stored value: another program's data.
-    undone = error.undone if isinstance(error, LockUnavailable) else isinstance(error, LockError)
-    result = Result.REFUSED if undone else Result.UNAVAILABLE
-    return Outcome(one, result, error=without_passwords(str(error)))
 
 
 def _release(one: Shown, by: str, reason: str) -> Outcome:
@@ -247,7 +243,7 @@ def judge(holder: Holder) -> Verdict:
         why = _("it runs in another container of %(host)s")
     elif not (process := state_of(holder.pid, holder.pid_began)):
         life, why = Life.DEAD, _("process %(pid)s is gone")
-    elif process in STOPPED:
+    elif process in "Tt":  # a signal or a debugger stopped it
         life, why = Life.STOPPED, _("process %(pid)s is stopped")
     else:
         life, why = Life.ALIVE, _("its process lives")

@@ -44,7 +44,6 @@ class LockSignal(Signal):
         weak: bool = True,
         dispatch_uid: Any = None,
     ) -> None:
-        """Connect a receiver, as ``Signal.connect`` does."""
         super().connect(receiver, sender, weak, dispatch_uid)
         # Without a uid, by which it could be disconnected unnamed. Only Django's list knows when a
         # weak method goes with its object.
@@ -54,7 +53,6 @@ class LockSignal(Signal):
         self._note_blocking()
 
     def disconnect(self, receiver: Any = None, *args: Any, **kwargs: Any) -> bool:
-        """Disconnect a receiver, as ``Signal.disconnect`` does."""
         found = super().disconnect(receiver, *args, **kwargs)
         if found:
             self.quick = tuple(each for each in self.quick if each != receiver)

@@ -343,8 +343,6 @@ def _sound(text: str) -> str:
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
-# The audit: which locks were released by force, or freed.
-
 FORCE_RELEASED: Final = "force_released"
 FREED: Final = "freed"
 
@@ -435,8 +433,6 @@ def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
 def _parts(entry_id: bytes) -> tuple[int, ...]:
     return tuple(map(int, entry_id.split(b"-")))
 
-
-# Which holds the admin page and the command mark as needing attention.
 
 DAY = 86_400.0
 LATE = 0.5

@@ -161,8 +161,6 @@ class Hub:
     def close(self) -> None:
         """Close what receives grants."""
 
-    # Waiters come and go.
-
     def join(self, waiter: LocalWaiter) -> None:
         """Expect a grant for the waiter."""
         token = waiter.request.token
@@ -185,8 +183,6 @@ class Hub:
         """Return the waiters, in order of their arrival."""
         found = [reference() for reference in [*self._waiters.values()]]
         return [waiter for waiter in found if waiter is not None]
-
-    # Waiters are notified.
 
     def expects(self, waiter: LocalWaiter) -> bool:
         """Whether the waiter has not left."""
@@ -238,8 +234,6 @@ class Hub:
             return True
         self.leave(waiter)
         return False
-
-    # Waiters sleep.
 
     def wait(self, waiter: LocalWaiter, until: float) -> None:
         """Block until the waiter has something to do, or ``until`` (monotonic)."""

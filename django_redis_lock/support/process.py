@@ -22,8 +22,6 @@ from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 Value = TypeVar("Value")
-STOPPED = ("T", "t")
-"""The states, as from ``state_of``, of processes that a signal or a debugger stopped."""
 
 
 class Process:
@@ -208,9 +206,6 @@ class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like pr
         return value
 
 
-# Exceptions that signal handlers raise.
-
-
 def from_below(*kinds: type[Exception]) -> tuple[type[Exception], ...]:
     """Return the kinds, for an ``except`` clause that must not catch what a handler raises.
 
@@ -233,8 +228,6 @@ def struck(error: BaseException | None) -> bool:
                     return True  # a handler with ``*args`` has it in a tuple
     return False
 
-
-# Waking a sleeping thread or asyncio task, safely even from a signal handler.
 
 LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at most. A wait without limit sleeps again after that."""

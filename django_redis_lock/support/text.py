@@ -92,8 +92,6 @@ def _cleaned(item: Any, seen: dict[int, Any]) -> Any:
     return item
 
 
-# The passwords in the settings.
-
 SHORTEST = 4
 """Characters from which on a password is masked anywhere. A shorter one is part of too many words,
 and is masked only in a URL or after ``password=``."""

@@ -10,7 +10,6 @@ class OpenTelemetryConfig(AppConfig):
     label = "django_redis_lock_opentelemetry"
 
     def ready(self) -> None:
-        """Instrument locks, unless the project has done so already."""
         from django_redis_lock.contrib.opentelemetry.instrumentor import LockInstrumentor
 
         instrumentor = LockInstrumentor()
