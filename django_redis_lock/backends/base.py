@@ -18,8 +18,7 @@ from django_redis_lock import signals
 from django_redis_lock.backends import settings
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Steps, ask
-from django_redis_lock.protocol.drivers import Runner
+from django_redis_lock.protocol.calls import Runner, Steps, ask
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
 from django_redis_lock.support.process import InThread

@@ -26,8 +26,7 @@ from django_redis_lock.backends.servers import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_choice, read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Step, Steps
-from django_redis_lock.protocol.drivers import arun, run
+from django_redis_lock.protocol.calls import Call, Step, Steps, arun, run
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Holder, moment
 from django_redis_lock.protocol.waiting import Hub, PollingHub

@@ -19,8 +19,7 @@ from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Steps
-from django_redis_lock.protocol.drivers import run
+from django_redis_lock.protocol.calls import Steps, run
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, Hub, LocalWaiter
 from django_redis_lock.support.process import Background

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from django_redis_lock.protocol.drivers import retain
+from django_redis_lock.protocol.calls import retain
 from django_redis_lock.support.process import InThread, forget_after_fork, retain_inherited
 from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is_read_only
 from django_redis_lock.transport.connections import connect

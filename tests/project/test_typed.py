@@ -24,7 +24,7 @@ from django_redis_lock import (
 )
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.protocol.drivers import Runner
+from django_redis_lock.protocol.calls import Runner
 
 TESTS = Path(__file__).parents[1]
 USED = "".join((TESTS / f"typed_{kind}.py").read_text() for kind in ("usage", "tasks"))

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps
-from django_redis_lock.protocol.drivers import arun, run
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps, arun, run
 from django_redis_lock.support.process import Process, known_process
 
 
@@ -68,7 +67,7 @@ both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slow machine clean up."""
-    monkeypatch.setattr(drivers, "TIDY_FOR", 60.0)
+    monkeypatch.setattr(calls, "TIDY_FOR", 60.0)
 
 
 class Interruption(Step):
@@ -190,12 +189,12 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        (kept,) = drivers._retained
+        (kept,) = calls._retained
         assert server.asked_by == [task, kept]
         server.answering.set()
         await asyncio.wait([kept])
         await asyncio.sleep(0)  # for its callbacks
-        assert not drivers._retained
+        assert not calls._retained
 
     asyncio.run(main())
     assert found == ["answer about two"]
@@ -221,7 +220,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        (kept,) = drivers._retained
+        (kept,) = calls._retained
         server.answering.set()
         await asyncio.wait([kept])
 
@@ -242,7 +241,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 
     class Forks(Step):
         def do(self, port: Any) -> None:
-            monkeypatch.setattr(drivers, "known_process", Process)
+            monkeypatch.setattr(calls, "known_process", Process)
 
         async def ado(self, port: Any) -> None:
             self.do(port)

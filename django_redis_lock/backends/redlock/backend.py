@@ -20,8 +20,7 @@ from django_redis_lock.backends.redlock import servers, votes
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
-from django_redis_lock.protocol.drivers import arun, run
+from django_redis_lock.protocol.calls import Call, Pause, Steps, arun, ask, run
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import Hub, PollingHub
 from django_redis_lock.support.process import start_thread
