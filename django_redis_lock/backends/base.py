@@ -118,8 +118,7 @@ class BaseLockBackend(Runner):
 
     def _import_and_make(self, scheme: str) -> Hub:
         # What waiters need is imported here, where no signal handler can interrupt the import.
-        from django_redis_lock.protocol.heartbeats import Heart
-        from django_redis_lock.protocol.waiting import PollingHub
+        from django_redis_lock.protocol.waiting import Heart, PollingHub
 
         hub = self.make_hub(scheme)
         if hub.heart is None and not isinstance(hub, PollingHub):

@@ -13,10 +13,9 @@ import redis
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import heartbeats
-from django_redis_lock.protocol.heartbeats import Heart
+from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.lease import token_id
-from django_redis_lock.protocol.waiting import A_DAY, Hub
+from django_redis_lock.protocol.waiting import A_DAY, Heart, Hub
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, queued, waiters
@@ -226,7 +225,7 @@ def test_an_outage(
 ) -> None:
     """Waiters keep their positions in a short one, and raise in a long one."""
     if long:
-        monkeypatch.setattr(heartbeats, "OUTAGE_LIMIT", 0.3)
+        monkeypatch.setattr(waiting, "OUTAGE_LIMIT", 0.3)
     with EmbeddedServer(persist=True) as server:
         settings.LOCKS = {"default": {"LOCATION": server.url()}}
         locks.reset()

@@ -21,7 +21,7 @@
 
 -- Milliseconds:
 local CLAIM = 1200 -- within which a process must claim the lock that it was granted
-local BEAT = 1150 -- within which a process that runs is heard; see heartbeats.BEAT_EVERY
+local BEAT = 1150 -- within which a process that runs is heard; see waiting.BEAT_EVERY
 local GONE = 5000 -- after which one that is not heard waits no more, unless it comes back
 local SHOWN = 3000 -- after which it is not shown
 local NEWS = 1000 -- processes need not know of a lease that ends later: they are heard before
