@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import nlargest
 from itertools import islice
 from time import monotonic
@@ -46,13 +46,9 @@ MEANINGS = {
 """The gauges of a group, and their descriptions."""
 
 
-def _zeros() -> dict[str, float]:
-    return dict.fromkeys(MEANINGS, 0)
-
-
 @dataclass
 class Held:
-    groups: dict[str, dict[str, float]] = field(default_factory=lambda: defaultdict(_zeros))
+    groups: dict[str, dict[str, float]]
     holders_unread: int = 0
     queues_unread: int = 0
 
@@ -73,9 +69,8 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
 def read_held(backend: BaseLockBackend) -> Held:
     """Read the figures of a backend. Raises ``LockUnavailable``."""
     group = backend.operators.group
-    held = Held()
     known = {*backend.operators.groups.values(), OTHER}
-    held.groups.update({each: _zeros() for each in known})  # 0 rather than absent
+    held = Held({each: dict.fromkeys(MEANINGS, 0) for each in known})  # 0 rather than absent
     names = backend.read_index()
     for name in names:
         held.groups[group(name)]["held"] += 1
