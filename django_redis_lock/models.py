@@ -66,7 +66,6 @@ class HeldLock(models.Model):
 
     @classmethod
     def of_holder(cls, holder: Holder) -> HeldLock:
-        """Return the object for a lock that is held."""
         lock = cls.of(holder.using, holder.name, holder.token_id)
         lock.holder = holder
         return lock

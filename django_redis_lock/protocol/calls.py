@@ -120,7 +120,6 @@ class Call(Step):
         return self.first_sent_at is not None and self.sent_at != self.first_sent_at
 
     def sending(self) -> None:
-        """Note that the call is sent now."""
         self.sent_at = monotonic()
         if self.first_sent_at is None:
             self.first_sent_at = self.sent_at
@@ -269,7 +268,6 @@ class ReadHistory(Call):
 
     @property
     def count(self) -> int:
-        """How many entries to read."""
         return PAGE if self.name else min(PAGE, self.limit)
 
 

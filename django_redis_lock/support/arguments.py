@@ -28,8 +28,6 @@ _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Default:
-    """The type of ``DEFAULT``."""
-
     def __repr__(self) -> str:
         return "DEFAULT"
 
