@@ -306,9 +306,9 @@ class Lock(Held, Handle):
         state: str = DETACHED,
     ) -> Steps[str]:
         """Detach the lock; unless ``late``, the seconds begin now, also where it waits to be."""
-        self._lease_entered_once("detached")
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A detached lock has to expire; give a number of seconds.")
+        self._lease_entered_once("detached")
         ticket, record = self.ticket, self._record_of_detached(metadata, state)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
