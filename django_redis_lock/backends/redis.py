@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from redis.exceptions import RedisError
 
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.backends.servers import ScriptedServer, ServersLockBackend
 from django_redis_lock.backends.settings import read_choice, read_poll_interval, read_replicas
-from django_redis_lock.protocol.calls import Call, Release
+from django_redis_lock.protocol.calls import Release
 from django_redis_lock.support.arguments import WAITING_SCHEMES
-from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
@@ -60,17 +56,3 @@ class RedisLockBackend(ServersLockBackend):
             renewer.withdraw(call, self, seconds, at_once=True)
 
         return self.servers.make_hub(scheme, give_back)
-
-    def post(self, call: Call) -> None:
-        handled = sys.exception()
-        try:
-            self.servers.post(call)
-        except from_below(RedisError, OSError) as error:
-            raise self._error(call, error, handled) from error
-
-    async def apost(self, call: Call) -> None:
-        handled = sys.exception()
-        try:
-            await self.servers.apost(call)
-        except (RedisError, OSError) as error:
-            raise self._error(call, error, handled) from error

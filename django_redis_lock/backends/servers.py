@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol.calls import Call, Release
+from django_redis_lock.protocol.calls import Call, Claim, Release
 from django_redis_lock.support.process import from_below, made_once
 from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import BlockingClient
@@ -100,17 +100,15 @@ class ScriptedServer(SingleServer):
         )
 
     def call(self, call: Call) -> Any:
+        if type(call) is Claim:
+            return self.client.post(self.packing.pack(call))
         reply = self.client.call(self.packing.pack(call))
         return reply if type(reply) is int else numbers(reply)
 
     async def acall(self, call: Call) -> Any:
+        if type(call) is Claim:
+            return self.async_client.post(self.packing.pack(call))
         return numbers(await self.async_client.call(self.packing.pack(call)))
-
-    def post(self, call: Call) -> None:
-        self.client.post(self.packing.pack(call))
-
-    async def apost(self, call: Call) -> None:
-        self.async_client.post(self.packing.pack(call))
 
 
 class ServersLockBackend(BaseLockBackend):

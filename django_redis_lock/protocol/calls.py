@@ -183,9 +183,10 @@ class Release(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Claim(Call):
-    """Claim a lock that was handed off, without waiting for the answer.
+    """Claim a lock that was handed off.
 
-    The server answers 1, or 0 if the grant was taken back.
+    The server answers 1, or 0 if the grant was taken back. Nobody needs the answer, so a backend
+    that can send without waiting for it does so, and returns ``None``.
     """
 
     name: str
@@ -195,12 +196,6 @@ class Claim(Call):
     """When the lease ends, by the server's clock."""
     shared: bool = field(default=False, kw_only=True)
     patient: bool = field(default=False, kw_only=True)
-
-    def do(self, port: Runner) -> None:
-        port.post(self)
-
-    async def ado(self, port: Runner) -> None:
-        await port.apost(self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -603,17 +598,6 @@ class Runner:
     async def acall(self, call: Call) -> Any:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         return self.call(call)
-
-    def post(self, call: Call) -> None:
-        """Send a call whose reply is not needed. Raises ``LockUnavailable``.
-
-        By default it waits for the reply; a backend that can send without waiting overrides it.
-        """
-        self.call(call)
-
-    async def apost(self, call: Call) -> None:
-        """Send a call whose reply is not needed, under asyncio."""
-        await self.acall(call)
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol, blocking."""

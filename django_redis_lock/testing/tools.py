@@ -24,7 +24,7 @@ from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Claim, Listen
+from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
 from django_redis_lock.support.arguments import DEFAULT, Sharing
@@ -172,7 +172,7 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     meanwhile is lost. At the end, releases that failed are sent.
     """
     with ExitStack() as stack:
-        for step in (Call, Claim, Listen):
+        for step in (Call, Listen):
             for method in ("do", "ado"):
                 failing = _failing(getattr(step, method), using)
                 stack.enter_context(patch.object(step, method, failing))

@@ -103,6 +103,8 @@ class Cluster:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 
+    # These wait even for a reply that nobody needs, to follow a slot that moved.
+
     def call(self, call: Call) -> Any:
         parts, join = self._split(call)
         return join([self._send(*parts[0])] if len(parts) == 1 else self._send_all(parts))
@@ -113,9 +115,6 @@ class Cluster:
             return join([await self._asend(*parts[0])])
         sent = (self._asend(*part) for part in parts)
         return join(_without_errors(await asyncio.gather(*sent, return_exceptions=True)))
-
-    # These wait for the reply that nobody needs, to follow a slot that moved.
-    post, apost = call, acall
 
     def _split(self, call: Call) -> tuple[list[Part], Join]:
         """Return a part of the call for each shard, and what joins their answers."""
