@@ -151,7 +151,7 @@ class BaseLockBackend(Runner):
         then the locks in pages, the latest lease end first. Each holder is as current as its page.
         Raises ``LockUnavailable``.
         """
-        yield from self._holders_of(self.read_index(pattern))
+        yield from self.holders_of(self.read_index(pattern))
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
         """Yield the holders of locks, as ``holders`` does."""
@@ -176,12 +176,9 @@ class BaseLockBackend(Runner):
 
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
-        return self._holders_of(map(check_name, names))
-
-    def _holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
         from django_redis_lock.backends.index import in_pages
 
-        for page in in_pages(names, self.page_size):
+        for page in in_pages(map(check_name, names), self.page_size):
             yield from self.run(self._read(page))
 
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:

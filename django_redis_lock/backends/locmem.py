@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
 from time import monotonic
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
@@ -75,15 +75,6 @@ class _Held:
         return -1 if math.isinf(self.end) else max(0, int((self.end - monotonic()) * 1000))
 
 
-class _Waiting(NamedTuple):
-    """An entry in the queue of a lock."""
-
-    position: int
-    token: str
-    lease_ms: int
-    record: str
-
-
 class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
@@ -96,7 +87,7 @@ class _Store:
         """Start empty: a child does not have its parent's locks."""
         self._mutex = threading.RLock()
         self._holders: dict[str, dict[str, _Held]] = {}  # by token; several if it is shared
-        self._queues: dict[str, list[_Waiting]] = {}  # by position
+        self._queues: dict[str, list[tuple[int, Request]]] = {}  # with their positions, in order
         self.limits: dict[str, str] = {}
         self.audit: deque[tuple[str, Fields]] = deque()
         self._noted = 0
@@ -125,9 +116,10 @@ class _Store:
         self._last_fence = max(self._last_fence + 1, time.time_ns() // 1000)
         return self._last_fence
 
-    def _give(self, name: str, token: str, lease_ms: int, record: str) -> int:
-        held = _Held(token, self._next_fence(), record, monotonic() + lease_ms / 1000)
-        self._holders.setdefault(name, {})[token] = held
+    def _give(self, request: Request) -> int:
+        end = monotonic() + request.lease_ms / 1000
+        held = _Held(request.token, self._next_fence(), request.record, end)
+        self._holders.setdefault(request.name, {})[request.token] = held
         return held.fence
 
     def _fits(self, name: str, record: str) -> bool:
@@ -145,9 +137,10 @@ class _Store:
         A waiter with the token ``own`` asks itself and counts as live.
         """
         queue = self._queues.get(name, [])
-        while queue and self._fits(name, queue[0].record):
-            _, token, lease_ms, record = queue.pop(0)
-            grant = Grant(self._give(name, token, lease_ms, record), lease_ms, _now_ms())
+        while queue and self._fits(name, queue[0][1].record):
+            _, request = queue.pop(0)
+            token = request.token
+            grant = Grant(self._give(request), request.lease_ms, _now_ms())
             if token != own and not any(hub.notify(token, grant) for hub in [*self.hubs]):
                 self._remove(name, self._holders[name][token])
         if queue:
@@ -170,7 +163,7 @@ class _Store:
             waited = self._hand_off(name, token)
             held = self._live(name).get(token)
             if held is None and not waited and self._fits(name, request.record):
-                return self._give(name, token, request.lease_ms, request.record)
+                return self._give(request)
         if held is not None:
             return [held.fence, held.ttl_ms, _now_ms()]
         first = min(self._live(name).values(), key=attrgetter("end"), default=None)
@@ -180,15 +173,14 @@ class _Store:
     def _join(self, request: Request) -> tuple[int, int]:
         """Join the queue; return the kind and the position, as ``acquire.lua`` does."""
         queue = self._queues.get(request.name, [])
-        for waiting in queue:
+        for position, waiting in queue:
             if waiting.token == request.token:
-                return 2, waiting.position
+                return 2, position
         most = request.max_waiters
         if not request.position and most is not None and len(queue) >= most:
             return 0, 0
         position = request.position or self._next_fence()
-        waiting = _Waiting(position, request.token, request.lease_ms, request.record)
-        insort(self._queues.setdefault(request.name, []), waiting)
+        insort(self._queues.setdefault(request.name, []), (position, request))
         return 1, position
 
     def _come_back(self, call: calls.ComeBack) -> list[int]:
@@ -202,7 +194,7 @@ class _Store:
         for name, last in call.names.items():
             self._hand_off(name)
             queue = self._queues.get(name, [])
-            if last not in (token_id(each.token.encode()) for each in reversed(queue)):
+            if last not in (token_id(one.token.encode()) for _, one in reversed(queue)):
                 lost.append(name)
         return [b"%d -1" % _now_ms(), "\n".join(lost).encode()]
 
@@ -217,7 +209,7 @@ class _Store:
         if held is None or (held.shared and not request.shared and len(self._holders[name]) > 1):
             return None
         self._remove(name, held)
-        fence = self._give(name, request.token, request.lease_ms, request.record)
+        fence = self._give(request)
         if request.shared:
             self._hand_off(name)
         self._note_ends(name)
@@ -229,7 +221,7 @@ class _Store:
         if held is not None:
             self._remove(call.name, held)
         else:
-            queue[:] = [waiting for waiting in queue if waiting.token != call.token]
+            queue[:] = [entry for entry in queue if entry[1].token != call.token]
         self._hand_off(call.name)
         return int(held is not None)
 
@@ -300,9 +292,9 @@ class _Store:
 
     def _read_queue(self, call: calls.ReadQueue) -> list[Any]:
         answer: list[Any] = [_now_ms()]
-        for position, token, lease_ms, record in self._queues.get(call.name, ()):
+        for position, one in self._queues.get(call.name, ()):
             if position > call.after:
-                entry = f"i {token_id(token.encode())} {lease_ms} {record}"
+                entry = f"i {token_id(one.token.encode())} {one.lease_ms} {one.record}"
                 answer += [position, entry.encode()]
         return answer
 

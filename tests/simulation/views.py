@@ -206,7 +206,7 @@ class MemoryView(View):
 
     def positions(self, name: str) -> dict[str, float]:
         queue = self._backend.store._queues.get(name, ())
-        return {waiting.token: waiting.position for waiting in queue}
+        return {request.token: position for position, request in queue}
 
 
 def stored(server: Server, key: bytes) -> Any:

@@ -164,16 +164,12 @@ class RedlockLockBackend(BaseLockBackend):
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
                 if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
-                    self._give_back(name, token)
+                    release = calls.Release(name, token)
+                    for server in self.servers:  # votes may be left, which would delay others
+                        self._post(server, server.release(release))
         if answer and isinstance(call, calls.Release | calls.ForceRelease):
             self.freed(call.name)  # for the waiters of this process
         return answer
-
-    def _give_back(self, name: str, token: str) -> None:
-        """Take back the votes that a lost lock may have left, which would delay others."""
-        release = calls.Release(name, token)
-        for server in self.servers:
-            self._post(server, server.release(release))
 
     def _post(self, server: servers.Server, packed: Packed, owed_for: float = 0.0) -> None:
         """Send a call to one server whose answer is not needed."""
@@ -293,7 +289,8 @@ class RedlockLockBackend(BaseLockBackend):
         for position, (index, start) in enumerate(starts.items()):
             server = self.servers[index]
             reply = partial(admitted.receive, position)
-            server.executor.submit(servers.Job(server.admit(fence, start), admitted.until, reply))
+            admission = server.pack(servers.Admit(fence, start))
+            server.executor.submit(servers.Job(admission, admitted.until, reply))
         yield admitted
         return True
 

@@ -256,6 +256,8 @@ class Admit(Call):
     """Let restarted servers vote, and tell them the last fence."""
 
     fence: int
+    start: int | str = ""
+    """The start of a server that it is meant for; empty for any."""
 
 
 class Server(RedisLockBackend):
@@ -295,7 +297,7 @@ class Server(RedisLockBackend):
             case ReadFences():
                 return self._pack_own(READ_FENCE, call.delay_ms)
             case Admit():
-                return self.admit(call.fence)
+                return self._pack_own(ADMIT, call.fence, call.start)
         packed = self._packing.pack(call, ignore)  # it counts as sent when any server was asked
         packed.until = math.inf  # the ballot ends in time, and the connection serves others, too
         return packed
@@ -323,10 +325,6 @@ class Server(RedisLockBackend):
         keys = [*self._packing.keys(call.name)[:3], self._packing.quorum_waiters(call.name)]
         entry = call.entry.partition(" ")[2]
         return _packed(RELEASE, keys, call.token, call.name, entry, attempt)
-
-    def admit(self, fence: int, start: int | str = "") -> Packed:
-        """Pack the last fence for a server that lost it."""
-        return self._pack_own(ADMIT, fence, start)
 
     def _pack_own(self, script: Script, *args: int | str) -> Packed:
         """Pack a call that is about the server itself."""
