@@ -8,7 +8,6 @@ from django_redis_lock.protocol.calls import Acquire, Call
 from django_redis_lock.transport.packing import (
     ACQUIRE,
     ACQUIRE_SHARED,
-    ENCODERS,
     Encoded,
     Packing,
     Script,
@@ -112,7 +111,3 @@ class Unpark(_OutboxCall):
     def encode(self, packing: Packing) -> Encoded:
         keys = [*packing.granting_keys(self.name), self.key(packing)]
         return UNPARK, keys, [f"@{self.outbox}", self.name, self.prefix]
-
-
-for each in (Park, ReadOutbox, EndParking, LookAfter, Unpark):
-    ENCODERS[each] = lambda packing, call: call.encode(packing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.transport.packing import ENCODERS, HASH, Encoded, Packing, Script
+from django_redis_lock.transport.packing import HASH, Encoded, Packing, Script
 
 TICK = Script("tick")
 
@@ -34,7 +34,3 @@ class NoteTick(Call):
     def encode(self, packing: Packing) -> Encoded:
         keys = [packing.lock_prefix + self.name, packing.ticks_prefix + self.name]
         return TICK, keys, [self.token, self.entry, f"{self.at:.6f}"]
-
-
-for each in (ReadTicks, NoteTick):
-    ENCODERS[each] = lambda packing, call: call.encode(packing)

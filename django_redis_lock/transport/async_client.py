@@ -87,7 +87,7 @@ class AsyncClient:
         sent as soon as the connection opens, and lost if that fails.
         """
         connection = self._connection()
-        if connection.is_open:
+        if connection.connection is not None:
             packed.sending()
             # With the source: the loop may be too busy to send it again if it is not known.
             reply = connection.write(packed.pack(with_source=True))
@@ -128,7 +128,8 @@ class LoopConnection:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
+        """``None`` until it is open, and after it broke."""
         self.error: Exception | None = None
         """Why it can't be used any more."""
         self._unsent = b""
@@ -137,10 +138,6 @@ class LoopConnection:
         self.received_at = 0.0  # monotonic
         self._ending = self._until_the_loop_ends()
         self._opening: asyncio.Task[None] | None = asyncio.ensure_future(self._open())
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
 
     async def opened(self) -> None:
         """Wait until calls can be written. Raises ``RedisError`` and ``OSError``."""
@@ -188,7 +185,7 @@ class LoopConnection:
             raise redis.exceptions.ConnectionError(
                 f"{type(self._loop).__name__} has no add_reader(); use asyncio.SelectorEventLoop"
             ) from None
-        self._connection = Connection(origin)
+        self.connection = Connection(origin)
 
     def _carry_out(self, callback: Callable[[], object]) -> None:
         """Call a function of the loop's; if it fails, the connection is in an unknown state."""
@@ -241,13 +238,12 @@ class LoopConnection:
         """Give the server time for the next reply."""
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
         if self._pending and self._timeout is not None:
             late = redis.exceptions.TimeoutError("Timeout reading from the server")
             self._timer = self._loop.call_later(self._timeout, self._break, late)
 
     def _read(self) -> None:
-        while self._connection and (answer := self._connection.read_arrived()) is not NOTHING:
+        while self.connection and (answer := self.connection.read_arrived()) is not NOTHING:
             self.received_at = monotonic()
             reply = self._pending[0]
             if not reply.done():  # else its task was cancelled
@@ -278,7 +274,7 @@ class LoopConnection:
 
     def close(self) -> None:
         """Close the connection, of a loop that may have been closed."""
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self._socket)

@@ -200,7 +200,7 @@ class Packing:
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
         """Return a call, ready to be sent. ``sending`` replaces the call's own method."""
-        script, keys, args = ENCODERS[type(call)](self, call)
+        script, keys, args = ENCODERS.get(type(call), ENCODERS[Call])(self, call)
         replicas = self._replicas if self._replicas and _must_be_replicated(call) else None
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
         return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
@@ -253,9 +253,6 @@ class Packing:
     def _encode_set_limit(self, call: calls.SetLimit) -> Encoded:
         limit = "" if call.limit is None else str(call.limit)
         return SET_LIMIT, self.granting_keys(call.name), [call.name, limit, call.by]
-
-    def _encode_read_limits(self, call: calls.ReadLimits) -> Encoded:
-        return HASH, [self.limits_key], []
 
     def _encode_force_release(self, call: calls.ForceRelease) -> Encoded:
         again = "0" if call.first_sent_at is None else "1"
@@ -316,8 +313,9 @@ ENCODERS: dict[type[Call], Callable[[Any, Any], Encoded]] = {
     calls.Inspect: Packing._encode_inspect,
     calls.ForceRelease: Packing._encode_force_release,
     calls.SetLimit: Packing._encode_set_limit,
-    calls.ReadLimits: Packing._encode_read_limits,
+    calls.ReadLimits: lambda packing, call: (HASH, [packing.limits_key], []),
     calls.ReadHistory: Packing._encode_read_history,
     calls.ReadQueue: Packing._encode_read_queue,
     calls.ReadIndex: Packing._encode_read_index,
+    Call: lambda packing, call: call.encode(packing),  # of a module that few programs import
 }

@@ -139,12 +139,11 @@ class ClusterListener:
                 read = True
                 ear.liveness.note_seen()
                 self._take_message(ear, ear.connection.read_response(disable_decoding=True))
-        except from_below(*_BROKEN):
-            self._forget(ear, ear.shards)
-            return True
-        except BaseException:
+        except BaseException as error:
             self._forget(ear, ear.shards)  # it may have been interrupted in the middle of a message
-            raise
+            if not isinstance(error, from_below(*_BROKEN)):
+                raise
+            return True
         return read
 
     def _take_message(self, ear: _Ear, message: Any) -> None:

@@ -239,10 +239,9 @@ def _least(left: Sequence[int], needed: int) -> int:
 
 def queue(answers: Answers) -> Any:
     """Return the waiters, like ``waiting.lua``, the longest waiting first."""
-    known = everybody(answers)
-    if known is PENDING:
+    if everybody(answers) is PENDING:
         return PENDING
-    known = [item for item in known if item is not None]
+    known = received(answers)
     positions: dict[bytes, int] = {}
     for item in known:
         for position, entry in zip(map(int, item[1::2]), item[2::2], strict=True):
