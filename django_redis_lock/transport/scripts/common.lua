@@ -61,7 +61,6 @@ local function was_heard(process, most)
     or (at and last_heard - at <= math.max(most, 4 * interval_of(process)))
 end
 
--- Note that a process was heard.
 local function note_heard(process, now)
   redis.pcall('PEXPIRE', heard_key, STAYS)
   if redis.pcall('ZADD', heard_key, now, process) == 1 then
@@ -130,7 +129,6 @@ local function enter(name, process, token, position, rest)
   return was and 0 or 1
 end
 
--- Remove a waiter.
 local function remove_waiter(name, process, entry)
   redis.pcall('HDEL', key_of('tokens', process, name), string.match(entry, '^%S*'))
   if redis.call('ZREM', key_of('waiters', process, name), entry) == 1 then
