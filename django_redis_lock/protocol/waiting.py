@@ -231,8 +231,11 @@ class Hub:
         if self.interval is not None and self.heart is not None:
             self.heart.beat_by(monotonic())
 
-    def take_in(self, message: bytes) -> None:
-        """Notify the waiter whom a message concerns, or give back what was granted to a former."""
+    def take_in(self, message: bytes) -> str | None:
+        """Notify the waiter whom a message concerns, or give back what was granted to a former.
+
+        Returns the token of a grant.
+        """
         if found := _GRANT.fullmatch(message):
             token, lease_ms, now_ms = found[1].decode(), int(found[3]), int(found[4])
             fence = int(found[2])
@@ -241,10 +244,12 @@ class Hub:
                 name = found[5].decode(errors="replace")
                 call = Release(name, token, patient=False, unclaimed=True)
                 self._give_back(call, lease_ms / 1000)
-        elif self.heart is not None and message == b"lost":
+            return token
+        if self.heart is not None and message == b"lost":
             self.heart.ask_first()
         elif self.heart is not None and (due := _DUE.fullmatch(message)):
             self.heart.beat_by(monotonic() + (int(due[1]) + 2) / 1000)
+        return None
 
     def forget(self, request: Request) -> None:
         """Have a waiter that has left removed from the queue, which it has come back to."""
@@ -612,12 +617,17 @@ def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> 
     status, lost, *messages = yield call
     now_ms, left_ms = map(int, status.split())
     hub.note_server_ms(now_ms, call.sent_at)
-    for message in messages:
-        hub.take_in(message)
+    told = [hub.take_in(message) for message in messages]
     again = waiters if asks else lost.decode().split("\n")
     missed = False
     for name in again:
-        ordered = sorted(waiters.get(name, ()), key=_position)
+        # Who is told asks for itself. To come back as well would put it in the queue again, if it
+        # has released the lock by then.
+        ordered = [
+            waiter
+            for waiter in sorted(waiters.get(name, ()), key=_position)
+            if waiter.request.token not in told and hub.expects(waiter) and not waiter.notified
+        ]
         try:
             missed |= yield from _come_back(hub, name, ordered)
         except LockUnavailable:

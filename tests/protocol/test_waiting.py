@@ -12,6 +12,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import waiting
+from django_redis_lock.protocol.calls import ComeBack, Heartbeat
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import (
     A_DAY,
@@ -20,6 +21,7 @@ from django_redis_lock.protocol.waiting import (
     Hub,
     LocalWaiter,
     PollingHub,
+    beat,
 )
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
@@ -102,6 +104,23 @@ def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) 
     for token in ("left", "token"):
         hub.take_in(f"grant {token} {fence} 1000 0 name".encode())
     assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["left"])
+
+
+@pytest.mark.parametrize("message", [b"", b"grant token 5 1000 0 name", b"lost"])
+def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> None:
+    """By then it may have released the lock, and would stand in the queue again."""
+    hub = Hub()
+    waiter = joined(hub, "token")
+    steps = beat(hub, {"name": [waiter]}, 0, monotonic() + 1, asks=False)
+    assert isinstance(next(steps), Heartbeat)
+    answer = [b"1000 -1", b"name", *[message] * (message != b"")]
+    told = message.startswith(b"grant")
+    if told:
+        with pytest.raises(StopIteration):
+            steps.send(answer)
+    else:
+        assert isinstance(steps.send(answer), ComeBack)
+    assert waiter.must_ask is told
 
 
 # Waiters that ask in turns.

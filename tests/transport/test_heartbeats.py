@@ -86,9 +86,10 @@ def taken_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     messages: list[bytes] = []
     take_in = Hub.take_in
 
-    def record(hub: Hub, message: bytes) -> None:
-        take_in(hub, message)
+    def record(hub: Hub, message: bytes) -> str | None:
+        token = take_in(hub, message)
         messages.append(message)
+        return token
 
     monkeypatch.setattr(Hub, "take_in", record)
     return messages
