@@ -232,10 +232,7 @@ class Hub:
             self.heart.beat_by(monotonic())
 
     def take_in(self, message: bytes) -> str | None:
-        """Notify the waiter whom a message concerns, or give back what was granted to a former.
-
-        Returns the token of a grant.
-        """
+        """Notify whom a message concerns, or give back a former's grant; return a grant's token."""
         if found := _GRANT.fullmatch(message):
             token, lease_ms, now_ms = found[1].decode(), int(found[3]), int(found[4])
             fence = int(found[2])
@@ -578,8 +575,7 @@ class Heart(process.Background):
         now = monotonic()
         gone_at = now - max(GONE, 4 * (self._hub.interval or 0))
         answered_at = self._answered.get(server, max(gone_at, self._beat_at))
-        asks = answered_at < max(gone_at, self._lost_at)
-        until = now + ANSWER_WITHIN
+        asks, until = answered_at < max(gone_at, self._lost_at), now + ANSWER_WITHIN
         try:
             pause = run(self._backend, beat(self._hub, waiters, self._turn, until, asks=asks))
         except Exception as error:
@@ -623,11 +619,9 @@ def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> 
     for name in again:
         # Who is told asks for itself. To come back as well would put it in the queue again, if it
         # has released the lock by then.
-        ordered = [
-            waiter
-            for waiter in sorted(waiters.get(name, ()), key=_position)
-            if waiter.request.token not in told and hub.expects(waiter) and not waiter.notified
-        ]
+        left = [each for each in waiters.get(name, ()) if each.request.token not in told]
+        left = [each for each in left if hub.expects(each) and not each.notified]
+        ordered = sorted(left, key=_position)
         try:
             missed |= yield from _come_back(hub, name, ordered)
         except LockUnavailable:

@@ -310,8 +310,7 @@ class Subscription:
 
 
 class PoppedList(Subscription):
-    """Receives what scripts push to the inbox of the process, with BLPOP, from servers whose
-    channels can't be used."""
+    """Receives what is pushed to the inbox of the process, by BLPOP, for want of channels."""
 
     kind = "i"
 
@@ -349,10 +348,7 @@ class PoppedList(Subscription):
 
 
 class Liveness:
-    """Finds out whether a listening connection is still alive.
-
-    A connection can die silently, for example if a router forgets it.
-    """
+    """Finds out whether a listening connection is alive, which a router may have forgotten."""
 
     def __init__(self) -> None:
         self._seen_at = monotonic()
