@@ -339,7 +339,7 @@ class Register:
         """
         leases = [
             reference()
-            for key, reference in [*self._leases.items()]
+            for key, reference in self._leases.copy().items()  # atomic, unlike a list of items
             if key[0] == name and (not aliases or key[2] in aliases)
         ]
         mine = [each for each in leases if each is not None and _is_mine(each)]
