@@ -338,7 +338,7 @@ class _PlainServer(SingleServer):
 
     def _busy(self, stamp: Stamp | None = None) -> list[int]:
         now_ms = self._clock.earliest_ms()
-        # 3 is what ``acquire.lua`` returns for a lock that hands off to nobody: poll.
+        # 3 is what ``acquire.lua`` returns for a lock without a hand-off: poll.
         return [0, -1 if stamp is None else stamp.left_ms(now_ms), now_ms, 3]
 
     def _claim(self, request: Request, value: bytes) -> Steps[bool]:

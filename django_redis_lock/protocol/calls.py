@@ -185,7 +185,7 @@ class Release(Call):
 class Claim(Call):
     """Claim a lock that was handed off.
 
-    The server answers 1, or 0 if the grant was taken back. Nobody needs the answer, so a backend
+    The server answers 1, or 0 if the grant was taken back. The answer is not used, so a backend
     that can send without waiting for it does so, and returns ``None``.
     """
 
@@ -548,7 +548,7 @@ async def _arun(
                     soon = monotonic() + TIDY_FOR
                     rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
                     task = retain(asyncio.ensure_future(rest))
-                    # Unlike shield() of Python 3.14, it reports no error that nobody awaits.
+                    # Unlike shield() of Python 3.14, it reports no error of an abandoned task.
                     await asyncio.wait([task])
                     return task.result()
                 resume, value = steps.throw, cancelled

@@ -441,7 +441,7 @@ class Background:
         """Work until there was nothing to do for a while."""
         woken = True
         while True:
-            self.wakes_at = math.inf  # so that whoever adds something from here on rings the bell
+            self.wakes_at = math.inf  # so that a caller that adds something now rings the bell
             due, now = self.work(), monotonic()
             if due == math.inf and not woken:
                 return

@@ -131,7 +131,7 @@ def turns(waiters: list[LocalWaiter]) -> list[str]:
 
 
 def test_waiters_of_a_lock_take_turns_at_asking() -> None:
-    """One at a time, whoever leaves or releases; those of other locks have their own turns."""
+    """One at a time, also when one leaves. Those of other locks have their own turns."""
     hub = PollingHub(60.0)
     waiters = [joined(hub, token) for token in "abc"]
     elsewhere = joined(hub, "x", "other")

@@ -26,7 +26,7 @@ NOTICED = 0.1
 BLOCKED = 6.5
 """Seconds for which a waiter whose process does not run may keep others from sharing a lock."""
 STAYS = 600_000
-"""Milliseconds for which the keys of waiters stay that nobody refreshes."""
+"""Milliseconds after which the keys of waiters expire, unless refreshed."""
 OF_WAITERS = b"lock-queue", b"lock-due", b"lock-waiters", b"lock-tokens"
 """How keys begin that are there for as long as a message is parked."""
 ANSWERED = 0.5
@@ -292,7 +292,7 @@ class FirstComeFirstServed(Promise):
                 continue
             most = attempt.lock.sharing.max_waiters
             ahead = sum(self._is_to_be_served(each) for each in queue[:place])
-            # After a step of the clock nobody seems to have been heard lately.
+            # After a step of the clock no process counts as heard.
             if most is not None and ahead >= most and not self._clocks_were_set():
                 raise self.broken(f"{attempt} waits behind {ahead}, and accepts {most - 1}")
 

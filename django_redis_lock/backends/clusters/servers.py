@@ -103,7 +103,7 @@ class Cluster:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 
-    # These wait even for a reply that nobody needs, to follow a slot that moved.
+    # These also wait for the reply to a claim, to follow a slot that moved.
 
     def call(self, call: Call) -> Any:
         parts, join = self._split(call)

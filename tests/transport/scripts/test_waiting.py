@@ -29,7 +29,7 @@ from tests.transport.scripts import LEASE, OTHER, PROCESS, READER, RECORD, SLOW,
     ],
 )
 def test_the_last_fence(keys: Keys, how: str, last: str | None, counts: bool) -> None:
-    """They rise beyond 2^53, too; what is no fence does not count, nor does another type."""
+    """They rise beyond 2^53, too. A text that is no fence, or another type, is ignored."""
     if how in {"queue", "take_over"}:
         keys.hold("one")
     keys.last("foreign" if last is None else last)
