@@ -7,6 +7,7 @@ import itertools
 import math
 from functools import partial
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -121,6 +122,22 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
     else:
         assert isinstance(steps.send(answer), ComeBack)
     assert waiter.must_ask is told
+
+
+def test_first_waiters_come_back_where_positions_may_be_lost() -> None:
+    """Though their names are not among those whose queue is lost."""
+    asked: list[bool] = []
+    hub = Hub()
+    hub.heart = SimpleNamespace(ask_first=lambda: asked.append(True))  # type: ignore[assignment]
+    hub.take_in(b"lost")
+    assert asked == [True]
+    steps = beat(hub, {"name": [joined(hub, "token")]}, 0, monotonic() + 1, asks=True)
+    next(steps)
+    assert isinstance(steps.send([b"1000 -1", b""]), ComeBack)
+    steps = beat(hub, {"name": [joined(hub, "token")]}, 0, monotonic() + 1, asks=False)
+    next(steps)
+    with pytest.raises(StopIteration):
+        steps.send([b"1000 -1", b""])
 
 
 # Waiters that ask in turns.
