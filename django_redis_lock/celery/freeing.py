@@ -18,7 +18,7 @@ from celery.signals import task_rejected, task_revoked, task_unknown, worker_rea
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.key_locks import Slip, is_dead, slip_in
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.parking import look_soon
+from django_redis_lock.celery.outbox import look_soon
 from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks

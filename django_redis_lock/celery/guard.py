@@ -5,39 +5,30 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, Generic, NoReturn, ParamSpec, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from celery import Task
 from celery.exceptions import Ignore
-from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.options import (
-    GUARD,
-    Options,
-    check_number,
-    make_options,
-    project_defaults,
-    refuse_idle,
-)
-from django_redis_lock.celery.running import Run, current_lock, runs
+from django_redis_lock.celery.current import current_lock, runs
+from django_redis_lock.celery.guarded import AnyTask, Guard
+from django_redis_lock.celery.options import GUARD, Options
+from django_redis_lock.celery.policies import carry_out
+from django_redis_lock.celery.run import Run
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
-from django_redis_lock.support.functions import is_async, is_generator
+from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.tasks.conflicts import TaskAlreadyRunning, logger
 from django_redis_lock.tasks.guard import is_django_task
-from django_redis_lock.tasks.keys import AsModels, KeyMaker, check_key
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = ParamSpec("Given")
 
-AnyTask: TypeAlias = "Task[Any, Any]"
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
 
@@ -45,109 +36,42 @@ POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 """The arguments of ``apply_async`` that may be given by position after those of the task."""
 
 
-class Guard:
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self._given = given
-        check_key(given.get("key"), given.get("unique_on"))
-        self._options: Options | None = None
-        self._defaults: Mapping[str, Any] = {}
-        self.key_makers: dict[type, KeyMaker] = {}
-        """Those of the classes that it guards, each of which may have a ``run`` of its own."""
-        with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
-            self.options  # noqa: B018 - to check them
+def install(guard: Guard, cls: type[AnyTask]) -> None:
+    """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
-    @property
-    def options(self) -> Options:
-        """The options of its calls.
+    The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
+    failure. The guard of sending is innermost: if a base class delays the sending until a
+    transaction has ended, the message is reserved a lock then.
 
-        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting.
-        """
-        defaults = project_defaults()
-        if self._options is None or self._defaults is not defaults:
-            options = make_options(defaults, self._given)
-            refuse_idle(self._given, options)
-            self._options, self._defaults = options, defaults
-        return self._options
+    Once more for a guarded class, it guards what has replaced the guard since.
+    """
+    _refuse_other_ways_to_run(cls)
+    installed, sender = getattr(cls, GUARD, None), cls
+    guard.key_maker(cls)
+    if installed is None:
+        sender = _beneath_overrides(cls)
+        on_bound = inspect.getattr_static(cls, "on_bound")
 
-    def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self._key_maker(type(task))(task.name, args, kwargs)
+        def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
+            """Guard what the annotations of the app have replaced."""
+            install(guard, bound)
+            on_bound.__get__(None, bound)(app)
 
-    def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
-        """Return how a call, whose key was made, shares its lock with others that may run."""
-        number = self.options.concurrency
-        if callable(number):
-            try:
-                number = number(**self.key_makers[type(task)].named(args, kwargs))
-            except TypeError as error:
-                raise TypeError(
-                    f"The concurrency of task {task.name} is a function that is given all "
-                    f"arguments by name; let it take **_ as well. {error}"
-                ) from error
-        number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
-        return Sharing(shared=True, limit=number)
-
-    def _key_maker(self, cls: type[AnyTask]) -> KeyMaker:
-        if cls in self.key_makers:
-            return self.key_makers[cls]
-        # That of the function, if Celery made the class of one.
-        run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
-        signature, static = inspect.signature(run), isinstance(run, staticmethod)
-        if not static:
-            own = list(signature.parameters.values())[1:]
-            signature = signature.replace(parameters=own)
-        as_models = private.argument_models(cls.run, static)
-        return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
-
-    def make_keys(
-        self,
-        run: Callable[..., Any],
-        signature: inspect.Signature,
-        as_models: AsModels | None = None,
-    ) -> KeyMaker:
-        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
-        if is_async(run) or is_generator(run):
-            raise TypeError(
-                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-                f"take the lock inside it, with a with statement."
-            )
-        return KeyMaker(self._given.get("key"), self._given.get("unique_on"), signature, as_models)
-
-    def install(self, cls: type[AnyTask]) -> None:
-        """Guard the tasks of a class: their calls, by workers or directly, and their sending.
-
-        The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
-        failure. The guard of sending is innermost: if a base class delays the sending until a
-        transaction has ended, the message is reserved a lock then.
-
-        Once more for a guarded class, it guards what has replaced the guard since.
-        """
-        _refuse_other_ways_to_run(cls)
-        installed, sender = getattr(cls, GUARD, None), cls
-        self._key_maker(cls)
-        if installed is None:
-            sender = _beneath_overrides(cls)
-            on_bound = inspect.getattr_static(cls, "on_bound")
-
-            def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
-                """Guard what the annotations of the app have replaced."""
-                self.install(bound)
-                on_bound.__get__(None, bound)(app)
-
-            cls.on_bound = classmethod(guarded_on_bound)  # type: ignore[assignment]
-            setattr(cls, GUARD, self)
-            if not hasattr(cls, "lock"):
-                cls.lock = property(current_lock)  # type: ignore[attr-defined]
-        elif installed is not self:
-            raise TypeError(f"{cls!r} is already a single_instance_task.")
-        throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
-        if TaskAlreadyRunning not in throws:
-            cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
-        if not _is_guarded(cls.__call__):
-            cls.__call__ = _guarded_call(self, cls)  # type: ignore[method-assign]
-        if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
-            method = _guarded_apply_async(self, sender)
-            del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
-            sender.apply_async = method  # type: ignore[method-assign]
+        cls.on_bound = classmethod(guarded_on_bound)  # type: ignore[assignment]
+        setattr(cls, GUARD, guard)
+        if not hasattr(cls, "lock"):
+            cls.lock = property(current_lock)  # type: ignore[attr-defined]
+    elif installed is not guard:
+        raise TypeError(f"{cls!r} is already a single_instance_task.")
+    throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
+    if TaskAlreadyRunning not in throws:
+        cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
+    if not _is_guarded(cls.__call__):
+        cls.__call__ = _guarded_call(guard, cls)  # type: ignore[method-assign]
+    if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
+        method = _guarded_apply_async(guard, sender)
+        del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
+        sender.apply_async = method  # type: ignore[method-assign]
 
 
 def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
@@ -202,12 +126,12 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard, task, (args, kwargs))
+        run = Run(guard, task, (args, kwargs), runs())
         # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would hide
         # the request of an eager call from the task.
         body = task.run if inherited and run.task_id is not None else partial(call, task)
         try:
-            return run.carry_out(body)
+            return carry_out(run, body)
         except Ignore as error:
             # Celery formats every frame, which takes longer than to park the task.
             raise error.with_traceback(None) from None
@@ -326,13 +250,13 @@ def _apply(guard: Guard, target: Any) -> Any:
             f"with @shared_task."
         )
     if type(target) is private.PromiseProxy:  # of @app.task
-        private.when_made(target, guard.install)
+        private.when_made(target, partial(install, guard))
     elif type(target) is private.Proxy:
         _guard_shared(guard, target)
     elif isinstance(target, Task):
-        guard.install(type(target))
+        install(guard, type(target))
     elif isinstance(target, type) and issubclass(target, Task):
-        guard.install(target)
+        install(guard, target)
     elif callable(target) and not isinstance(target, type):
         return _mark(guard, target)
     else:
@@ -405,7 +329,7 @@ def _unguarded_task(guard: Guard) -> Any:
         logger.warning(text, task.name)
     elif request.called_directly or any(run.task_id == request.id for run in runs()):
         return None
-    guard.install(type(task))
+    install(guard, type(task))
     return task
 
 
@@ -417,7 +341,7 @@ def guard_for(cls: type[AnyTask]) -> Guard | None:
 def _guard_class(cls: type[AnyTask]) -> None:
     guard = guard_for(cls)
     if guard is not None:
-        guard.install(cls)
+        install(guard, cls)
 
 
 def _guard_tasks(app: Any) -> None:

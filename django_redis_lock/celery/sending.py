@@ -8,13 +8,15 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from celery import current_task, states, uuid
 from celery.utils.time import maybe_make_aware
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from django_redis_lock.celery.current import runs
+from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import (
     EXPIRES,
     NO_SLIP,
@@ -34,16 +36,13 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
-from django_redis_lock.celery.running import Run, runs
+from django_redis_lock.celery.run import Run
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Renew, ask
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE
 from django_redis_lock.tasks.conflicts import describe, logger
-
-if TYPE_CHECKING:
-    from django_redis_lock.celery.guard import Guard
 
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""

@@ -275,7 +275,7 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     try:
         from celery.app import app_or_default
 
-        from django_redis_lock.celery.parking import publisher_of
+        from django_redis_lock.celery.outbox import publisher_of
     except ModuleNotFoundError as error:
         text = f"No task is parked without Celery, which can't be imported: {error}."
         raise CommandError(text) from error

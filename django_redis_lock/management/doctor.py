@@ -199,7 +199,7 @@ def _parks(backend: BaseLockBackend, app: Any) -> bool:
         return False
     with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
         from django_redis_lock.celery.options import GUARD
-        from django_redis_lock.celery.parking import outbox_of
+        from django_redis_lock.celery.outbox import outbox_of
 
         guards = filter(None, (getattr(task, GUARD, None) for task in app.tasks.values()))
         if ("park", backend.alias) in [(g.options.run_policy, g.options.using) for g in guards]:

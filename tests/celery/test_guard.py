@@ -11,7 +11,7 @@ from celery import Task
 
 from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
-from django_redis_lock.celery.running import current_lock
+from django_redis_lock.celery.current import current_lock
 from tests.celery.consumer import Consumer, body, id_of, is_free, slip_of
 
 

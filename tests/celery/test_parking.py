@@ -14,7 +14,8 @@ from kombu.exceptions import OperationalError
 from django_redis_lock import Waiter, lock, locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, parked
 from django_redis_lock.celery import parking as parking_module
-from django_redis_lock.celery.parking import PARKED, Publisher, outbox_of, publisher_of
+from django_redis_lock.celery.outbox import Publisher, outbox_of, publisher_of
+from django_redis_lock.celery.parking import PARKED
 from django_redis_lock.exceptions import InvalidLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES

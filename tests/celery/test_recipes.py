@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.celery.parking import Look, publisher_of
+from django_redis_lock.celery.outbox import Look, publisher_of
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, is_free
 from tests.tools import Background

@@ -19,7 +19,7 @@ from celery.result import AsyncResult
 from celery.signals import worker_init, worker_shutting_down
 
 from django_redis_lock import locks, semaphore
-from django_redis_lock.celery import TaskAlreadyRunning, running, skipped
+from django_redis_lock.celery import TaskAlreadyRunning, policies, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
@@ -51,7 +51,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def set_to(**seconds: float) -> None:
         for name, value in seconds.items():
-            monkeypatch.setattr(running, name, value)
+            monkeypatch.setattr(policies, name, value)
 
     set_to(WAIT_FOR_FIRST=LONG, TICKET_TURN=BRIEF, RESULT_PATIENCE=BRIEF, RESULT_MOMENT=BRIEF)
     return set_to
@@ -98,28 +98,28 @@ ROWS = [
 """Those of the page: the call, its lock, the policy, and what it does."""
 MESSAGES: dict[str, set[str]] = {
     "new": set(),
-    "known": {running.KNOWN},
-    "redelivered": {running.KNOWN},
+    "known": {policies.KNOWN},
+    "redelivered": {policies.KNOWN},
 }
-CALLS = {"direct": {running.CALL}, "eager": {running.CALL}}
-INSIDE = {"inside": {running.CALL, running.INSIDE}}
+CALLS = {"direct": {policies.CALL}, "eager": {policies.CALL}}
+INSIDE = {"inside": {policies.CALL, policies.INSIDE}}
 """What the table says about each kind of call."""
 OWN: dict[str, tuple[set[str], str]] = {
-    "dead": ({running.DEAD}, ""),
-    "sent again": ({running.RESERVED, running.SENT_AGAIN}, QUEUED),
-    "ticket": ({running.RESERVED}, DETACHED),
-    "run": ({running.FIRST}, ""),
-    "other state": ({running.FIRST}, "other"),
-    "long run": ({running.FIRST, running.FIRST_LASTS}, ""),
+    "dead": ({policies.DEAD}, ""),
+    "sent again": ({policies.RESERVED, policies.SENT_AGAIN}, QUEUED),
+    "ticket": ({policies.RESERVED}, DETACHED),
+    "run": ({policies.FIRST}, ""),
+    "other state": ({policies.FIRST}, "other"),
+    "long run": ({policies.FIRST, policies.FIRST_LASTS}, ""),
 }
 OTHERS = {
-    "another": ({running.OTHER}, ""),
-    "no task": ({running.OTHER}, ""),
-    "message": ({running.OTHER, running.MESSAGES}, QUEUED),
-    "detached": ({running.OTHER, running.MESSAGES}, DETACHED),
+    "another": ({policies.OTHER}, ""),
+    "no task": ({policies.OTHER}, ""),
+    "message": ({policies.OTHER, policies.MESSAGES}, QUEUED),
+    "detached": ({policies.OTHER, policies.MESSAGES}, DETACHED),
 }
-FREE = {"free": ({running.FREE}, "")}
-DONE = {"done": ({running.DONE}, "")}
+FREE = {"free": ({policies.FREE}, "")}
+DONE = {"done": ({policies.DONE}, "")}
 HELD = {**OWN, **OTHERS, **FREE, **DONE}
 """What the table says about each holder, and its ``state``."""
 POLICIES = ("callable", "skip", "raise", "retry", "park", "wait")
@@ -195,7 +195,7 @@ def fill(task: Any, lock: str, message: Any) -> None:
 
 def test_page_has_the_rows_of_the_code() -> None:
     """And all of them are tried here, but two that have tests of their own."""
-    rows = [(row.call, row.lock, row.policy, row.then.__name__) for row in running.TABLE]
+    rows = [(row.call, row.lock, row.policy, row.then.__name__) for row in policies.TABLE]
     assert [(*row[:3], row[3].replace(" ", "_")) for row in ROWS] == rows
     tried = {action(*case) for case in CASES}
     assert {row[3] for row in ROWS} - tried == {"answer", "skip superseded"}
@@ -225,8 +225,9 @@ def test_call_does_what_the_page_says(
     if lock != "free" and call != "inside":
         other = hold(task, lock, message)
         if lock == "dead":
-            monkeypatch.setattr(running, "stored_state", pytest.fail)  # it can't have stored one
-            monkeypatch.setattr(running, "is_dead", lambda it: it.token_id == other.token_id)
+            module = "django_redis_lock.celery.key_locks"
+            monkeypatch.setattr(f"{module}.stored_state", pytest.fail)  # it can't have stored one
+            monkeypatch.setattr(f"{module}.is_dead", lambda it: it.token_id == other.token_id)
         elif lock == "long run":
             patience(WAIT_FOR_FIRST=BRIEF)
         elif lock == "done":

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, shard_of
-from django_redis_lock.celery.parking import publisher_of
+from django_redis_lock.celery.outbox import publisher_of
 from tests.celery.consumer import Consumer, id_of
 from tests.layouts.servers import Cluster, client
 from tests.tools import eventually

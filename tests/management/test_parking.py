@@ -14,7 +14,7 @@ from kombu import Connection
 
 from django_redis_lock import locks
 from django_redis_lock.backends.parking import LookAfter
-from django_redis_lock.celery.parking import outbox_of
+from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.protocol.calls import ask
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read

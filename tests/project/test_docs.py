@@ -29,7 +29,7 @@ from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.key_locks import Slip
 from django_redis_lock.celery.options import ON_CONFLICT
-from django_redis_lock.celery.parking import outbox_of
+from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND

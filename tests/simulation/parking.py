@@ -12,7 +12,7 @@ from greenlet import getcurrent
 from kombu.utils.json import dumps
 
 from django_redis_lock.backends.parking import EndParking, Park
-from django_redis_lock.celery.parking import LOOK_AT, LOOK_EVERY, Publisher, _digest
+from django_redis_lock.celery.outbox import LOOK_AT, LOOK_EVERY, Publisher, digest
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ask, withdrawal
@@ -59,7 +59,7 @@ class Message:
     @property
     def token(self) -> str:
         """The token with which it is to be parked, however often this attempt is delivered."""
-        return _digest(str(self.number)) + _digest(f"{self.number} {self.attempt}")
+        return digest(str(self.number)) + digest(f"{self.number} {self.attempt}")
 
 
 class Parked(Attempt):

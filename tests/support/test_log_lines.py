@@ -13,7 +13,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.parking import Publisher
+from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import release_shown
 from django_redis_lock.protocol.records import Holder

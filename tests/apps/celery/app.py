@@ -9,7 +9,7 @@ from celery import Celery
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 
-from django_redis_lock.celery import running
+from django_redis_lock.celery import policies
 from tests.settings import server_url
 
 QUEUE_NAME = "tests"
@@ -25,7 +25,7 @@ PATIENCE = "LOCK_TEST_PATIENCE"
 """Seconds for which a delivery waits for another one of the same task."""
 
 if PATIENCE in os.environ:
-    running.WAIT_FOR_FIRST = float(os.environ[PATIENCE])
+    policies.WAIT_FOR_FIRST = float(os.environ[PATIENCE])
 
 apps: list[Celery] = []
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from celery.signals import task_failure
 
 from django_redis_lock.backends import parking as calls
-from django_redis_lock.celery import parking, single_instance_task
+from django_redis_lock.celery import outbox, parking, single_instance_task
 from tests.apps.celery.app import new_app
 from tests.apps.celery.kept import KEPT
 from tests.tools.celery_worker import WAIT, events, tell_and_wait
@@ -100,7 +100,7 @@ class Told:
 
 def stop_at_steps() -> None:
     """Let what parks and publishes in this process reach the steps."""
-    park, publish, opened = parking.park, parking.Publisher.publish, parking.Publisher._open
+    park, publish, opened = parking.park, outbox.Publisher.publish, outbox.Publisher._open
 
     def parks(run: Any, *args: Any) -> bool:
         parked = park(run, *args)
@@ -115,8 +115,8 @@ def stop_at_steps() -> None:
         return publish(self, backend, name, most_locks)
 
     parking.park = parks
-    parking.Publisher.publish = publishes  # type: ignore[method-assign]
-    parking.Publisher._open = lambda self: Told(opened(self))  # type: ignore[method-assign]
+    outbox.Publisher.publish = publishes  # type: ignore[method-assign]
+    outbox.Publisher._open = lambda self: Told(opened(self))  # type: ignore[method-assign]
     calls.TAKEN_ON = DUE_AGAIN
 
 

@@ -1,0 +1,93 @@
+"""What is guarded: the options of a task, the key of a call, and with whom that shares its lock."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from celery import Task
+from django.core.exceptions import ImproperlyConfigured
+
+from django_redis_lock.celery import private
+from django_redis_lock.celery.options import (
+    Options,
+    check_number,
+    make_options,
+    project_defaults,
+    refuse_idle,
+)
+from django_redis_lock.support.arguments import MOST_AT_ONCE, Sharing
+from django_redis_lock.support.functions import is_async, is_generator
+from django_redis_lock.tasks.keys import AsModels, KeyMaker, check_key
+
+AnyTask: TypeAlias = "Task[Any, Any]"
+
+
+class Guard:
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        check_key(given.get("key"), given.get("unique_on"))
+        self._options: Options | None = None
+        self._defaults: Mapping[str, Any] = {}
+        self.key_makers: dict[type, KeyMaker] = {}
+        """Those of the classes that it guards, each of which may have a ``run`` of its own."""
+        with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
+            self.options  # noqa: B018 - to check them
+
+    @property
+    def options(self) -> Options:
+        """The options of its calls.
+
+        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting.
+        """
+        defaults = project_defaults()
+        if self._options is None or self._defaults is not defaults:
+            options = make_options(defaults, self._given)
+            refuse_idle(self._given, options)
+            self._options, self._defaults = options, defaults
+        return self._options
+
+    def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self.key_maker(type(task))(task.name, args, kwargs)
+
+    def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
+        """Return how a call, whose key was made, shares its lock with others that may run."""
+        number = self.options.concurrency
+        if callable(number):
+            try:
+                number = number(**self.key_makers[type(task)].named(args, kwargs))
+            except TypeError as error:
+                raise TypeError(
+                    f"The concurrency of task {task.name} is a function that is given all "
+                    f"arguments by name; let it take **_ as well. {error}"
+                ) from error
+        number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
+        return Sharing(shared=True, limit=number)
+
+    def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
+        if cls in self.key_makers:
+            return self.key_makers[cls]
+        # That of the function, if Celery made the class of one.
+        run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
+        signature, static = inspect.signature(run), isinstance(run, staticmethod)
+        if not static:
+            own = list(signature.parameters.values())[1:]
+            signature = signature.replace(parameters=own)
+        as_models = private.argument_models(cls.run, static)
+        return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
+
+    def make_keys(
+        self,
+        run: Callable[..., Any],
+        signature: inspect.Signature,
+        as_models: AsModels | None = None,
+    ) -> KeyMaker:
+        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+        if is_async(run) or is_generator(run):
+            raise TypeError(
+                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
+                f"take the lock inside it, with a with statement."
+            )
+        return KeyMaker(self._given.get("key"), self._given.get("unique_on"), signature, as_models)

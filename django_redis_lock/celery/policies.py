@@ -1,0 +1,465 @@
+"""One call of a guarded task, from its start or conflict to the release of its lock.
+
+Most calls find their lock free and take it, in one round trip. What becomes of all others is in
+``TABLE``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any, NamedTuple
+
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
+
+from django_redis_lock.celery import key_locks, parking
+from django_redis_lock.celery.current import all_runs, runs
+from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
+from django_redis_lock.celery.outbox import pass_on
+from django_redis_lock.celery.private import in_worker
+from django_redis_lock.celery.run import Entry, Run
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.primitives.held import abandon
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.functions import finished
+from django_redis_lock.tasks.conflicts import (
+    TaskAlreadyRunning,
+    logger,
+    task_taken_over,
+    task_waiting,
+)
+
+WAIT_FOR_FIRST = 10.0
+"""Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
+it goes back to the queue for as long."""
+WAIT_FOR_WORKER = 1.0
+"""Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
+TICKET_TURN = 0.25
+"""Seconds between checks of a ticket that may become valid, or of one permit among several."""
+RESULT_PATIENCE = 2.0
+"""Seconds for an earlier delivery to store its result after it was seen to release its lock."""
+RESULT_MOMENT = 0.25
+"""The same for a delivery that may have released it, if there was one at all."""
+
+SUCCEEDED = "another delivery of {run.task_id} has succeeded"
+FULL = "lock {run.key!r} is held, and queue_limit={run.options.queue_limit} lets no more wait."
+WOULD_BLOCK = (
+    "lock {run.key!r} is held for a message, which may need the worker that this call would wait "
+    "in."
+)
+_UNGUARDED = object()
+
+
+def carry_out(run: Run, call: Callable[..., Any]) -> Any:
+    """Make the call with the lock held, or return the result of the conflict."""
+    args, kwargs = run.arguments
+    if run.nested:
+        # An eager call may stand for the message that waits until this run has ended.
+        waits = run.options.scope == "queue" and run.policy in ("retry", "wait", "park")
+        if run.request is None or (run.request.is_eager and waits):
+            return finished(run.task.run, call(*args, **kwargs))
+    before = all_runs.set((*runs(), run))
+    began = -math.inf
+    try:
+        lock, result = _enter(run)
+        if lock is None and result is not _UNGUARDED:
+            return result
+        try:
+            if lock is not None:
+                run.lock, run.fence = lock, lock.fence
+            began = monotonic()
+            result = call(*args, **kwargs)
+            return result if result is None else finished(run.task.run, result)
+        finally:
+            if lock is None:
+                run.try_to_give_up_reservation()  # if the server is available again
+            else:
+                _leave(run, lock, monotonic() - began)
+    finally:
+        all_runs.reset(before)
+
+
+def _enter(run: Run) -> Entry:
+    try:
+        if run.is_plain:  # and its lock is free, most of the time
+            lock = run.lock_of_run()
+            if lock.acquire(blocking=False):
+                return lock, None
+        entry = enter(run)
+    except BaseException as error:
+        if run.handle_of_run is not None:  # which may hold the lock, wherever that was raised
+            with contextlib.suppress(LockError):
+                run.handle_of_run.release()
+        if not isinstance(error, LockUnavailable):
+            run.try_to_give_up_reservation()
+        elif run.options.on_unavailable == "run":
+            text = "Task %s[%s] runs unguarded: %s"
+            logger.warning(text, run.task.name, run.task_id, error)
+            return None, _UNGUARDED
+        raise
+    if entry[0] is None:
+        run.try_to_give_up_reservation()
+    return entry
+
+
+def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
+    """Release the lock, or leave it to the task's next message or its rest.
+
+    The task's work is done, so neither a failure here nor a soft time limit fails the task.
+    """
+    rest = run.options.at_least_for - seconds
+    try:
+        if run.reserve_for is not None:
+            lock.backend.run(lock._detach(run.reserve_for, state=QUEUED))
+        elif rest >= 0.001 and not run.followed:
+            lock.backend.run(lock._detach(rest, late=False, state=key_locks.RESTING))
+        else:
+            lock.release()
+    except LockError as error:
+        if isinstance(error, LockLost) or not isinstance(error, LockNotOwned):
+            text = "Task %s[%s] ran, but its lock was not released: %s"
+            logger.error(text, run.task.name, run.task_id, error)  # noqa: TRY400 - says all
+            if lock.is_held_here:  # it could not be passed on, so it is freed in the background
+                abandon([lock])
+    except SoftTimeLimitExceeded:
+        text = "Task %s[%s] had ended when its soft time limit struck"
+        logger.warning(text, run.task.name, run.task_id)
+    pass_on(run.task.app, run.options, lock)
+
+
+# What a call does, by what its message and the server say. Each function takes the run, and its
+# lock or the holder of that, and returns an entry; or ``None`` to ask the server once more. It
+# raises what ends the call. All raise ``LockUnavailable``.
+
+
+def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
+    """Run with the lock that is held now, unless another delivery has succeeded.
+
+    ``dead``: whether the delivery that had the lock has died.
+    """
+    takes_over = run.first is not None and not run.was_sent_by(run.first)
+    patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
+    if takes_over:
+        run.may_have_succeeded = not dead
+    if not run.may_run_with(run.slip):
+        run.overtake()
+        if run.give_up_reservation():
+            run.may_have_succeeded = False
+        elif (superseded := run.superseded(begins=True)) is not None:
+            lock.release()
+            return superseded
+    if run.has_succeeded(patience):
+        end(run, lock, SUCCEEDED)
+    key_locks.forget_earlier(run.task, run.task_id, run.slip.sent)
+    if takes_over:
+        run.conflict(run.first).notify(task_taken_over, "takes over lock %r, which was %s")
+    return lock, None
+
+
+def answer(run: Run, duplicate_of: Any) -> Entry:
+    """Return the result of a task that was sent only to give its id a result."""
+    conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=duplicate_of)
+    policy = run.options.on_queue_conflict
+    if callable(policy):
+        return None, policy(conflict)
+    if policy == "raise":
+        raise conflict.error()
+    return None, conflict.skip("another instance was waiting or running when it was sent")
+
+
+def skip_superseded(run: Run, entry: Entry) -> Entry:
+    return entry
+
+
+# The same task, in another delivery.
+
+
+def take_over(run: Run, own: Holder) -> Entry | None:
+    lock = run.lock_of_run()
+    if not lock.take_over(own.token_id):
+        return None
+    run.first = own
+    return start(run, lock, dead=True)
+
+
+def end(run: Run, _: Any, why: str) -> Entry:
+    """End the call without a result of its own."""
+    raise Ignore(why.format(run=run))
+
+
+def go_back(run: Run, own: Holder) -> Entry:
+    return _send_again(run, own, run.slip_to_send(), run.options.countdown)
+
+
+def wait_for_it(run: Run, own: Holder) -> Entry | None:
+    """Wait for another delivery of this task to end, a while."""
+    if run.first is None:
+        text = "waits: lock %r is %s, another delivery of the same task"
+        run.conflict(own).notify(task_waiting, text)
+        run.first_until = monotonic() + WAIT_FOR_FIRST
+    run.first = own
+    turn = TICKET_TURN if run.may_run_with(run.slip) else WAIT_FOR_FIRST
+    return _wait_in_turn(run, own, min(turn, max(0.0, run.first_until - monotonic())))
+
+
+def send_back(run: Run, own: Holder) -> Entry:
+    """Come again as a later delivery, so that other tasks can run meanwhile."""
+    slip = run.slip_to_send()
+    begun = slip.redelivered or not run.was_sent_by(own)
+    run.send_back(WAIT_FOR_FIRST, replace(slip, redelivered=begun))
+    raise Ignore(f"another delivery of {run.task_id} runs; this one is sent again")
+
+
+# Another instance.
+
+
+def call_it(run: Run, holder: Holder | None) -> Entry:
+    return None, run.options.on_run_conflict(run.conflict(holder))  # type: ignore[operator]
+
+
+def skip(run: Run, holder: Holder | None, why: str = "") -> Entry:
+    return None, run.conflict(holder).skip(why.format(run=run))
+
+
+def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
+    raise run.conflict(holder).error(why.format(run=run))
+
+
+def retry(run: Run, holder: Holder | None) -> Entry:
+    """Come again, up to ``max_retries`` times."""
+    slip, most = run.slip_to_send(), run.options.max_retries
+    attempts = slip.attempts + 1
+    if most is not None and attempts > most:
+        refuse(run, holder, f"lock {{run.key!r}} was held at each of {attempts} attempts.")
+    return _send_again(run, holder, slip, run.options.countdown)
+
+
+def park(run: Run, holder: Holder | None) -> Entry | None:
+    """Leave the message to the queue of the lock, and the worker to other tasks."""
+    if parking.park(run, holder):
+        run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
+        raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
+    match run.policy:
+        case "raise":
+            return refuse(run, holder, FULL)
+        case "skip":
+            return skip(run, holder, FULL)
+        case "retry":
+            return retry(run, holder)
+    return None
+
+
+def wait(run: Run, holder: Holder | None) -> Entry | None:
+    """Wait for a run to end."""
+    if run.wait_until is None:
+        run.conflict(holder).notify(task_waiting, "waits: lock %r is %s")
+    entry = _wait_in_turn(run, holder, run.left_to_wait(holder))
+    if entry is None and not run.left_to_wait(holder):
+        refuse(run, next(iter(run.holders()), None))
+    return entry
+
+
+def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | None:
+    """Wait in the queue of the lock, and start with it.
+
+    A permit may be free, but not for a task of which another delivery has one. It waits a moment.
+    """
+    lock = run.lock_of_run()
+    with contextlib.suppress(key_locks.HeldForMessage):
+        if run.sharing.shared and holder and run.among([holder]):
+            lock.check_wait()
+            time.sleep(min(TICKET_TURN, seconds))
+        elif lock.acquire(blocking_timeout=seconds) and run.is_first(lock):
+            return start(run, lock)
+    return None
+
+
+def wait_in_queue(run: Run, holder: Holder) -> Entry:
+    """Come again, as long as there are seconds left to wait for a message."""
+    left, slip = run.left_to_wait(holder), run.slip_to_send()
+    if not left:
+        refuse(run, holder)
+    if left < math.inf:
+        slip = replace(slip, wait_until=slip.wait_until or key_locks.clock_at(holder, left))
+    return _send_again(run, holder, slip, min(run.options.countdown, left))
+
+
+def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -> Entry:
+    """Send the message again, with its reservation if it has one."""
+    conflict, reserved = run.conflict(holder), None
+    own = run.reservation_in(slip.lock)
+    if own is not None:
+        marks = {**own.marks, key_locks.SINCE: f"{queued_since(own):.6f}"}  # it loses no time
+        reserved = run.handle(slip.lock, run.options.queue_timeout + countdown, **marks)
+        slip = slip.naming(reserved)
+    elif (superseded := run.superseded()) is not None:
+        return superseded
+    text = "comes again: lock %r is %s, next try in %g s"
+    conflict.notify(task_waiting, text, countdown)
+    run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
+    if own is not None and reserved is not None:
+        try:
+            reserved.take_over(own.token_id)
+        except LockError as error:
+            text = "Task %s[%s] was sent again, and has its place in the queue for %s s: %s"
+            logger.warning(text, run.task.name, run.task_id, own.ttl, error)
+    when: Any = countdown  # the types of Celery know no float here
+    raise Retry(message=f"lock {conflict.key!r} is {conflict.state}", when=when)
+
+
+def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
+    """Act on a conflict with a task of the same id, whose result is the one to store.
+
+    A canvas that the message belongs to goes on, or fails, as without that.
+    """
+    try:
+        entry = act()
+    except Retry as error:
+        raise Ignore(str(error)) from None
+    except (Ignore, Reject, LockUnavailable, key_locks.WorkerStops):
+        raise
+    except Exception as error:
+        if not isinstance(error, TaskAlreadyRunning):
+            text = "Task %s[%s] failed, and stores no result: another task with its id runs"
+            logger.exception(text, run.task.name, run.task_id)
+        run.task.backend.mark_as_failure(
+            run.task_id, error, request=run.request, store_result=False
+        )
+        raise Ignore(str(error)) from None
+    if entry is not None and entry[0] is None:
+        run.request.ignore_result = True
+    return entry
+
+
+class Row(NamedTuple):
+    """What a call does if all this is true of it, and of none of the rows before."""
+
+    call: str
+    lock: str
+    policy: str
+    """The policy for a run that finds another one."""
+    then: Callable[..., Entry | None]
+    why: tuple[str, ...] = ()
+    """The reason, a format of the run, where ``then`` takes one."""
+
+
+ANY = "any"
+ANSWER = "is sent for its result only"
+KNOWN = "has a header, or is redelivered"
+INSIDE = "is made inside a run with its key"
+CALL = "is direct or eager"
+
+SUPERSEDED = "superseded, on the record of a newer message"
+FREE = "free, or reserved for it"
+DEAD = "held by a dead run of this task"
+SENT_AGAIN = "queued for another message of this task"
+RESERVED = "held for a message of this task"
+FIRST = "held by a run of this task"
+FIRST_LASTS = "the same after ten seconds"
+DONE = "held by another, and this task has succeeded"
+OTHER = "held by another"
+MESSAGES = "held for messages that need this worker"
+
+TABLE = (
+    Row(ANSWER, ANY, ANY, answer),
+    Row(ANY, SUPERSEDED, ANY, skip_superseded),
+    Row(ANY, FREE, ANY, start),
+    Row(ANY, DEAD, ANY, take_over),
+    Row(KNOWN, SENT_AGAIN, ANY, end, ("{run.task_id} was sent again, and waits in the queue",)),
+    Row(ANY, RESERVED, ANY, go_back),
+    Row(ANY, FIRST_LASTS, ANY, send_back),
+    Row(ANY, FIRST, ANY, wait_for_it),
+    Row(ANY, DONE, ANY, end, (SUCCEEDED,)),
+    Row(ANY, OTHER, "callable", call_it),
+    Row(ANY, OTHER, "skip", skip),
+    Row(ANY, OTHER, "raise", refuse),
+    Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that it is called in.",)),
+    Row(CALL, OTHER, "retry", refuse, ("it can't be sent again, because no worker runs it.",)),
+    Row(ANY, OTHER, "retry", retry),
+    Row(CALL, OTHER, "park", refuse, ("it can't be parked, because no worker runs it.",)),
+    Row(ANY, OTHER, "park", park),
+    Row(CALL, MESSAGES, "wait", refuse, (WOULD_BLOCK,)),
+    Row(ANY, MESSAGES, "wait", wait_in_queue),
+    Row(ANY, OTHER, "wait", wait),
+)
+"""What a call does, by what is true of it and of its lock; the first row that fits counts."""
+
+
+def enter(run: Run) -> Entry:
+    """Return the lock that the task may run with, or its result without a run."""
+    facts = {
+        ANSWER: run.slip.duplicate_of is not None,
+        KNOWN: run.slip is not NO_SLIP or run.redelivered,
+        INSIDE: run.nested,
+        CALL: not run.can_go_back,
+    }
+    call, first, again = {ANY, *filter(facts.get, facts)}, True, False
+    try:
+        while True:
+            lock, found = _ask(run, first=first, again=again)
+            first, again = False, not lock
+            if again:
+                continue  # it came free just now
+            policies = (ANY, run.policy)
+            fits = (row for row in TABLE if row.call in call and row.lock in lock)
+            row = next(row for row in fits if row.policy in policies)
+            act = partial(row.then, run, found, *row.why)
+            if ANSWER in call:
+                namesake = found.get("task_id") == run.task_id
+            else:
+                namesake = OTHER in lock and run.can_go_back and found and run.among([found])
+            entry = _without_result(run, act) if namesake else act()
+            if entry is not None:
+                return entry
+    except key_locks.WorkerStops:
+        run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
+        raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
+
+
+def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
+    """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
+
+    That is the lock or one of its holders, if there are any. It says nothing of what is free now.
+    If it is so ``again``, the lock is refused although it has no holder, as while it is paused.
+    """
+    if run.slip.duplicate_of is not None:
+        return {ANY}, run.slip.duplicate_of
+    # A message that is superseded must not get in the way of one that is not.
+    if first and not run.redelivered and (superseded := run.superseded()) is not None:
+        return {SUPERSEDED}, superseded
+    lock = run.adopt() or (None if first and run.is_plain else run.take(first=first))
+    if lock is not None:
+        return {FREE}, lock
+    holders = run.holders()
+    own = run.among(holders)
+    run.share_as(own)
+    # A run that sent it may have left it the lock since ``adopt``.
+    left_now = own is not None and own.token_id == run.slip.ticket and not run.is_beside_others(own)
+    if not again and (left_now or not holders):
+        return set(), None
+    if own is not None and run.is_same(own):
+        return _facts_of_own(run, own), own
+    run.first, facts = None, {OTHER}
+    holder = own or min(holders, key=key_locks.is_for_message, default=None)  # a run, if any
+    if run.has_succeeded():
+        facts = {DONE}
+    elif holder and key_locks.is_for_message(holder) and in_worker():  # then no run has a permit
+        facts |= {MESSAGES}
+    return facts, holder
+
+
+def _facts_of_own(run: Run, own: Holder) -> set[str]:
+    """Return what ``TABLE`` says about a lock that this task has itself."""
+    if run.is_beside_others(own):
+        return {RESERVED}
+    if key_locks.is_dead(own):
+        return {DEAD}
+    if key_locks.is_for_message(own):
+        return {RESERVED, SENT_AGAIN} if own.marks.get("state") == QUEUED else {RESERVED}
+    lasts = run.first is not None and monotonic() >= run.first_until
+    return {FIRST, FIRST_LASTS} if lasts else {FIRST}

@@ -1,0 +1,308 @@
+"""What is known of one call of a guarded task, its message and its reservations."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import replace
+from time import monotonic
+from typing import Any, TypeAlias
+
+from celery import states
+from celery.exceptions import Reject
+
+from django_redis_lock.celery import key_locks
+from django_redis_lock.celery.guarded import Guard
+from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
+from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.outbox import pass_on
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.handler import locks
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.arguments import Default, Sharing
+
+GIVE_UP_LEASE = 10.0
+"""Seconds of lease while a reservation is given up, in case the process dies in between."""
+
+Entry: TypeAlias = "tuple[TaskLock | None, Any]"
+"""The lock that the task may run with, or ``None`` and the result of the call."""
+
+
+class Run(key_locks.GuardedCall):
+    """A call by a worker or an eager one, with a ``request``; or a direct call, without.
+
+    Passes on what ``guard`` raises; the message ends then and gives up its reservation.
+    """
+
+    moment = "run"
+    lock: TaskLock | None = None
+    fence = 0
+    retries = 0
+    redelivered = False
+    """Whether another delivery may have begun, also if this one was sent again since."""
+    nested = False
+    """Whether it is made inside a run that holds its lock."""
+    followed = False
+    """Whether it has sent a message in its own place: a retry or replacement."""
+    reserve_for: float | None = None
+    """Seconds for which the lock is reserved for that message, if it takes the lock over."""
+    wait_until: float | None = None
+    """When its wait for another instance ends (monotonic), once it has begun."""
+    place: Slip | None = None
+    """The slip of a message that was parked, and has a reservation of its own in the queue."""
+    first: Holder | None = None
+    """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
+    first_until = 0.0
+    handle_of_run: TaskLock | None = None
+    """The latest handle that ``lock_of_run`` has returned."""
+
+    def __init__(
+        self, guard: Guard, task: Any, arguments: Arguments, around: tuple[Run, ...]
+    ) -> None:
+        request, options = task.request, guard.options
+        inside = (run.task_id == request.id and run.task.name == task.name for run in around)
+        if request.called_directly or any(inside):  # the task calls itself
+            request = None
+        self.request = request
+        super().__init__(options, task, request and request.id, arguments)
+        if request is not None:
+            self.slip = key_locks.slip_in(request)
+            self.retries = int(request.retries or 0)
+            marked = (request.delivery_info or {}).get("redelivered")
+            self.redelivered = self.slip.redelivered or bool(marked)
+        if self.slip.queued:
+            self.place, (lock, ticket, using) = self.slip, self.slip.queued
+            self.slip = replace(self.slip, lock=lock, ticket=ticket, using=using, queued=None)
+        self.may_have_succeeded = self.redelivered or self.slip.parked > 0
+        """Whether another delivery may have run the task already."""
+        self.policy = options.run_policy
+        self.can_go_back = request is not None and not request.is_eager
+        """Whether a worker carries it out, so that it can be sent again."""
+        self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
+        """Whether its message says nothing about its lock, which only one may have."""
+        try:
+            self.key = guard.key(task, *arguments)
+            if options.concurrency != 1:
+                self.sharing = guard.sharing(task, *arguments)
+        except BaseException:
+            self.try_to_give_up_reservation()
+            raise
+        for run in around:
+            holds = run.lock is not None and run.lock.is_held_here
+            self.nested |= holds and run.has_key(self.key, options)
+
+    def has_key(self, key: str, options: Options) -> bool:
+        """Whether it has this key, on the alias that these options name."""
+        return (self.key, self.options.using) == (key, options.using)
+
+    # What is known of the call, and of the holder that it meets.
+
+    def lock_of_run(self) -> TaskLock:
+        """Return a handle with the lease of a run, whose marks say which attempt it is."""
+        marks = {"retries": str(self.retries)} if self.retries else {}
+        lock = self.handle(self.name, self.options.timeout, **marks)
+        lock.sharing = self.sharing
+        lock.until_worker_stops = self.can_go_back
+        self.handle_of_run = lock
+        return lock
+
+    def among(self, holders: list[Holder]) -> Holder | None:
+        """Return the holder that has this task's id."""
+        ours = (item for item in holders if item.task_id == self.task_id)
+        return None if self.task_id is None else next(ours, None)
+
+    def is_same(self, holder: Holder) -> bool:
+        """Whether a holder is another delivery or attempt of this task.
+
+        Otherwise it may have the same id, if that was chosen by who sent both.
+        """
+        if self.task_id is None or holder.task_id != self.task_id:
+            return False
+        ours, sent = self.slip.sent, key_locks.sent_of(holder)
+        if ours and sent:
+            return ours == sent
+        if self.redelivered or self.slip.follows or self.retries:
+            return True
+        return not ours and not sent and key_locks.is_made_up(self.task_id)
+
+    def is_beside_others(self, own: Holder) -> bool:
+        """Whether the lock, which it needs alone, was downgraded by a run of it, and is shared."""
+        return own.shared and not self.sharing.shared and own.holders > 1
+
+    def was_sent_by(self, holder: Holder) -> bool:
+        """Whether its message was sent by the run that it meets, as its retry."""
+        before = int(holder.marks.get("retries", 0))
+        return holder.fence == self.slip.follows or before < self.retries
+
+    def has_succeeded(self, patience: float = 0.0) -> bool:
+        """Whether another delivery has stored a success, as it does after its release.
+
+        ``patience``: the seconds to wait for that.
+        """
+        if not self.may_have_succeeded or self.request.ignore_result:
+            return False
+        sent, until = self.slip.sent, monotonic() + patience
+        while (state := key_locks.stored_state(self.task, self.task_id, sent)) != states.SUCCESS:
+            if state is None or monotonic() >= until:
+                return False
+            time.sleep(0.05)
+        return True
+
+    def left_to_wait(self, holder: Holder | None) -> float:
+        """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
+        if self.wait_until is None:
+            given = self.options.blocking_timeout
+            longest = self.backend.blocking_timeout if isinstance(given, Default) else given
+            left = math.inf if longest is None else longest
+            if self.slip.wait_until and holder and holder.fence is not None:
+                left = (self.slip.wait_until - key_locks.clock_at(holder)) / 1_000_000
+            self.wait_until = monotonic() + left
+        return max(0.0, self.wait_until - monotonic())
+
+    def adopt(self) -> TaskLock | None:
+        """Take over the lock that is reserved for the message."""
+        slip = self.place or self.slip
+        if not self.may_run_with(slip):
+            return None
+        lock = self.lock_of_run()
+        taken, self.place = lock.take_over(slip.ticket), None
+        if not taken:
+            return None
+        self.may_have_succeeded = False
+        return lock
+
+    def take(self, *, first: bool) -> TaskLock | None:
+        """Take the lock if it is free, and not shared by another delivery of this task."""
+        only = first and self.slip is NO_SLIP and not self.redelivered  # it seems; it looks later
+        if self.sharing.shared and not only and self.among(self.holders()):
+            return None
+        lock = self.lock_of_run()
+        return lock if lock.acquire(blocking=False) and self.is_first(lock) else None
+
+    def is_first(self, lock: TaskLock) -> bool:
+        """Whether no other delivery of this task got a permit before; else release this one."""
+        if self.sharing.shared and self.task_id is not None:
+            fence = lock.fence
+            ours = (one for one in self.holders() if one.task_id == self.task_id)
+            if any((one.fence or 0) < fence for one in ours):
+                lock.release()
+                return False
+        return True
+
+    # The message, and the lock that was reserved for it when it was sent.
+
+    def may_run_with(self, slip: Slip) -> bool:
+        """Whether the task may run with the lock that is reserved for its message.
+
+        Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
+        """
+        ours = bool(slip.ticket) and slip.using == self.options.using
+        return ours and slip.lock == self.name
+
+    def slip_to_send(self) -> Slip:
+        assert self.task_id is not None
+        return replace(self.slip, task_id=self.task_id, redelivered=self.redelivered)
+
+    def send_back(self, countdown: float, slip: Slip) -> None:
+        """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
+        request = self.request
+        headers = {**(request.headers or {}), **slip.header()}
+        signature = self.task.signature_from_request(
+            request, countdown=countdown, eta=None, retries=request.retries, headers=headers
+        )
+        try:
+            signature.apply_async()
+        except Exception as error:
+            if not self.task.acks_late:
+                raise
+            self.slip, self.place = NO_SLIP, None  # it goes on with this message
+            raise Reject(error, requeue=True) from error
+        self.slip, self.place = NO_SLIP, None  # it goes on with that message
+
+    def give_up_reservation(self) -> bool:
+        """Release the lock that was reserved when the message was sent, if it still is.
+
+        Returns whether it was. Does nothing if the message was sent back. Raises
+        ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
+        """
+        given_up = False
+        slip = self.place or self.slip
+        for name, ticket, using in slip.tickets:
+            if using in locks.settings:
+                try:
+                    given_up |= self._end_reservation(name, ticket, using)
+                    if not given_up and (own := self.reservation_in(name)):
+                        given_up |= self._end_reservation(name, own.token_id, using)
+                except LockUnavailable:
+                    if using == self.options.using:
+                        raise
+        return given_up
+
+    def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
+        reserved = self.handle(name, GIVE_UP_LEASE, using=using)
+        taken = reserved.take_over(ticket)
+        is_place = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # which nobody shares
+        if not taken and not is_place and locks[using].can_share:
+            reserved.sharing = Sharing(shared=True)
+            taken = reserved.take_over(ticket)
+        if taken:
+            reserved.release()
+            pass_on(self.task.app, self.options, reserved)
+        return taken
+
+    def try_to_give_up_reservation(self) -> None:
+        with contextlib.suppress(LockError):
+            self.give_up_reservation()
+
+    def reservation_in(self, name: str) -> Holder | None:
+        """Return what the message holds in a place of scope ``queue``.
+
+        Its ticket is that of the message, or of the one that was sent in this one's place.
+        """
+        found = self.holders([name]) if name in self.reservations else []
+        ours = (one for one in found if one.token_id == self.slip.ticket or self.is_same(one))
+        return next((one for one in ours if one.marks.get("state") == QUEUED), None)
+
+    def overtake(self) -> None:
+        """Record that this run, which has begun, does the work of older messages, and end them.
+
+        Their arguments must not come after these. Raises ``LockUnavailable``.
+        """
+        slip, options = self.slip, self.options
+        if options.on_queue_conflict != "supersede" or slip is NO_SLIP:
+            return
+        names = [*self.reservations, *([slip.supersedes] if slip.supersedes else [])]
+        found = self.holders(names)
+        own = next((one for one in found if one.token_id == slip.ticket), None)
+        for other in found:
+            state = other.marks.get("state")
+            if state == key_locks.SUPERSEDING:
+                self.record(other.name, key_locks.SUPERSEDED).take_over(other.token_id)
+            elif own is not None and state == QUEUED and queued_since(other) < queued_since(own):
+                name = self.record_of(other.task_id, key_locks.sent_of(other))
+                self.record(name, key_locks.SUPERSEDED, other.ttl).acquire(blocking=False)
+                self._end_reservation(other.name, other.token_id, options.using)
+
+    def superseded(self, *, begins: bool = False) -> Entry | None:
+        """Return the result of a task whose work a newer message does, else ``None``.
+
+        Only the record of that counts. A reservation that is gone proves nothing. The record goes
+        when the message has come: when it is superseded, or ``begins``.
+        """
+        slip = self.slip
+        if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
+            return None
+        name, newer, proven = self.record_of(self.task_id, slip.sent), None, False
+        for _ in range(10):  # its sender may just change it
+            newer = self.backend.holder(name)
+            proven = newer is not None and newer.marks.get("state") == key_locks.SUPERSEDED
+            if newer is None or not (proven or begins):
+                return None
+            if self._end_reservation(name, newer.token_id, self.options.using):
+                break
+        if newer is None or not proven:
+            return None
+        if newer.task_id == self.task_id:
+            self.request.ignore_result = True  # the id is that of the newer one
+        return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
