@@ -15,11 +15,11 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.utils.imports import load_extension_class_names, qualname, symbol_by_name
 from celery.utils.time import maybe_make_aware
 
-from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.handler import lock
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.tasks.conflicts import logger
+from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 
 STANDBY = 5.0
 """Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""

@@ -20,7 +20,6 @@ from kombu.exceptions import OperationalError
 from kombu.utils.json import loads
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.parking import EndParking, LookAfter, ReadOutbox, Unpark
 from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import TaskLock, end_waits, stops
 from django_redis_lock.celery.options import GUARD, Options
@@ -30,6 +29,7 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.text import visible
 from django_redis_lock.tasks.conflicts import logger
+from django_redis_lock.transport.parking import EndParking, LookAfter, ReadOutbox, Unpark
 
 LOOK_EVERY = 2.0
 """Seconds between looks at the outbox, at most."""

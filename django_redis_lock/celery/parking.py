@@ -12,7 +12,6 @@ from typing import Any
 from celery.signals import task_received
 from kombu.utils.json import dumps
 
-from django_redis_lock.backends.parking import EndParking, Park
 from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import QUEUED, Slip
 from django_redis_lock.celery.options import GUARD
@@ -23,6 +22,7 @@ from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.tasks.conflicts import parked, task_parked
+from django_redis_lock.transport.parking import EndParking, Park
 
 PARKED = "PARKED"
 """The state of a parked task, whose result is a dict with ``key`` and ``place``."""

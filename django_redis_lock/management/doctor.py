@@ -32,7 +32,6 @@ from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import OLDEST, reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.parking import ReadOutbox
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
@@ -46,6 +45,7 @@ from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
+from django_redis_lock.transport.parking import ReadOutbox
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")

@@ -15,10 +15,10 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import schedule
 
 from django_redis_lock import locks
-from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.celery import LeaderScheduler, beat
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import ask
+from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import new_app
 from tests.tools import eventually

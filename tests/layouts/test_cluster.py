@@ -12,10 +12,10 @@ import pytest
 
 from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
-from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.clients import BlockingClient
+from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
 from tests.tools import Background, eventually, queued, waiters

@@ -13,9 +13,9 @@ import redis
 from kombu import Connection
 
 from django_redis_lock import locks
-from django_redis_lock.backends.parking import LookAfter
 from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.protocol.calls import ask
+from django_redis_lock.transport.parking import LookAfter
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read
 from tests.tools.parking import Parking, parking

@@ -12,12 +12,12 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import lock, locks, semaphore
-from django_redis_lock.backends.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.ticks import NoteTick, ReadTicks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import unheld
 from django_redis_lock.protocol.calls import ask
+from django_redis_lock.transport.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
+from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, enqueue, eventually, waiters
 from tests.tools.docs import USERS, acl_rule

@@ -11,13 +11,13 @@ from typing import Any
 from greenlet import getcurrent
 from kombu.utils.json import dumps
 
-from django_redis_lock.backends.parking import EndParking, Park
 from django_redis_lock.celery.outbox import LOOK_AT, LOOK_EVERY, Publisher, digest
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import Sharing
+from django_redis_lock.transport.parking import EndParking, Park
 from tests.simulation.actors import CROWDS, Actor, Habits, Interrupted
 from tests.simulation.ledger import Attempt
 from tests.simulation.promises import Promise

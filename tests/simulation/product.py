@@ -19,7 +19,6 @@ from typing import Any
 from greenlet import getcurrent
 
 import django_redis_lock
-from django_redis_lock.backends import parking
 from django_redis_lock.backends.clusters import listener as cluster_listener
 from django_redis_lock.backends.clusters import servers as cluster
 from django_redis_lock.backends.clusters import topology
@@ -28,7 +27,7 @@ from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import calls, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
-from django_redis_lock.transport import async_client, location, packing
+from django_redis_lock.transport import async_client, location, packing, parking
 from tests.simulation import loops, slots
 from tests.simulation.clients import Client
 from tests.simulation.threads import virtual_thread, virtual_threading, virtual_time

@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from celery.signals import task_failure
 
-from django_redis_lock.backends import parking as calls
 from django_redis_lock.celery import outbox, parking, single_instance_task
+from django_redis_lock.transport import parking as calls
 from tests.apps.celery.app import new_app
 from tests.apps.celery.kept import KEPT
 from tests.tools.celery_worker import WAIT, events, tell_and_wait
