@@ -17,8 +17,8 @@ from celery.signals import task_rejected, task_revoked, task_unknown, worker_rea
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.key_locks import Slip, is_dead, slip_in
+from django_redis_lock.celery.looks import look_soon
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.outbox import look_soon
 from django_redis_lock.celery.private import children_of, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
@@ -82,7 +82,7 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
     holder = backend.free(name, token_id, reason=reason)
     if holder is not None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
-        look_soon()  # for a parked task may have it now
+        look_soon(backend.alias)  # for a parked task may have it now
 
 
 def _release_dead(backend: BaseLockBackend) -> None:

@@ -66,6 +66,9 @@ class Guard:
         number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
         return Sharing(shared=True, limit=number)
 
+    def turn(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return "="
+
     def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
         if cls in self.key_makers:
             return self.key_makers[cls]

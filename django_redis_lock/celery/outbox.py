@@ -1,150 +1,61 @@
-"""Publish the messages of parked tasks that have got their locks.
+"""The outbox of a broker: workers publish the messages of parked tasks that have got their locks.
 
-"Parked messages" in ``docs/explanation/celery.md`` explains the outbox, which belongs to a broker.
+"Parked messages" in ``docs/explanation/celery.md`` explains it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Callable, Iterable
-from functools import cache, partial
-from operator import attrgetter
+import math
+import re
+from collections.abc import Iterable
+from functools import cache
+from time import monotonic
 from typing import Any
 
-from celery import bootsteps
-from celery.exceptions import SoftTimeLimitExceeded
-from celery.signals import worker_init
+from celery import states
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signing import BadSignature, Signer
 from kombu.exceptions import OperationalError
-from kombu.utils.json import loads
+from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import private
-from django_redis_lock.celery.key_locks import TaskLock, end_waits, stops
-from django_redis_lock.celery.options import GUARD, Options
-from django_redis_lock.exceptions import LockError
-from django_redis_lock.handler import locks
+from django_redis_lock.celery.key_locks import FAMILY, QUEUED, sent_of, stored_state
+from django_redis_lock.celery.options import GUARD
 from django_redis_lock.protocol.calls import ask
+from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.text import visible
 from django_redis_lock.tasks.conflicts import logger
-from django_redis_lock.transport.parking import EndParking, LookAfter, ReadOutbox, Unpark
+from django_redis_lock.transport import parking as calls
 
-LOOK_EVERY = 2.0
-"""Seconds between looks at the outbox, at most."""
-IDLE_LOOK_EVERY = 30.0
-"""The same for a worker that parks no tasks; others may have parked some before a deploy."""
+PARKED = "PARKED"
+"""The state of a parked task, whose result is a dict with ``key``, and ``place`` while it waits."""
 AT_ONCE = 20
-"""How many messages are published in one go."""
-LOOK_AT = 100
-"""How many locks one look is about."""
+"""How many messages are published in one go, and how many functions asked for their limits."""
+CONFIRM_WITHIN = 4.0
+"""Seconds that a broker has to confirm a message, twice."""
+RETURNED_AGAIN = 60.0
+"""Seconds after which a message is tried again that the broker has returned."""
+UNREAD_KEEPS_LOCK = 10.0
+"""Seconds for which a message keeps its lock that no worker can read; others may read it."""
+UNREAD_ASIDE = 3600.0
+"""Seconds after which it is put aside."""
+OLD = 60.0
+"""Seconds after which a reservation is old: then it is asked whether its task has ended."""
+
+_SALT = "django_redis_lock.parked"
+_SIGNED = re.compile(r".+:[\w-]{20,}", re.DOTALL)
 
 
-def pass_on(app: Any, options: Options, lock: TaskLock) -> None:
-    """Publish the message that got the lock of a run; if the lock rests, note until when."""
-    backend = locks[options.using]
-    rests = options.at_least_for and options.run_policy == "park" and backend.runs_scripts
-    with contextlib.suppress(LockError, SoftTimeLimitExceeded):  # a worker looks later
-        if lock.passed_to_message:
-            publisher_of(app).publish(backend, lock.name)
-        elif rests:
-            publisher_of(app).look_after(backend, lock.name)
+class Unreadable(Exception):
+    """A message can't be read: by this worker, or by none, if it ``is_poison``."""
 
-
-class Publisher:
-    """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-        self.outbox = outbox_of(app)
-        self.mutex = threading.Lock()
-        self.unreachable = ""
-        """Why the broker could not be reached at the last attempt, empty if it could."""
-        self._producer: Any = None
-        forget_after_fork(self)
-
-    def after_fork(self) -> None:
-        """Leave the connection to the parent process."""
-        retain_inherited(self._producer)
-        self.mutex, self._producer = threading.Lock(), None
-
-    def publish(self, backend: BaseLockBackend, name: str = "", most_locks: int = 0) -> float:
-        """Publish what is due in the outbox, of all locks or of those that share one's shard.
-
-        Looks after up to ``most_locks``; returns the seconds until the next one, infinite if no
-        message is parked. Raises ``LockUnavailable``. What can't be published now is so later.
-        """
-        messages, names, pause_ms = self._publish_due(backend, name, most_locks)
-        for found in names:
-            self.look_after(backend, found.decode())
-        if messages or names:
-            return 0.0
-        return pause_ms / 1000 if pause_ms >= 0 else float("inf")
-
-    def look_after(self, backend: BaseLockBackend, name: str) -> None:
-        """Grant a lock to its parked messages if it is free, and note when it may be next."""
-        backend.run(ask(LookAfter(self.outbox, name)))
-
-    def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
-        """Send the parked messages of a lock back to the broker, or that of one task.
-
-        Returns how many they are. They have no place any more: a task that parks is parked again
-        if it finds no room. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
-        publish them later.
-        """
-        prefix = "" if task_id is None else digest(task_id)
-        found: int = backend.run(ask(Unpark(self.outbox, name, prefix)))
-        if found:
-            self.look_after(backend, name)  # others who share it may be next now
-        while found and self._publish_due(backend, name)[0] and not self.unreachable:
-            pass
-        return found
-
-    def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
-        """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
-        call = ReadOutbox(self.outbox, "", -1, 0)
-        for name in backend.run(ask(call))[1]:
-            for task_id in task_ids:
-                self.unpark(backend, name.decode(), task_id)
-
-    def _publish_due(self, backend: BaseLockBackend, name: str, most_locks: int = 0) -> list[Any]:
-        with self.mutex:
-            answer: list[Any] = backend.run(ask(ReadOutbox(self.outbox, name, most_locks, AT_ONCE)))
-            for token, message in zip(answer[0][::2], answer[0][1::2], strict=True):
-                self._publish(backend, token.decode(), message)
-                if self.unreachable:
-                    break
-        return answer
-
-    def _publish(self, backend: BaseLockBackend, token: str, text: bytes) -> None:
-        message: Any = {}
-        try:
-            message = loads(text)
-            policy = dict(self.app.conf.task_publish_retry_policy)
-            options = {**message["options"], "retry": True, "retry_policy": policy}
-            self._open().publish(message["body"], **options)
-        except Exception as error:  # of any broker
-            known = isinstance(error, OperationalError)
-            self._producer, self.unreachable = None, (str(error) or "no answer") if known else ""
-            failed = "Parked task %s can't be published now; that is tried again: %s"
-            log = logger.warning if known else logger.exception
-            log(failed, visible(str(message.get("id"))), error)
-        else:
-            self.unreachable = ""
-            backend.run(ask(EndParking(self.outbox, message["lock"], token)))
-
-    def _open(self) -> Any:
-        if self._producer is None:
-            connection = self.app.connection_for_write()
-            options = connection.transport_options
-            connection.transport_options = {**options, "confirm_publish": True}
-            self._producer = self.app.amqp.Producer(connection, auto_declare=False)
-        return self._producer
-
-
-publisher_of: Callable[[Any], Publisher] = cache(Publisher)
-"""Returns the publisher of an app."""
+    def __init__(self, why: str, *, is_poison: bool = False) -> None:
+        super().__init__(why)
+        self.is_poison = is_poison
 
 
 def digest(text: str) -> str:
@@ -159,65 +70,248 @@ def outbox_of(app: Any) -> str:
     return digest(f"{url} {prefix}")
 
 
-_look_now = threading.Event()
+def sealed(message: dict[str, Any]) -> str:
+    """Return a message as a text that is signed, by ``SECRET_KEY``.
 
-look_soon = _look_now.set
-"""Lets the worker of this process look now."""
-
-
-class Look(bootsteps.StartStopStep):
-    """The looks of a worker at the outbox, at the locks, and at the tasks that were revoked.
-
-    It also ends the waits of tasks before the pool waits for these, however the worker is stopped.
+    Raises ``ImproperlyConfigured`` without such a key.
     """
-
-    # The processes that these fork when they start must not find the thread in an import.
-    requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
-    _ended = False
-    _thread: threading.Thread | None = None
-
-    def start(self, parent: Any) -> None:
-        aliases, every = set(), IDLE_LOOK_EVERY
-        for task in parent.app.tasks.values():
-            with contextlib.suppress(Exception):  # the checks report what is wrong
-                if guard := getattr(task, GUARD, None):
-                    locks[guard.options.using].open()  # before its thread needs what that imports
-                    aliases.add(guard.options.using)
-                    every = LOOK_EVERY if guard.options.run_policy == "park" else every
-        look = partial(self._look, publisher_of(parent.app), aliases, every)
-        self._thread = threading.Thread(target=look, name="django-redis-lock-parked", daemon=True)
-        self._thread.start()
-
-    def _look(self, publisher: Publisher, aliases: Iterable[str], every: float) -> None:
-        known, failure = frozenset[str](), ""
-        while aliases and not self._ended:
-            pause = every
-            try:
-                revoked = private.revoked_ids()
-                for backend in filter(attrgetter("runs_scripts"), map(locks.__getitem__, aliases)):
-                    if revoked - known:
-                        publisher.unpark_revoked(backend, revoked - known)
-                    pause = min(pause, publisher.publish(backend, most_locks=LOOK_AT))
-                known, failure = revoked, ""
-            except Exception as error:
-                if repr(error) != failure:
-                    logger.warning("Parked tasks can't be looked after yet: %s", error)
-                failure = repr(error)
-            _look_now.wait(max(pause, 0.02))
-            _look_now.clear()
-
-    close = end_waits
-
-    def stop(self, parent: Any) -> None:
-        self._ended = True
-        look_soon()
-        if self._thread is not None:  # else the worker failed to start
-            self._thread.join(LOOK_EVERY)
-
-    terminate = stop
+    return Signer(salt=_SALT).sign(dumps(message))
 
 
-@worker_init.connect(weak=False)
-def _on_init(sender: Any, **kwargs: Any) -> None:
-    stops[0] = 0  # an earlier worker may have run in this process
-    sender.app.steps["worker"].add(Look)
+def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
+    """Return the message that waits for a lock with a token. Raises ``Unreadable``."""
+    try:
+        signed = text.decode()
+        if not _SIGNED.fullmatch(signed):
+            raise Unreadable("it is no signed text", is_poison=True)
+        message = loads(Signer(salt=_SALT).unsign(signed))
+    except BadSignature:
+        raise Unreadable("it was signed with another SECRET_KEY, or changed") from None
+    except ValueError as error:
+        raise Unreadable(f"it is no JSON: {error}", is_poison=True) from None
+    known = isinstance(message, dict) and (message.get("lock"), message.get("token"))
+    if known != (name, token):
+        raise Unreadable("it is a message of another lock or token", is_poison=True)
+    return dict(message)
+
+
+def limit_of(sharing: Sharing) -> str:
+    """Return a limit as backlogs have it."""
+    return str(sharing.limit) if sharing.shared else calls.ALONE
+
+
+_began = [monotonic()]
+
+
+def worker_began() -> None:
+    """Note that a worker begins in this process, which may fork."""
+    _began[0] = monotonic()
+
+
+def worker() -> str:
+    """Return how many milliseconds ago this worker began, and its id, as limits are noted."""
+    return f"{(monotonic() - _began[0]) * 1000:.0f} {FAMILY}"
+
+
+class Publisher:
+    """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+        self.outbox = outbox_of(app)
+        self.unreachable = ""
+        """Why the broker could not be reached at the last attempt, empty if it could."""
+        self._producer: Any = None
+        self._owners: dict[str, Any] = {}
+        self._asked: dict[str, float] = {}
+        self._failure = ""
+        forget_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Leave the connection to the parent process."""
+        retain_inherited(self._producer)
+        self._producer = None
+
+    def publish(self, backend: BaseLockBackend, skip: int = -1) -> tuple[float, list[Any]]:
+        """Hand locks off to messages that are next, and publish some that have them.
+
+        Returns the seconds until the next look, infinite if no message is parked; and some of the
+        locks, after so many that are passed over, for ``attend``. Raises ``LockUnavailable``. What
+        can't be published now is so later.
+        """
+        call = calls.Look(self.outbox, most=AT_ONCE, skip=skip)
+        messages, pause_ms, found = backend.run(ask(call))
+        for member, text in zip(messages[::2], messages[1::2], strict=True):
+            token, _, name = member.decode().partition(" ")
+            self._publish(backend, name, token, text)
+            if self.unreachable:
+                break
+        if messages and not self.unreachable:
+            return 0.0, found
+        return (pause_ms / 1000 if pause_ms >= 0 else math.inf), found
+
+    def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
+        """Send the parked messages of a lock back to the broker, or that of one task.
+
+        Returns how many they are. They have no place any more: a task that parks is parked again
+        if it finds no room. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
+        publish them later.
+        """
+        ids = () if task_id is None else (digest(task_id),)
+        unpark = calls.Unpark(self.outbox, name, ids=ids)
+        gone = found = backend.run(ask(unpark))
+        while found:
+            while not self.publish(backend)[0] and not self.unreachable:
+                pass
+            found = 0 if ids else backend.run(ask(unpark))
+            gone += found
+        return int(gone)
+
+    def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
+        """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
+        ids = [*map(digest, task_ids)]
+        for start in range(0, len(ids), 100):
+            backend.run(ask(calls.Unpark(self.outbox, ids=tuple(ids[start : start + 100]))))
+
+    def attend(self, backend: BaseLockBackend, found: list[Any]) -> None:
+        """Do for some locks what ``publish`` has found of them.
+
+        Tell their backlogs the limits of today, and give up reservations of tasks that are done.
+        """
+        asked = 0
+        for lock, *backlogs in found:
+            name = lock.decode()
+            for turn, token, known in backlogs:
+                task = self._owner(token[32:].decode())
+                if task is None:
+                    continue
+                number, limit = getattr(task, GUARD).options.concurrency, ""
+                if not callable(number):
+                    limit = limit_of(Sharing(shared=number != 1, limit=number))
+                elif asked < AT_ONCE:
+                    asked += 1
+                    limit = self._ask(backend, name, token.decode(), task)
+                if limit and limit != known.decode().partition(" ")[0]:
+                    about = {"turn": turn.decode(), "owner": token[32:].decode()}
+                    call = calls.SetParkedLimit(
+                        self.outbox, name, limit=limit, worker=worker(), **about
+                    )
+                    backend.run(ask(call))
+        self._give_up_ended(backend, [lock.decode() for lock, *_ in found])
+
+    def _owner(self, owner: str) -> Any:
+        """Return the guarded task whose name has a digest; ``None`` for one that is unknown."""
+        if owner not in self._owners:
+            tasks = (task for task in list(self.app.tasks.values()) if hasattr(task, GUARD))
+            self._owners = {digest(task.name): task for task in tasks}
+        return self._owners.get(owner)
+
+    def _ask(self, backend: BaseLockBackend, name: str, token: str, task: Any) -> str:
+        """Return the limit that a function gives for a message; "" if that is not known."""
+        try:
+            text = backend.run(ask(calls.ReadMessage(self.outbox, name, token=token)))
+            message = unsealed(text or b"", name, token)
+            args, kwargs, _ = private.decode_body(self.app, message["body"], message["options"])
+            guard = getattr(task, GUARD)
+            guard.key(task, args, kwargs)
+            return limit_of(guard.sharing(task, tuple(args), kwargs))
+        except Exception as error:  # of any function
+            if repr(error) != self._failure:
+                text = "The limit of task %s, parked for lock %r, stays as it is: %s"
+                logger.warning(text, task.name, name, error)
+            self._failure = repr(error)
+            return ""
+
+    def _give_up_ended(self, backend: BaseLockBackend, names: list[str]) -> None:
+        """Give up old reservations of tasks that are done, as after a failover to an older copy."""
+        now = monotonic()
+        due = [name for name in names if self._asked.get(name, -math.inf) < now - OLD]
+        self._asked = dict.fromkeys(due, now) | {
+            name: at for name, at in self._asked.items() if at > now - OLD
+        }
+        for one in backend.holders_of(due) if due else ():
+            task = self.app.tasks.get(one.task_name or "")
+            if task is None or one.marks.get("state") != QUEUED or (one.held_for or 0.0) < OLD:
+                continue
+            if stored_state(task, one.task_id, sent_of(one)) in states.READY_STATES:
+                why = "its task has ended, but this server did not know"
+                if backend.free(one.name, one.token_id, reason=why) is not None:
+                    logger.warning("Lock %r was released for %s: %s", one.name, one, why)
+
+    def _publish(self, backend: BaseLockBackend, name: str, token: str, text: bytes) -> None:
+        message: dict[str, Any] = {}
+        try:
+            message = unsealed(text, name, token)
+            self._remove_place(self._task_of(message), message)
+            self._send(message)
+        except Unreadable as error:
+            aside = 0 if error.is_poison else round(UNREAD_ASIDE * 1000)
+            keeps = 0 if error.is_poison else round(UNREAD_KEEPS_LOCK * 1000)
+            self._put_off(backend, name, token, f"{error}", keeps_lock=keeps, aside=aside)
+        except ImproperlyConfigured:
+            raise
+        except self._no_connection() as error:
+            failed, self._producer = str(error) or "no answer", None
+            if failed != self.unreachable:
+                text_ = "Parked task %s can't be published now; that is tried again: %s"
+                logger.warning(text_, visible(str(message.get("id"))), error)
+            self.unreachable = failed
+        except Exception as error:  # the broker has no use for this one
+            self._producer = None
+            self._put_off(backend, name, token, str(error) or repr(error))
+        else:
+            self.unreachable = ""
+            backend.run(ask(calls.EndParking(self.outbox, name, token=token)))
+
+    def _task_of(self, message: dict[str, Any]) -> Any:
+        """Return the task of a message. Raises ``Unreadable``."""
+        task = self.app.tasks.get(message["options"]["headers"].get("task"))
+        if task is None or not hasattr(task, GUARD):
+            raise Unreadable("this worker has no guarded task of this name")
+        return task
+
+    def _put_off(
+        self, backend: BaseLockBackend, name: str, token: str, why: str, **how: Any
+    ) -> None:
+        again = round(RETURNED_AGAIN * 1000)
+        call = calls.PutOff(self.outbox, name, token=token, why=why, again=again, **how)
+        if new := backend.run(ask(call)):
+            text = "A parked message of lock %r can't be published, and %s: %s"
+            then = "was put aside" if how.get("aside") == 0 or new > 1 else "is tried again"
+            logger.error(text, name, then, visible(why))
+
+    def _remove_place(self, task: Any, message: dict[str, Any]) -> None:
+        """Let the state of a task not tell its place any more, before it may run."""
+        task_id = message["id"]
+        if not (task.ignore_result or message["options"]["headers"].get("ignore_result")):
+            with contextlib.suppress(Exception):  # of any result backend
+                stored = task.backend.get_task_meta(task_id)
+                if stored["status"] == PARKED and "place" in stored["result"]:
+                    del stored["result"]["place"]
+                    task.update_state(task_id, PARKED, stored["result"])
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Publish a message. Raises an error unless the broker has it, in a queue."""
+        policy = {"max_retries": 1, "interval_start": 0.0}
+        options = {**message["options"], "retry": True, "retry_policy": policy}
+        # A message that no queue takes comes back, where a broker (RabbitMQ) knows how.
+        self._open().publish(message["body"], mandatory=True, timeout=CONFIRM_WITHIN, **options)
+
+    def _open(self) -> Any:
+        if self._producer is None:
+            connection = self.app.connection_for_write()
+            connection.transport_options = {
+                **dict.fromkeys(
+                    ("socket_timeout", "read_timeout", "write_timeout"), CONFIRM_WITHIN
+                ),
+                **connection.transport_options,
+                "confirm_publish": True,
+                "max_retries": 1,
+            }
+            self._producer = self.app.amqp.Producer(connection, auto_declare=False)
+        return self._producer
+
+    def _no_connection(self) -> tuple[type[Exception], ...]:
+        """Return the errors that say that the broker can't be reached, or does not answer."""
+        known = () if self._producer is None else self._producer.connection.connection_errors
+        return OperationalError, OSError, *known

@@ -1,6 +1,6 @@
-"""Tasks that wait without a worker: their messages are parked in the queue of a lock.
+"""Tasks that wait without a worker: their messages are parked in a backlog of their lock.
 
-"Parked messages" in ``docs/explanation/celery.md`` explains the outbox, which belongs to a broker.
+"Parked messages" in ``docs/explanation/celery.md`` explains backlogs, and the outbox of a broker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 from celery.signals import task_received
-from kombu.utils.json import dumps
 
 from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import QUEUED, Slip
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.outbox import digest, outbox_of
+from django_redis_lock.celery.outbox import PARKED, digest, limit_of, outbox_of, sealed, worker
 from django_redis_lock.celery.run import Run
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import ask, withdrawal
@@ -24,30 +23,37 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.tasks.conflicts import parked, task_parked
 from django_redis_lock.transport.parking import EndParking, Park
 
-PARKED = "PARKED"
-"""The state of a parked task, whose result is a dict with ``key`` and ``place``."""
 _PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
 
 
-def park(run: Run, holder: Holder | None) -> bool:
+def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> bool:
     """Park the message of a run. Returns False if too many wait, or the run has the lock now.
 
-    In the latter case it is reserved, as for a message. Raises ``LockUnavailable``, and
-    ``InvalidLockBackend`` for an alias that can't park messages.
+    In the latter case it is reserved, as for a message. ``body``: that of the message as it came,
+    if it is known. Raises ``LockUnavailable``, ``ImproperlyConfigured`` without a ``SECRET_KEY``,
+    and ``InvalidLockBackend`` for an alias that can't park messages.
     """
     backend, options = run.backend, run.options
     space = "(in a test, it needs the lock space 'settings')"
     backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
     _store_state(run, holder)
     request, slip = _reserved(run)
-    outbox, message = outbox_of(run.task.app), _message_of(run, slip)
+    outbox = outbox_of(run.task.app)
     request.waits_in = f"@{outbox}"
-    call = Park(request, request.waits_in, message=message, instead_of=_superseded(run))
+    call = Park(
+        request,
+        request.waits_in,
+        message=_message_of(run, slip, request.token, body),
+        turn=run.turn,
+        limit=limit_of(run.sharing),
+        worker=worker(),
+        instead_of=_superseded(run),
+    )
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
-            backend.run(ask(EndParking(outbox, run.name, request.token)))
+            backend.run(ask(EndParking(outbox, run.name, token=request.token, turn=run.turn)))
             backend.run(ask(withdrawal(request)))
         raise
     if run.slip.lock not in run.reservations:
@@ -75,13 +81,13 @@ def _store_state(run: Run, holder: Holder | None) -> None:
 def _reserved(run: Run) -> tuple[Request, Slip]:
     """Return the request for the lock, as a reservation for the message, and the slip for that.
 
-    Its token is the same for each delivery of the message, which is parked once. It begins with a
-    digest of the task's id, by which ``unpark`` finds it. The message may have a reservation of
+    Its token is the same for each delivery of the message, which is parked once; ``parked.lua``
+    describes it. The message may have a reservation of
     scope ``queue`` as well, which lasts until it runs.
     """
     old, lock = run.slip, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
     attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
-    lock.token = digest(run.task_id or "") + digest(attempt)
+    lock.token = digest(run.task_id or "") + digest(attempt) + digest(run.task.name)
     lock.sharing = run.sharing._replace(max_waiters=run.options.queue_limit)
     request = lock._request(run.backend)
     lock._share(request, run.backend)
@@ -91,7 +97,7 @@ def _reserved(run: Run) -> tuple[Request, Slip]:
 
 
 def _superseded(run: Run) -> str:
-    """Return how the token begins of a parked message whose reservation newer arguments have."""
+    """Return the digest of the id of a parked task whose reservation newer arguments have."""
     if run.options.on_queue_conflict == "supersede":
         newest = {one.task_id for one in run.holders(run.reservations)}
         for one in run.backend.waiting(run.name):
@@ -100,12 +106,14 @@ def _superseded(run: Run) -> str:
     return ""
 
 
-def _message_of(run: Run, slip: Slip) -> str:
-    """Return a message as it came, but with this slip, as JSON."""
+def _message_of(run: Run, slip: Slip, token: str, body: private.Body | None) -> str:
+    """Return a message as it came, but with this slip, as a signed text."""
     request = run.request
     headers = {**private.headers_of(request), **slip.header()}
     properties = request.properties or {}
-    body, content_type, encoding = private.encode_body(request, properties.get("content_type"))
+    content, content_type, encoding = body or private.encode_body(
+        request, properties.get("content_type")
+    )
     delivery = request.delivery_info or {}
     options = {
         **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
@@ -116,7 +124,8 @@ def _message_of(run: Run, slip: Slip) -> str:
         "content_type": content_type,
         "content_encoding": encoding,
     }
-    return dumps({"lock": run.name, "id": run.task_id, "body": body, "options": options})
+    known = {"lock": run.name, "token": token, "id": run.task_id}
+    return sealed({**known, "body": content, "options": options})
 
 
 @task_received.connect(weak=False)

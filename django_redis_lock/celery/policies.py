@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django_redis_lock.celery import key_locks, parking
 from django_redis_lock.celery.current import all_runs, runs
 from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
-from django_redis_lock.celery.outbox import pass_on
+from django_redis_lock.celery.looks import pass_on
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.run import Entry, Run
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
@@ -129,7 +129,7 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
     except SoftTimeLimitExceeded:
         text = "Task %s[%s] had ended when its soft time limit struck"
         logger.warning(text, run.task.name, run.task_id)
-    pass_on(run.task.app, run.options, lock)
+    pass_on(lock)
 
 
 # What a call does, by what its message and the server say. Each function takes the run, and its

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from types import CellType, FunctionType
-from typing import Any
+from typing import Any, TypeAlias
 
 from billiard.pool import EX_RECYCLE
 from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
-from kombu.serialization import registry  # type: ignore[attr-defined]
+from kombu.serialization import prepare_accept_content, registry  # type: ignore[attr-defined]
 
 try:
     from celery.utils.quorum_queues import detect_quorum_queues
@@ -58,14 +58,26 @@ def headers_of(request: Any) -> dict[str, Any]:
     }
 
 
-def encode_body(request: Any, content_type: str | None) -> tuple[str | bytes, str, str]:
-    """Return the body of that message, not compressed, its content type and encoding."""
+Body: TypeAlias = tuple[str | bytes, str, str]
+"""The body of a message, not compressed, its content type and encoding."""
+
+
+def encode_body(request: Any, content_type: str | None) -> Body:
+    """Return the body of that message."""
     embedded = {name: getattr(request, name) for name in _OF_BODY}
     serializer = registry.type_to_name.get(content_type) or running_task().app.conf.task_serializer
     content_type, encoding, body = registry.dumps(
         (request.args, request.kwargs, embedded), serializer=serializer
     )
     return body, content_type, encoding
+
+
+def decode_body(app: Any, body: str | bytes, options: dict[str, Any]) -> Any:
+    """Return the arguments of a message, and what is embedded in it."""
+    kind, encoding = options["content_type"], options["content_encoding"]
+    return registry.loads(
+        body, kind, encoding, accept=prepare_accept_content(app.conf.accept_content)
+    )
 
 
 def revoked_ids() -> frozenset[str]:

@@ -15,8 +15,8 @@ from celery.exceptions import Reject
 from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
+from django_redis_lock.celery.looks import pass_on
 from django_redis_lock.celery.options import Arguments, Options
-from django_redis_lock.celery.outbox import pass_on
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -58,9 +58,14 @@ class Run(key_locks.GuardedCall):
     """The latest handle that ``lock_of_run`` has returned."""
 
     def __init__(
-        self, guard: Guard, task: Any, arguments: Arguments, around: tuple[Run, ...]
+        self,
+        guard: Guard,
+        task: Any,
+        arguments: Arguments,
+        around: tuple[Run, ...] = (),
+        request: Any = None,
     ) -> None:
-        request, options = task.request, guard.options
+        request, options = request or task.request, guard.options
         inside = (run.task_id == request.id and run.task.name == task.name for run in around)
         if request.called_directly or any(inside):  # the task calls itself
             request = None
@@ -85,6 +90,7 @@ class Run(key_locks.GuardedCall):
             self.key = guard.key(task, *arguments)
             if options.concurrency != 1:
                 self.sharing = guard.sharing(task, *arguments)
+            self.turn = guard.turn(task, *arguments)
         except BaseException:
             self.try_to_give_up_reservation()
             raise
@@ -248,7 +254,7 @@ class Run(key_locks.GuardedCall):
             taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
-            pass_on(self.task.app, self.options, reserved)
+            pass_on(reserved)
         return taken
 
     def try_to_give_up_reservation(self) -> None:

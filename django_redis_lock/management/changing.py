@@ -275,11 +275,11 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     try:
         from celery.app import app_or_default
 
-        from django_redis_lock.celery.outbox import publisher_of
+        from django_redis_lock.celery.outbox import Publisher
     except ModuleNotFoundError as error:
         text = f"No task is parked without Celery, which can't be imported: {error}."
         raise CommandError(text) from error
-    publisher = publisher_of(app_or_default())
+    publisher = Publisher(app_or_default())
     name, task_id = options["name"], options["task_id"]
     backends = Backends(options["using"], terminal)
     if backends.all and not any(one.runs_scripts for one in backends.all):

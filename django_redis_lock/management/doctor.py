@@ -45,7 +45,7 @@ from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
-from django_redis_lock.transport.parking import ReadOutbox
+from django_redis_lock.transport.parking import Look
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -204,7 +204,7 @@ def _parks(backend: BaseLockBackend, app: Any) -> bool:
         guards = filter(None, (getattr(task, GUARD, None) for task in app.tasks.values()))
         if ("park", backend.alias) in [(g.options.run_policy, g.options.using) for g in guards]:
             return True
-        return bool(backend.run(ask(ReadOutbox(outbox_of(app), "", 0, 0)))[2] >= 0)
+        return bool(backend.run(ask(Look(outbox_of(app))))[1] >= 0)
     return False
 
 

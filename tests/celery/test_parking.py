@@ -12,10 +12,9 @@ from celery.exceptions import Ignore, Retry
 from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
-from django_redis_lock.celery import TaskAlreadyRunning, parked
+from django_redis_lock.celery import TaskAlreadyRunning, looks, parked
 from django_redis_lock.celery import parking as parking_module
-from django_redis_lock.celery.outbox import Publisher, outbox_of, publisher_of
-from django_redis_lock.celery.parking import PARKED
+from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of
 from django_redis_lock.exceptions import InvalidLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES
@@ -24,8 +23,11 @@ from tests.tools import Background, eventually, waiters
 
 
 @pytest.fixture(autouse=True)
-def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A plain client of the lock server."""
+def client(
+    server: EmbeddedServer, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[redis.Redis]:
+    """A plain client of the lock server. Who asks for a look gets one at once."""
+    monkeypatch.setattr(looks, "look_soon", lambda using: look(consumer))
     with redis.Redis.from_url(server.url(), decode_responses=True) as client:
         yield client
 
@@ -47,9 +49,10 @@ def parks(consumer: Consumer, message: Any, **delivery: bool) -> bool:
 
 def look(consumer: Consumer) -> float:
     """Do as a worker does every two seconds; return when the next look is due."""
-    due = 0.0
+    publisher, due = Publisher(consumer.app), 0.0
     while not due:
-        due = publisher_of(consumer.app).publish(locks["default"], most_locks=100)
+        due, found = publisher.publish(locks["default"], 0)
+        publisher.attend(locks["default"], found)
     return due
 
 
@@ -176,7 +179,9 @@ def test_message_published_twice_is_one_task(consumer: Consumer, client: redis.R
     (token,) = outbox(client, consumer)["messages"]
     text = client.hget(parked_key(consumer, f"::{consumer.app.main}"), token)
     look(consumer)
-    publisher_of(consumer.app)._publish(locks["default"], token, (text or "").encode())
+    Publisher(consumer.app)._publish(
+        locks["default"], consumer.app.main, token, (text or "").encode()
+    )
     came = [consumer.message(), consumer.message()]
     consumer.deliver(came[0])
     assert isinstance(consumer.deliver(came[1]), Ignore)
@@ -252,7 +257,7 @@ def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
 
 
 def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) -> None:
-    task, publisher = parking(consumer), publisher_of(consumer.app)
+    task, publisher = parking(consumer), Publisher(consumer.app)
     with lock(consumer.app.main):
         messages = [consumer.send(task, number) for number in range(3)]
         assert all(parks(consumer, each) for each in messages)
@@ -275,7 +280,8 @@ def test_revoked_task_is_sent_to_who_drops_it(consumer: Consumer, client: redis.
         first, second = consumer.send(task, 1), consumer.send(task, 2)
         assert parks(consumer, first)
         assert parks(consumer, second)
-        publisher_of(consumer.app).unpark_revoked(locks["default"], {id_of(first), "unknown"})
+        Publisher(consumer.app).unpark_revoked(locks["default"], {id_of(first), "unknown"})
+        look(consumer)
         assert id_of(consumer.message()) == id_of(first)
         assert [one.task_id for one in waiting(consumer)] == [id_of(second)]
 

@@ -33,7 +33,7 @@ from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas
-from django_redis_lock.transport.parking import ReadOutbox
+from django_redis_lock.transport.parking import OutboxCall
 from django_redis_lock.transport.receiving import ReceivingHub
 
 REDIRECTIONS = 5
@@ -216,8 +216,8 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
             ]
         case calls.ReadHistory() | calls.ReadLimits():
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
-        case ReadOutbox():
-            return dict.fromkeys(range(SHARDS), call), _join_outboxes
+        case OutboxCall():
+            return dict.fromkeys(range(SHARDS), call), call.join
         case ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}
             return unread, lambda pages: [
@@ -232,12 +232,6 @@ def _join_heartbeats(answers: list[Any]) -> list[Any]:
     left_ms = min((left for _, left in statuses if left >= 0), default=-1)
     lost = b"\n".join(answer[1] for answer in answers if answer[1])
     return [b"%d %d" % (now_ms, left_ms), lost, *chain(*(each[2:] for each in answers))]
-
-
-def _join_outboxes(answers: list[Any]) -> list[Any]:
-    messages, names, pauses = zip(*answers, strict=True)
-    pause = min((pause for pause in pauses if pause >= 0), default=-1)
-    return [[*chain(*messages)], [*chain(*names)], pause]
 
 
 def _by_shard(

@@ -9,8 +9,7 @@
 -- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
 -- KEYS[5] when each waiting process was heard last (ms). One that is not in it is silent.
 -- The other keys are derived from KEYS[5]. Who may read queues need not read prefix-tokens, so can't
--- forge a grant. A parked message is never gone, and need not claim its lock, of which the lease
--- begins at once.
+-- forge a grant. parked.lua tells of the waiters that are messages.
 --
 -- The record of a lock that was handed off and not claimed yet begins with a mark,
 -- {"unclaimed":"until lease process", where until is when the claim is due by the server's clock.
@@ -41,16 +40,16 @@ local function interval_of(process)
   return tonumber(string.match(process, '%.(%d+)$') or 0)
 end
 
--- Return the id of an outbox; nil for a process.
-local function outbox_of(process)
-  return string.match(process, '^@(%w+)$')
+-- Return whether what waits are the parked messages of a broker, which have no process.
+local function is_outbox(process)
+  return string.byte(process) == 64 -- an @
 end
 
 -- Return whether a process was heard in the `most` ms before the last that was heard. So none counts
 -- as silent because the server did not run. If this user can't read that, all were heard.
 local last_heard
 local function was_heard(process, most)
-  if outbox_of(process) or process == 'quorum' then
+  if is_outbox(process) or process == 'quorum' then
     return true
   elseif not last_heard then
     local found = redis.pcall('ZRANGE', heard_key, -1, -1, 'WITHSCORES')
@@ -75,7 +74,7 @@ local function count_waiters(queue, name, most)
   for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, -1)) do -- an error has no items
     local own = was_heard(process, most) and redis.pcall('ZCARD', key_of('waiters', process, name))
     own = type(own) == 'number' and own or 0
-    number, parked = number + own, parked + (outbox_of(process) and own or 0)
+    number, parked = number + own, parked + (is_outbox(process) and own or 0)
   end
   return number, parked
 end
@@ -96,11 +95,6 @@ local function note_first(name, process)
   local first = redis.call('ZRANGE', key_of('waiters', process, name), 0, 0, 'WITHSCORES')[2]
   if not first then
     redis.call('ZREM', KEYS[2], process)
-    if outbox_of(process) and redis.call('PEXPIRE', KEYS[2], STAYS) == 0 then
-      redis.call('ZREM', key_of('due'), name)
-    elseif outbox_of(process) then -- others wait, whose processes let the queue stay
-      look_within(name, STAYS / 2, math.floor(clock() / 1000))
-    end
   elseif redis.call('ZADD', KEYS[2], first, process) == 1 and redis.call('ZCARD', KEYS[2]) == 1 then
     redis.call('PEXPIRE', KEYS[2], STAYS)
   end

@@ -1,13 +1,16 @@
 local heard_key = KEYS[5]
 -- include common
--- Return the first waiter: its process and its entry; nil if there is none, false if more have to be
--- looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
+-- include parked
+-- Return the first waiter: its process and its entry; the process alone for messages, nil if nobody
+-- waits, false if more have to be looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
 -- After a lock was taken back, one counts as such sooner: all of a host may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do
     local process = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
     if not process then
       return nil
+    elseif is_outbox(process) then
+      return process
     elseif process ~= 'quorum' and was_heard(process, taken_back and BEAT or GONE) then
       local entry = redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
       if entry then
@@ -17,19 +20,6 @@ local function first_waiter(name, taken_back)
     redis.call('ZREM', KEYS[2], process)
   end
   return false
-end
-
--- Return whether a parked message may be granted its lock; false if it is parked no more, nil if this
--- user may not publish it, or not while a cluster moves the slot: a worker that looks does so.
-local function may_publish(name, outbox, token)
-  local parked = key_of('parked', outbox)
-  local kept = redis.pcall('HEXISTS', parked .. '::' .. name, token)
-  for _, answer in ipairs({redis.pcall('EXISTS', parked .. ':outbox'), kept}) do
-    if type(answer) == 'table' and not string.find(answer.err, 'WRONGTYPE', 1, true) then
-      return nil
-    end
-  end
-  return kept == 1
 end
 
 -- Grant the lock beside its `holders`; returns the fence. Who has to claim it within `due` ms gets a
@@ -50,16 +40,10 @@ end
 
 -- Grant the lock to a waiter, which is `own` if it asks itself. Returns in how many ms its lease ends
 -- or its claim is due; nil if it is gone.
-local to_publish = 0
 local function grant_waiter(name, own, process, token, lease, record, now, holders)
-  local outbox, now_ms = outbox_of(process), math.floor(now / 1000)
-  if token == own or outbox then
-    local fence = grant(name, token, lease, record, now, holders)
-    if outbox then
-      local in_order = string.format('%.3f', math.min(fence / 1000, now_ms + 1))
-      redis.call('ZADD', key_of('parked', outbox) .. ':outbox', in_order, token .. ' ' .. name)
-      to_publish = to_publish + 1
-    end
+  local now_ms = math.floor(now / 1000)
+  if token == own then
+    grant(name, token, lease, record, now, holders)
     return lease
   end
   local due = math.max(math.min(lease, CLAIM), 4 * interval_of(process))
@@ -74,6 +58,43 @@ local function grant_waiter(name, own, process, token, lease, record, now, holde
   end
 end
 
+-- Offer the lock to the message that is next in an outbox, beside its `holders`. Returns in how many ms
+-- its lease ends, and whether others may have the lock beside it; 0 if another waiter has to be asked,
+-- -1 if there is none; nil if this one has to wait.
+local to_publish = 0
+local function offer_to_message(name, process, now, holders)
+  local turn, token, entry = first_parked(name, process)
+  local lease, record = string.match(entry or '', '^%x+ (%d+) (.*)$')
+  if turn == nil then
+    look_within(name, FOREIGN, math.floor(now / 1000))
+    return nil
+  elseif not turn then
+    note_turn(name, process)
+    return redis.call('ZSCORE', KEYS[2], process) == 'inf' and -1 or 0
+  elseif redis.call('HEXISTS', parked_key(process, ':' .. name), token) == 0 then
+    leave_backlog(name, process, turn, token)
+    return 0
+  elseif not lease then -- its entry was deleted; it comes again without the lock
+    put_into_outbox(name, process, token, 0)
+    leave_backlog(name, process, turn, token)
+    return 0
+  end
+  record = with_limit(name, process, turn, token, record)
+  local most = limit_of(name, record)
+  if most == 0 and redis.pcall('HEXISTS', KEYS[6], name) ~= 1 then
+    redis.call('ZADD', parked_key(process, 'turns:' .. name), '+inf', turn) -- until it has another limit
+    note_turn(name, process)
+    return 0
+  elseif holders >= (most or 1) or (holders > 0 and redis.call('ZSCORE', KEYS[1], digest_of(token))) then
+    return nil
+  end
+  local fence = grant(name, token, tonumber(lease), record, now, holders)
+  put_into_outbox(name, process, token, math.min(fence / 1000, math.floor(now / 1000) + 1))
+  leave_backlog(name, process, turn, token, next_fence(now))
+  to_publish = to_publish + 1
+  return tonumber(lease), most ~= nil
+end
+
 -- Hand the lock off to the longest waiting whose process is heard, or to as many as may have it
 -- together with its `holders`, and send them their grants, which they must claim. `own` is the token
 -- of the caller, who needs no message; `taken_back` tells that another did not claim the lock.
@@ -85,32 +106,43 @@ local function hand_off(name, own, taken_back, holders)
     return holders
   end
   local now, soonest, left = clock(), math.huge, BATCH
+  local function wait()
+    note_sooner(name, KEYS[2], -1, soonest, math.floor(now / 1000))
+    return holders, true
+  end
   while left > 0 do
     left = left - 1
     local process, entry = first_waiter(name, taken_back)
-    local id, lease, record = string.match(entry or '', '^(%x+) (%d+) (.*)$')
-    lease = tonumber(lease or 0)
-    -- Not another program's data: a lease is 1 ms to 100 years.
-    local token = id and lease > 0 and lease < 4e12
-      and redis.pcall('HGET', key_of('tokens', process, name), id)
-    local most, outbox = record and limit_of(name, record), process and outbox_of(process)
-    local may = not outbox or may_publish(name, outbox, token)
     if not process then
       left = process == nil and -1 or 0
-    elseif type(token) ~= 'string' or may == false
-        or (most and holders > 0 and redis.call('ZSCORE', KEYS[1], id)) then
-      remove_waiter(name, process, entry)
-    elseif not may or holders >= (most or 1) then
-      note_sooner(name, KEYS[2], -1, soonest, math.floor(now / 1000))
-      return holders, true
-    else
-      remove_waiter(name, process, entry)
-      local due = grant_waiter(name, own, process, token, lease, record, now, holders)
-      if due then
-        soonest, holders = math.min(soonest, due), most and holders + 1 or math.huge
+    elseif not entry then
+      local due, shared = offer_to_message(name, process, now, holders)
+      if not due then
+        return wait()
+      elseif due > 0 then
+        soonest, holders = math.min(soonest, due), shared and holders + 1 or math.huge
       end
-      left = holders == math.huge and -1 or left
+      left = due < 0 and -1 or left
+    else
+      local id, lease, record = string.match(entry, '^(%x+) (%d+) (.*)$')
+      lease = tonumber(lease or 0)
+      -- Not another program's data: a lease is 1 ms to 100 years.
+      local token = id and lease > 0 and lease < 4e12
+        and redis.pcall('HGET', key_of('tokens', process, name), id)
+      local most = record and limit_of(name, record)
+      if type(token) ~= 'string' or (most and holders > 0 and redis.call('ZSCORE', KEYS[1], id)) then
+        remove_waiter(name, process, entry)
+      elseif holders >= (most or 1) then
+        return wait()
+      else
+        remove_waiter(name, process, entry)
+        local due = grant_waiter(name, own, process, token, lease, record, now, holders)
+        if due then
+          soonest, holders = math.min(soonest, due), most and holders + 1 or math.huge
+        end
+      end
     end
+    left = holders == math.huge and -1 or left
   end
   note_sooner(name, KEYS[2], -1, left == 0 and 0 or soonest, math.floor(now / 1000))
   return holders, left == 0

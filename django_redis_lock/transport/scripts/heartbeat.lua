@@ -6,32 +6,18 @@
 -- Returns {"now next", names, message, ...}: the server's clock in ms; in how many ms the next lock has
 -- to be looked at, -1 if none; the names, a line each, in whose queues the last waiter is not; and
 -- messages that the process has not received.
--- include leaving
+-- include attending
 local AHEAD = 900 -- ms before their time that locks are looked at: their leases may have been renewed
 local FORGOTTEN = 60000 -- ms after which a process that was not heard is forgotten
-local lock, queue, permits, process = KEYS[1], KEYS[2], KEYS[7], ARGV[1]
-local now, due, inbox = math.floor(clock() / 1000), key_of('due'), key_of('inbox', process)
-
-local function turn_to(name)
-  KEYS[1], KEYS[2], KEYS[7] = lock .. name, queue .. name, permits .. name
-end
-
-local function attend(name)
-  turn_to(name)
-  redis.call('ZREM', due, name)
-  local _, left = pcall(look, name)
-  local endless = redis.call('PTTL', KEYS[2])
-  if endless > -2 then
-    look_within(name, type(left) == 'number' and left or endless == -1 and math.huge or STAYS / 2, now)
-  end
-end
+local process, now = ARGV[1], math.floor(clock() / 1000)
+local inbox = key_of('inbox', process)
 
 -- Return whether the last waiter of this process is in the queue; an error for another program's data.
 local function is_known(name, id)
   turn_to(name)
   local tokens, waiters = key_of('tokens', process, name), key_of('waiters', process, name)
   if redis.call('EXISTS', KEYS[1]) == 0 or not redis.call('ZSCORE', due, name) then
-    attend(name)
+    attend(name, now)
   end
   if redis.call('HEXISTS', tokens, id) == 0
       or redis.call('HLEN', tokens) ~= redis.call('ZCARD', waiters) then
@@ -57,11 +43,7 @@ for i = 2, #ARGV, 2 do
     lost[#lost + 1] = ARGV[i]
   end
 end
-for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', due, '-inf', now + AHEAD, 'LIMIT', 0, BATCH)) do
-  attend(name)
-end
-local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
-local soon = first and first ~= 'inf' and math.max(first - now, 0) or -1
+local soon = attend_due(now, AHEAD)
 local messages = redis.pcall('LRANGE', inbox, 0, BATCH - 1)
 if #messages > 0 then
   redis.call('LTRIM', inbox, #messages, -1)

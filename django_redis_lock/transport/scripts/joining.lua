@@ -2,7 +2,7 @@
 -- What acquire.lua and acquire_shared.lua do if the lock is held or waited for.
 local now, name, process, own = math.floor(moment / 1000), ARGV[4], ARGV[5], digest_of(ARGV[1])
 local entry = ARGV[2] .. ' ' .. ARGV[3]
-local waiters, tokens = key_of('waiters', process, name), key_of('tokens', process, name)
+local waiters = key_of('waiters', process, name)
 
 -- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
 local held, mine, rest, fence, due, left, _
@@ -27,43 +27,40 @@ local function is_full()
   return most and count_waiters(KEYS[2], name, GONE) >= most
 end
 
--- Park a message; returns the same as join. If the start of a token is given as ARGV[10], it takes the
--- place of the message that has this token, which then is to be published.
-local function park(outbox)
-  local parked, place, older = key_of('parked', outbox), nil, nil
-  local all = ARGV[10] and redis.call('ZRANGE', waiters, 0, -1, 'WITHSCORES') or {}
-  for i = 1, #all, 2 do
-    local token = redis.call('HGET', tokens, string.match(all[i], '^%x+')) or ''
-    if not place and string.sub(token, 1, #ARGV[10]) == ARGV[10] then
-      older, place = {all[i], token}, all[i + 1]
-    end
+-- Park a message; returns the same as join.
+local function park()
+  local token, turn, id, place, older = ARGV[1], ARGV[10], string.sub(ARGV[1], 1, 16), nil, nil
+  local ids, turns = parked_key(process, 'ids'), parked_key(process, 'turns:' .. name)
+  if ARGV[13] then
+    local known, of = string.match(redis.call('HGET', ids, ARGV[13]) or '', '^(%S+) %S+ (.*)$')
+    older = of == name and known
+    place = older and redis.call('ZSCORE', backlog_key(process, turn, name), older)
   end
   if not place and is_full() then
     return 0
   end
   -- In a cluster that is moving the slot, what fails is a missing key, so the queue comes last.
-  redis.call('ZADD', parked .. ':locks', now, name)
+  redis.call('ZADD', parked_key(process, 'locks'), now, name)
+  redis.call('HSET', parked_key(process, ':' .. name), token, ARGV[9])
+  redis.call('HSET', ids, id, table.concat({token, turn, name}, ' '))
+  place = place or next_fence(moment)
+  redis.call('ZADD', backlog_key(process, turn, name), place, token)
+  redis.call('ZADD', waiters, place, own .. ' ' .. entry)
+  redis.call('ZADD', turns, 'NX', place, turn)
+  set_parked_limit(name, process, turn, string.sub(token, 33), ARGV[11], ARGV[12])
   if older then
-    redis.call('ZADD', parked .. ':outbox', 0, older[2] .. ' ' .. name)
+    put_into_outbox(name, process, older, 0)
+    leave_backlog(name, process, turn, older)
   end
-  redis.call('HSET', parked .. '::' .. name, ARGV[1], ARGV[9])
-  if older then
-    remove_waiter(name, process, older[1])
-  end
-  enter(name, process, ARGV[1], place or next_fence(moment), entry)
-  for _, key in ipairs({KEYS[2], waiters, tokens}) do
-    redis.call('PERSIST', key)
-  end
-  redis.call('ZADD', key_of('due'), 'NX', '+inf', name)
-  redis.call('PERSIST', key_of('due'))
+  note_turn(name, process)
   return 1
 end
 
 -- Join the queue, or stay in it. Returns 2 if the caller was in it, 1 if it is now, 0 if it is full;
 -- and its position.
 local function join(position)
-  if outbox_of(process) then
-    return park(outbox_of(process)), 0
+  if is_outbox(process) then
+    return park(), 0
   end
   local known = redis.call('ZSCORE', waiters, own .. ' ' .. entry)
   if not known and position == '' and is_full() then
@@ -75,7 +72,7 @@ end
 
 local holders, taken_back, waiting, ttl, kind = 0, false, nil, nil, 0
 local position, again = 0, string.find(ARGV[6] or '', '^%d+$')
-if process ~= '' and not outbox_of(process) then
+if process ~= '' and not is_outbox(process) then
   note_heard(process, now)
 end
 local shared = read(false)
@@ -130,11 +127,12 @@ end
 if process ~= '' and kind == 0 then
   kind, position = join(again and ARGV[6] or '') -- its own lease may just have ended
 end
-if kind > 0 and not outbox_of(process) then
+if kind > 0 then
   local soon = foreign and (ttl < 0 and FOREIGN or math.min(ttl, FOREIGN)) or ttl
   look_within(name, soon < 0 and STAYS / 2 or soon, now)
-elseif kind > 0 then
-  return string.format('0 -1 %.0f %.0f', now, kind)
+  if is_outbox(process) then
+    return string.format('0 -1 %.0f %.0f', now, kind)
+  end
 end
 -- What looks like a fence may be another program's number, of any length.
 if ARGV[8] == 'final' then -- so that the refusal waits for replicas

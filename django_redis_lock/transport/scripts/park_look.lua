@@ -1,30 +1,98 @@
--- Do for the parked messages of a lock what heartbeats do for other waiters: grant it if it is free.
--- KEYS[1] to KEYS[7]: see common.lua and permits.lua; KEYS[8] the locks that are waited for, KEYS[9] the
--- messages that wait for this one, KEYS[10] the outbox.
--- ARGV[1] name, ARGV[2] after how many ms to look again at the latest, unless so many locks are waited
--- for that all of them together would be looked at more than 200 times a second, ARGV[3] what stands for
--- the messages among the processes. Returns 1.
--- include leaving
-local now, left = math.floor(clock() / 1000), look(ARGV[1])
--- A message that left the queue, as that was deleted, is published without the lock.
-local tokens = key_of('tokens', ARGV[3], ARGV[1])
-if redis.call('HLEN', KEYS[9]) > redis.call('HLEN', tokens) then
-  for _, token in ipairs(redis.call('HKEYS', KEYS[9])) do
-    local each = token .. ' ' .. ARGV[1]
-    if redis.call('HEXISTS', tokens, digest_of(token)) == 0 and not redis.call('ZSCORE', KEYS[10], each) then
-      redis.call('ZADD', KEYS[10], now, each)
+-- Do for the parked messages of a broker what heartbeats do for other waiters, and take on those that
+-- are to be published.
+-- KEYS: see attending.lua.
+-- ARGV[1] "@" and the id of the outbox, ARGV[2] how many messages to take on (0: change nothing), ARGV[3]
+-- in how many ms they have to be published, or another caller does it, ARGV[4] how many of its locks to
+-- pass over. Of those that come then some are read and mended; none if it is negative.
+-- Returns {{member of the outbox, message, ...}, in how many ms to look again (-1 if nothing is parked),
+-- {{name, {turn, first token, its limit}, ...}, ...}}; for a limit see set_parked_limit.
+-- include attending
+local SOME = 16
+local process, now = ARGV[1], math.floor(clock() / 1000)
+local outbox, aside = parked_key(process, 'outbox'), parked_key(process, 'aside')
+local messages, locks = {}, {}
+
+-- Return whether what a program wrote can be UTF-8.
+local function is_text(bytes)
+  local rest = string.gsub(bytes, '[\240-\244][\128-\191][\128-\191][\128-\191]', '')
+  rest = string.gsub(string.gsub(rest, '[\224-\239][\128-\191][\128-\191]', ''), '[\194-\223][\128-\191]', '')
+  return not string.find(rest, '[\128-\255]')
+end
+
+-- Put what can't be read aside.
+local function put_aside(key, member, reason)
+  redis.call('HSET', aside, member, string.format('%.0f %s\n', now, reason))
+  redis.call('ZREM', key, member)
+end
+
+-- Mend what was deleted of the backlogs of a lock; return some of them.
+local function read_lock(name)
+  turn_to(name)
+  local texts, turns, found = parked_key(process, ':' .. name), parked_key(process, 'turns:' .. name), {name}
+  local kept = redis.call('HLEN', texts)
+  if kept == 0 then
+    redis.call('ZREM', parked_key(process, 'locks'), name)
+    redis.call('DEL', parked_key(process, 'limits:' .. name))
+  elseif kept ~= redis.call('ZCARD', key_of('waiters', process, name)) then
+    for _, token in ipairs(redis.call('HRANDFIELD', texts, SOME)) do
+      local place = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
+      local turn = string.match(place, '^' .. token .. ' (%S+)')
+      local position = turn and redis.call('ZSCORE', backlog_key(process, turn, name), token)
+      if not (position and shown(name, process, token, position))
+          and not redis.call('ZSCORE', outbox, token .. ' ' .. name) then
+        put_into_outbox(name, process, token, now)
+        if turn then
+          leave_backlog(name, process, turn, token)
+        end
+      elseif turn and redis.call('ZADD', turns, 'NX', next_fence(clock()), turn) == 1 then
+        note_turn(name, process)
+      end
     end
   end
+  if redis.call('EXISTS', turns) == 1 then
+    if not redis.call('ZSCORE', KEYS[2], process) then
+      note_turn(name, process)
+      look_within(name, 0, now)
+    end
+    for _, turn in ipairs(redis.call('ZRANDMEMBER', turns, SOME)) do
+      local token = redis.call('ZRANGE', backlog_key(process, turn, name), 0, 0)[1]
+      local limits = parked_key(process, 'limits:' .. name)
+      local limit = token and redis.call('HGET', limits, string.sub(token, 33) .. turn)
+      found[#found + 1] = token and {turn, token, limit or ''}
+    end
+  end
+  return found
 end
-if redis.call('EXISTS', tokens) == 0 then
-  redis.call('ZREM', KEYS[8], ARGV[1])
-  return 1
-elseif not redis.call('ZSCORE', KEYS[2], ARGV[3]) then
-  note_first(ARGV[1], ARGV[3])
+
+local names = parked_key(process, 'locks')
+local is_empty = redis.call('EXISTS', names) == 0
+if not is_empty and tonumber(ARGV[4]) >= 0 then
+  for _, name in ipairs(redis.call('ZRANGE', names, ARGV[4], ARGV[4] + SOME - 1)) do
+    local ok, found = false, nil
+    if is_text(name) then
+      ok, found = pcall(read_lock, name)
+    else
+      put_aside(names, name, 'the name of this lock is not UTF-8')
+    end
+    locks[#locks + 1] = ok and found or {name}
+  end
 end
-redis.call('PERSIST', KEYS[2]) -- the messages of another outbox may have been the last of it
-redis.call('ZADD', key_of('due'), 'NX', '+inf', ARGV[1])
-redis.call('PERSIST', key_of('due'))
-local most = math.max(ARGV[2], redis.call('ZCARD', KEYS[8]) * 5)
-redis.call('ZADD', KEYS[8], now + math.min(left and left + 2 or most, most), ARGV[1])
-return 1
+local next_due = is_empty and -1 or (ARGV[2] == '0' and 0) or attend_due(now, 0)
+for _, each in ipairs(redis.call('ZRANGEBYSCORE', outbox, '-inf', now + 1, 'LIMIT', 0, ARGV[2])) do
+  local token, name = string.match(each, '^(%S+) (.+)$')
+  local text = token and redis.pcall('HGET', parked_key(process, ':' .. name), token)
+  if not (token and is_text(each)) then
+    put_aside(outbox, each, 'this is no message of a lock')
+  elseif type(text) == 'string' then
+    redis.call('ZADD', outbox, now + ARGV[3], each)
+    messages[#messages + 1] = each
+    messages[#messages + 1] = text
+  else
+    redis.call('ZREM', outbox, each)
+  end
+end
+local due = redis.call('ZRANGE', outbox, 0, 0, 'WITHSCORES')[2]
+if due and (next_due < 0 or due - now < next_due) then
+  next_due = math.max(0, due - now)
+end
+return {messages, next_due < 0 and not is_empty and 2000 or next_due, locks}

@@ -1,0 +1,146 @@
+"""The looks of a worker at the outboxes of all aliases, each in a thread of its own.
+
+"Parked messages" in ``docs/explanation/celery.md`` explains when a worker looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+from time import monotonic
+from typing import Any
+
+from celery import bootsteps
+from celery.signals import worker_init, worker_shutdown
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from django_redis_lock.celery import private
+from django_redis_lock.celery.key_locks import TaskLock, end_waits, stops
+from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.outbox import Publisher, sealed, worker_began
+from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.handler import locks
+from django_redis_lock.tasks.conflicts import logger
+
+LOOK_EVERY = 2.0
+"""Seconds between looks, at most."""
+SHORTEST = 0.02
+"""Seconds between looks, at least, unless one is asked for."""
+LOCKS_AT_ONCE = 16
+"""How many locks ``park_look.lua`` reads."""
+
+_bells: dict[str, tuple[int, int]] = {}
+"""A pipe for each alias: what children of a worker write into it wakes the worker's look."""
+_looks: list[_Look] = []
+
+
+def pass_on(lock: TaskLock) -> None:
+    """Have the message published that got a lock, by the worker that this process belongs to."""
+    if lock.passed_to_message:
+        look_soon(lock.backend.alias)
+
+
+def look_soon(using: str) -> None:
+    """Have the worker of this process, or of its parent, look at the outbox of an alias."""
+    with contextlib.suppress(KeyError, OSError):  # no worker; it was woken often, or has ended
+        os.write(_bells[using][1], b"!")
+
+
+class _Look(threading.Thread):
+    """Looks at the outbox of one alias."""
+
+    def __init__(self, app: Any, using: str) -> None:
+        super().__init__(name=f"django-redis-lock-parked-{using}", daemon=True)
+        self._publisher, self._backend = Publisher(app), locks[using]
+        self._backend.open()  # before the thread needs what that imports
+        self._ended, self._skip, self._revoked = False, 0, frozenset[str]()
+        self._due = 0.0  # when (monotonic) locks are to be attended to again
+
+    def end(self) -> None:
+        self._ended = True
+        look_soon(self._backend.alias)
+        self.join(LOOK_EVERY)
+
+    def run(self) -> None:
+        bell, failure = _bells[self._backend.alias][0], ""
+        while not self._ended:
+            try:
+                pause, failure = self._look(), ""
+            except Exception as error:
+                if repr(error) != failure:
+                    text = "Parked tasks of LOCKS[%r] can't be looked after yet: %s"
+                    logger.warning(text, self._backend.alias, error)
+                pause, failure = LOOK_EVERY, repr(error)
+            select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))
+            with contextlib.suppress(BlockingIOError):
+                os.read(bell, 4096)
+
+    def _look(self) -> float:
+        """Look once; return the seconds until the next time."""
+        revoked = private.revoked_ids()
+        if revoked - self._revoked:
+            self._publisher.unpark_revoked(self._backend, revoked - self._revoked)
+        self._revoked = revoked
+        attends = monotonic() >= self._due
+        pause, found = self._publisher.publish(self._backend, self._skip if attends else -1)
+        if attends:
+            self._publisher.attend(self._backend, found)
+            connections.close_all()  # which functions that give limits may have opened
+            self._skip = self._skip + LOCKS_AT_ONCE if len(found) >= LOCKS_AT_ONCE else 0
+            self._due = monotonic() + LOOK_EVERY * (not self._skip)
+        return min(pause, max(0.0, self._due - monotonic()))
+
+
+def parks(task: Any) -> bool:
+    """Whether messages of a guarded task are parked."""
+    with contextlib.suppress(Exception):  # the checks report what is wrong
+        return bool(getattr(task, GUARD).options.run_policy == "park")
+    return False
+
+
+class Looks(bootsteps.StartStopStep):
+    """Starts the looks of a worker.
+
+    It also ends the waits of tasks before the pool waits for these, however the worker is stopped.
+    The looks go on until the pool has ended, for the messages that its last tasks leave.
+    """
+
+    # The processes that these fork when they start must not find the thread in an import.
+    requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
+
+    def create(self, parent: Any) -> None:
+        """Raises ``ImproperlyConfigured`` if a task parks messages, and nothing can sign them."""
+        if any(getattr(task, GUARD, None) and parks(task) for task in parent.app.tasks.values()):
+            sealed({})
+
+    def start(self, parent: Any) -> None:
+        for using in locks:
+            with contextlib.suppress(InvalidLockBackend, ImproperlyConfigured):  # checks report it
+                if locks[using].runs_scripts:
+                    _looks.append(_Look(parent.app, using))
+                    _looks[-1].start()
+
+    close = end_waits
+
+
+@worker_init.connect(weak=False)
+def _on_init(sender: Any, **kwargs: Any) -> None:
+    stops[0] = 0  # an earlier worker may have run in this process
+    worker_began()
+    for using in locks:
+        _bells[using] = os.pipe()
+        for end in _bells[using]:
+            os.set_blocking(end, False)
+    sender.app.steps["worker"].add(Looks)
+
+
+@worker_shutdown.connect(weak=False)
+def _on_shutdown(**kwargs: Any) -> None:
+    while _looks:
+        _looks.pop().end()
+    while _bells:
+        for end in _bells.popitem()[1]:
+            os.close(end)
