@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.celery.outbox import Look, publisher_of
+from django_redis_lock.celery import looks
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, is_free
-from tests.tools import Background
 
 WINDOW = 0.6
 """Seconds of a countdown, or from one run to the next."""
@@ -64,10 +63,10 @@ def worker(consumer: Consumer) -> Worker:
 @pytest.fixture
 def look(server: EmbeddedServer, consumer: Consumer) -> Iterator[None]:
     """What each worker looks at besides."""
-    step, publisher = Look(consumer), publisher_of(consumer.app)
-    step._thread = Background(lambda: step._look(publisher, ["default"], 0.05))
+    looks._on_init(sender=consumer)
+    looks.Looks(consumer).start(consumer)
     yield
-    step.stop(consumer)
+    looks._on_shutdown()
 
 
 def test_debounced_task_runs_once_after_the_last_call(worker: Worker) -> None:

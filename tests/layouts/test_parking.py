@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, shard_of
-from django_redis_lock.celery.outbox import publisher_of
+from django_redis_lock.celery.outbox import Publisher
 from tests.celery.consumer import Consumer, id_of
 from tests.layouts.servers import Cluster, client
 from tests.tools import eventually
@@ -21,7 +21,7 @@ def test_messages_are_parked_on_each_node(cluster: Cluster, name: str) -> None:
     consumer = Consumer(name)
     options = {"using": "default", "key": "{key}", "on_conflict": "park", "concurrency": 1}
     task = consumer.task(keep_key, **options)
-    publisher = publisher_of(consumer.app)
+    publisher = Publisher(consumer.app)
     backend = locks["default"]
     by_node: dict[int, str] = {}
     for number in range(1000):
@@ -39,10 +39,10 @@ def test_messages_are_parked_on_each_node(cluster: Cluster, name: str) -> None:
         for server in cluster.masters():
             with client(server) as node:
                 assert [one for one in node.keys("*-parked*") if not one.endswith(":locks")]
-        while publisher.publish(backend, most_locks=10) == 0.0:
+        while publisher.publish(backend)[0] == 0.0:
             pass
         assert consumer.message() is None
-    while publisher.publish(backend, most_locks=10) == 0.0:
+    while publisher.publish(backend)[0] == 0.0:
         pass
     back = [consumer.message() for _ in keys]
     assert consumer.message() is None
@@ -56,11 +56,11 @@ def test_messages_are_parked_on_each_node(cluster: Cluster, name: str) -> None:
     consumer.deliver(sent)
 
     def published() -> bool:
-        publisher.publish(backend, most_locks=10)
+        publisher.publish(backend, 0)
         return not backend.waiting(keys[0])
 
     eventually(published, "a look after the lease")
-    publisher.publish(backend, keys[0])
+    publisher.publish(backend)
     assert id_of(consumer.message()) == id_of(sent)
     assert publisher.unpark(backend, keys[0]) == 0
     consumer.close()

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import pytest
 import redis
+from django.conf import settings
 from django.test import override_settings
 
 from django_redis_lock import lock, locks, semaphore
@@ -16,7 +17,16 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import unheld
 from django_redis_lock.protocol.calls import ask
-from django_redis_lock.transport.parking import EndParking, LookAfter, Park, ReadOutbox, Unpark
+from django_redis_lock.transport.parking import (
+    NO_TURN,
+    EndParking,
+    Look,
+    Park,
+    PutOff,
+    Restore,
+    SetParkedLimit,
+    Unpark,
+)
 from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, enqueue, eventually, waiters
@@ -52,10 +62,11 @@ def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
     wait: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
-    admin = locker(acl_rule(wait))
+    rule = acl_rule(wait) + acl_rule("worker")
+    admin = locker(rule)
     with counted(admin) as counts:
         _do_everything(admin)
-    allowed = {word[1:] for word in acl_rule(wait) if word.startswith("+")}
+    allowed = {word[1:] for word in rule if word.startswith("+")}
     of_the_connection = {"auth", "hello", "client|setinfo"}
     of_this_test = {"config|resetstat", "info", "zscore", "lindex", "multi", "exec"}
     of_this_test = (of_this_test | {"subscribe", "unsubscribe"}) - allowed
@@ -125,19 +136,27 @@ def _tick() -> None:
 
 
 def _park() -> None:
-    backend = locks["default"]
-    with lock("parked", timeout=20) as held:
+    backend, tokens = locks["default"], [f"{digit}" * 48 for digit in range(4)]
+    about = {"turn": NO_TURN, "owner": tokens[0][32:], "worker": "0 -"}
+
+    def park(token: str, **more: str) -> None:
         request = lock("parked", timeout=20)._request(backend)
-        for request.token, instead_of in (("one", ""), ("two", "one")):
-            backend.run(ask(Park(request, "@broker", message="{}", instead_of=instead_of)))
-        assert [waiter.parked for waiter in backend.waiting(held.name)] == [True]
-    messages, names, _ = backend.run(ask(ReadOutbox("broker", "", -1, 20)))
-    assert (messages[::2], names) == ([b"one", b"two"], [b"parked"])
-    request.token = "three"
-    backend.run(ask(Park(request, "@broker", message="{}")))
-    backend.run(ask(LookAfter("broker", "parked")))
-    assert backend.run(ask(Unpark("broker", "parked", ""))) == 1
-    backend.run(ask(EndParking("broker", "parked", "three")))
+        request.token, request.waits_in = token, "@broker"
+        assert backend.run(ask(Park(request, "@broker", message="a:b", **more)))[:2] == [0, -1]
+
+    with lock("parked", timeout=20) as held:
+        for token, more in zip(tokens, ({}, {"instead_of": "0" * 16}, {}, {}), strict=True):
+            park(token, **more)
+        assert [waiter.parked for waiter in backend.waiting(held.name)] == [True] * 3
+        assert backend.run(ask(Unpark("broker", "parked", ids=("3" * 16,)))) == 1
+    assert len(backend.run(ask(Look("broker", most=20, skip=0)))[0]) == 6
+    backend.run(ask(SetParkedLimit("broker", "parked", limit="2", **about)))
+    put_off = PutOff("broker", "parked", token=tokens[1], why="it", again=1, aside=0)
+    assert backend.run(ask(put_off)) == 2
+    assert backend.run(ask(Restore("broker", "parked"))) == 1
+    assert backend.run(ask(Unpark("broker", "parked"))) == 0
+    for token in tokens:
+        backend.run(ask(EndParking("broker", "parked", token=token, turn=NO_TURN)))
 
 
 def _share() -> None:
@@ -181,15 +200,16 @@ SOFT = "~lock-inbox:*"
 
 
 @pytest.mark.parametrize(
-    "pattern", [word for word in acl_rule() if word.startswith("~") and word != SOFT]
+    "pattern", [word for word in acl_rule() + acl_rule("worker") if word[0] == "~" and word != SOFT]
 )
 def test_each_key_pattern_of_the_acl_rule_is_needed(
     pattern: str, locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    locker([word for word in acl_rule() if word != pattern])
+    locker([word for word in acl_rule() + acl_rule("worker") if word != pattern])
     with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
         lock("a", timeout=20).acquire(blocking=False)
+        lock("a", blocking_timeout=0.05).acquire()
         locks["default"].force_release("a")
         locks["default"].history("a")
         _park()
@@ -207,6 +227,27 @@ def test_without_channels_or_waiters_a_user_can_lock_but_not_wait(
     with lock("a", timeout=20), pytest.raises(LockUnavailable, match=told):
         lock("a", blocking_timeout=20).acquire()
     assert lock("a", timeout=20).acquire(blocking=False)
+
+
+def test_a_web_process_needs_no_parked_messages(
+    own_server: EmbeddedServer, locker: Callable[[list[str]], redis.Redis]
+) -> None:
+    """It can't write any. What it releases is free for the message that is next."""
+    admin = locker(acl_rule())
+    web, key = locks["default"], "lock-parked:broker::a"
+    with override_settings(LOCKS={**settings.LOCKS, "worker": {"LOCATION": own_server.url(1)}}):
+        worker = locks["worker"]
+        with lock("a", timeout=20):
+            request = lock("a", timeout=20, using="worker")._request(worker)
+            request.token, request.waits_in = "1" * 48, "@broker"
+            worker.run(ask(Park(request, "@broker", message="a:b")))
+        assert web.holder("a") is None
+        assert not lock("a").acquire(blocking_timeout=0.05)
+        with pytest.raises(LockUnavailable, match="No permissions"):
+            web.run(ask(Park(request, "@broker", message="c:d")))
+        assert admin.hvals(key) == ["a:b"]
+        eventually(lambda: worker.run(ask(Look("broker", most=1)))[0])
+        assert web.holder("a") is not None
 
 
 def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], redis.Redis]) -> None:

@@ -11,8 +11,9 @@ local outbox, troubles, aside = parked_key(process, 'outbox'), parked_key(proces
 if not redis.call('ZSCORE', outbox, member) then
   return 0
 end
-local new = redis.call('HSETNX', troubles, token, now)
-local failed_for = now - redis.call('HGET', troubles, token)
+local since = redis.call('HGET', troubles, token)
+local new = since and 0 or redis.call('HSET', troubles, token, now)
+local failed_for = now - (since or now)
 local keeps_lock = failed_for < tonumber(ARGV[6])
 redis.call('ZADD', outbox, now + (keeps_lock and 2000 or ARGV[5]), member) -- others may publish it soon
 if not keeps_lock then

@@ -218,25 +218,6 @@ def test_who_can_not_be_told_finds_its_grant(keys: Keys, without: Callable[[str]
     assert keys.beat()[2][0].startswith("grant two ")
 
 
-def test_a_parked_message_waits_for_a_user_who_may_publish_it(
-    keys: Keys, without: Callable[[str], Keys]
-) -> None:
-    """One who may not read the messages leaves it first in the queue, and the lock free."""
-    parked = keys.key("parked", "5")
-    keys.acquire("one")
-    keys.client.hset(f"{parked}::{keys.name}", "two", "{}")
-    keys.wait("@5", "two")
-    keys.wait(READER, "three")
-    assert without("hexists").release("one") == 1
-    assert without("hexists").acquire("four").startswith("-")
-    assert (keys.holder, keys.waiting()) == (None, ["two", "three"])
-    assert without("hexists").acquire("five").startswith("-")
-    assert (keys.holder, keys.waiting()) == (None, ["two", "three"])
-    keys.acquire("six")
-    assert (keys.holder, keys.waiting()) == ("two", ["three"])
-    assert keys.client.zrange(f"{parked}:outbox", 0, -1) == [f"two {keys.name}"]
-
-
 def test_foreign_waiters_are_dropped(keys: Keys) -> None:
     """Entries of another form, without a token, or of an impossible lease."""
     keys.acquire("one")
