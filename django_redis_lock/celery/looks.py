@@ -87,7 +87,8 @@ class _Look(threading.Thread):
         attends = monotonic() >= self._due
         pause, found = self._publisher.publish(self._backend, self._skip if attends else -1)
         if attends:
-            self._publisher.attend(self._backend, found)
+            if self._publisher.attend(self._backend, found):
+                pause = 0.0
             connections.close_all()  # which functions that give limits may have opened
             self._skip = self._skip + LOCKS_AT_ONCE if len(found) >= LOCKS_AT_ONCE else 0
             self._due = monotonic() + LOOK_EVERY * (not self._skip)

@@ -173,12 +173,13 @@ class Publisher:
         for start in range(0, len(ids), 100):
             backend.run(ask(calls.Unpark(self.outbox, ids=tuple(ids[start : start + 100]))))
 
-    def attend(self, backend: BaseLockBackend, found: list[Any]) -> None:
+    def attend(self, backend: BaseLockBackend, found: list[Any]) -> bool:
         """Do for some locks what ``publish`` has found of them.
 
         Tell their backlogs the limits of today, and give up reservations of tasks that are done.
+        Returns whether that was so for one of them.
         """
-        asked = 0
+        asked, changed = 0, False
         for lock, *backlogs in found:
             name = lock.decode()
             for turn, token, known in backlogs:
@@ -197,7 +198,8 @@ class Publisher:
                         self.outbox, name, limit=limit, worker=worker(), **about
                     )
                     backend.run(ask(call))
-        self._give_up_ended(backend, [lock.decode() for lock, *_ in found])
+                    changed = True
+        return self._give_up_ended(backend, [lock.decode() for lock, *_ in found]) or changed
 
     def _owner(self, owner: str) -> Any:
         """Return the guarded task whose name has a digest; ``None`` for one that is unknown."""
@@ -209,7 +211,7 @@ class Publisher:
     def _ask(self, backend: BaseLockBackend, name: str, token: str, task: Any) -> str:
         """Return the limit that a function gives for a message; "" if that is not known."""
         try:
-            text = backend.run(ask(calls.ReadMessage(self.outbox, name, token=token)))
+            (text,) = backend.run(ask(calls.ReadMessage(self.outbox, name, token=token)))
             message = unsealed(text or b"", name, token)
             args, kwargs, _ = private.decode_body(self.app, message["body"], message["options"])
             guard = getattr(task, GUARD)
@@ -222,9 +224,9 @@ class Publisher:
             self._failure = repr(error)
             return ""
 
-    def _give_up_ended(self, backend: BaseLockBackend, names: list[str]) -> None:
+    def _give_up_ended(self, backend: BaseLockBackend, names: list[str]) -> bool:
         """Give up old reservations of tasks that are done, as after a failover to an older copy."""
-        now = monotonic()
+        now, freed = monotonic(), False
         due = [name for name in names if self._asked.get(name, -math.inf) < now - OLD]
         self._asked = dict.fromkeys(due, now) | {
             name: at for name, at in self._asked.items() if at > now - OLD
@@ -236,7 +238,9 @@ class Publisher:
             if stored_state(task, one.task_id, sent_of(one)) in states.READY_STATES:
                 why = "its task has ended, but this server did not know"
                 if backend.free(one.name, one.token_id, reason=why) is not None:
+                    freed = True
                     logger.warning("Lock %r was released for %s: %s", one.name, one, why)
+        return freed
 
     def _publish(self, backend: BaseLockBackend, name: str, token: str, text: bytes) -> None:
         message: dict[str, Any] = {}

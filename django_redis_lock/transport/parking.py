@@ -33,7 +33,7 @@ LIMIT = Script("park_limit")
 UNPARK = Script("unpark")
 RESTORE = Script("park_restore")
 BACKLOGS = Script("backlogs")
-MESSAGE = Command("HGET")
+MESSAGE = Command("HMGET")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -146,7 +146,7 @@ class SetParkedLimit(OutboxCall):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadMessage(OutboxCall):
-    """Return a message, or ``None``."""
+    """Return a list of a message, or of ``None``."""
 
     token: str = field(kw_only=True)
 

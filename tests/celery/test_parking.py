@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from amqp.exceptions import ChannelError
 from celery.exceptions import Ignore, Retry
+from django.core.signing import Signer
+from django.test import override_settings
 from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, looks, parked
+from django_redis_lock.celery import outbox as outbox_module
 from django_redis_lock.celery import parking as parking_module
-from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of
+from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of, sealed
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.protocol.calls import ask
+from django_redis_lock.transport.parking import Restore
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES
 from tests.celery.consumer import Consumer, body, held, id_of, slip_of
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, counted, eventually, waiters
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +59,7 @@ def look(consumer: Consumer) -> float:
     publisher, due = Publisher(consumer.app), 0.0
     while not due:
         due, found = publisher.publish(locks["default"], 0)
-        publisher.attend(locks["default"], found)
+        due = 0.0 if publisher.attend(locks["default"], found) else due
     return due
 
 
@@ -451,3 +458,208 @@ def test_messages_that_are_deleted_from_the_queue_are_sent_again(
     look(consumer)
     assert [consumer.deliver() for _ in messages] == ["ran"] * 3
     assert outbox(client, consumer) == EMPTY
+
+
+def deploy(consumer: Consumer, monkeypatch: pytest.MonkeyPatch, **options: Any) -> Consumer:
+    """Start a worker with other options; return it."""
+    monkeypatch.setattr(outbox_module, "FAMILY", secrets.token_hex(4))
+    outbox_module.worker_began()
+    new = Consumer(consumer.app.main)
+    parking(new, **options)
+    return new
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "runs"),
+    [(3, 1, 1), (1, 3, 3), (3, 2, 2), (1, lambda **_: 2, 2), (lambda **_: 0, lambda **_: 2, 2)],
+)
+def test_limit_is_that_of_the_worker_that_began_last(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, before: Any, after: Any, runs: int
+) -> None:
+    """One that began before does not overwrite it, also if it parks more."""
+    name, began = consumer.app.main, outbox_module._began[0]
+    task = parking(consumer, concurrency=before)
+    holders = [semaphore(name, 3) for _ in range(3)] if before != 1 else [lock(name)]
+    assert all(holder.acquire(blocking=False) for holder in holders)
+    assert all(parks(consumer, consumer.send(task, number)) for number in range(4))
+    new = deploy(consumer, monkeypatch, concurrency=after)
+    look(new)
+    monkeypatch.setattr(outbox_module, "FAMILY", "old")
+    monkeypatch.setattr(outbox_module, "_began", [began - 60])
+    assert parks(consumer, consumer.send(task, 4))
+    look(consumer)
+    for holder in holders:
+        holder.release()
+    look(new)
+    assert [new.message() is not None for _ in range(4)] == [True] * runs + [False] * (4 - runs)
+    new.close()
+
+
+def serve(tenant: str) -> str:
+    return "ran"
+
+
+def test_limits_of_functions_are_asked_for_again(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    """With the arguments of the first message. If one fails, the limit stays as it is."""
+    limits, name = {"acme": 0}, consumer.app.main
+    task = parking(consumer, serve, concurrency=lambda tenant: limits[tenant])
+    assert all(parks(consumer, consumer.send(task, "acme")) for _ in range(3))
+    with lock(name, blocking_timeout=1):  # who has a limit of 0 is in nobody's way
+        pass
+    look(consumer)
+    assert consumer.message() is None
+    limits["acme"] = 2
+    look(consumer)
+    first = consumer.message()
+    assert consumer.message()
+    assert consumer.message() is None
+    del limits["acme"]
+    look(consumer)
+    assert "stays as it is: KeyError('acme')" in log.text
+    limits["acme"] = 2
+    assert consumer.deliver(first) == "ran"
+    assert consumer.message()
+
+
+def test_live_waiters_and_a_backlog_take_turns(consumer: Consumer) -> None:
+    task, name = parking(consumer), consumer.app.main
+    with lock(name):
+        assert all(parks(consumer, consumer.send(task, number)) for number in range(3))
+        threads = []
+        for number in range(2):
+            threads.append(Background(lambda: lock(name, blocking_timeout=20).__enter__()))
+            eventually(lambda number=number: waiters(name) == 4 + number)
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    for live in threads:
+        assert consumer.message() is None
+        live.outcome().release()
+    look(consumer)
+    assert [consumer.deliver(), consumer.deliver()] == ["ran"] * 2
+    assert locks["default"].holder(name) is None
+
+
+POISON = {
+    "no object": "[]",
+    "no signature": '{"lock": "x"}',
+    "no text": b"\xff\xfe:" + b"x" * 43,
+    "empty": "",
+    "signed, and no JSON": Signer(salt="django_redis_lock.parked").sign("{"),
+    "signed, and no object": sealed([]),  # type: ignore[arg-type]
+    "of another lock": sealed({"lock": "another", "token": "1" * 48}),
+}
+
+
+@pytest.mark.parametrize("text", POISON.values(), ids=POISON)
+def test_poison_is_put_aside_and_the_rest_goes_on(
+    consumer: Consumer, server: EmbeddedServer, log: Any, text: Any
+) -> None:
+    task, name, token = parking(consumer), consumer.app.main, "1" * 48
+    with redis.Redis.from_url(server.url()) as client, lock(name):
+        assert parks(consumer, consumer.send(task))
+        client.hset(parked_key(consumer, f"::{name}"), token, text)
+        for each in (f"{token} {name}", b"\xff x", "x", b"1 \xff"):
+            client.zadd(parked_key(consumer, ":outbox"), {each: 0})
+        client.zadd(parked_key(consumer, ":locks"), {b"\xff": 0})
+        look(consumer)
+        assert client.hlen(parked_key(consumer, ":aside")) == 5
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert log.text.count("can't be published, and was put aside") == 1
+
+
+@pytest.mark.parametrize("other", ["another key", "an unknown task"])
+def test_message_of_other_workers_is_left_to_them(
+    consumer: Consumer, client: redis.Redis, settings: Any, other: str
+) -> None:
+    """It has its lock for ten seconds, is put aside after an hour, and can be put back."""
+    task, backend, name = parking(consumer), locks["default"], consumer.app.main
+    worker = consumer if other == "another key" else Consumer(f"{name}-other")
+    keys = {kind: parked_key(consumer, f":{kind}") for kind in ("outbox", "troubles", "aside")}
+    with lock(name):
+        assert parks(consumer, consumer.send(task))
+
+    def meet(seconds: float) -> None:
+        """Let a worker meet it so long after the first one that could not read it."""
+        for token in client.hkeys(keys["troubles"]):
+            client.hset(keys["troubles"], token, round((time.time() - seconds) * 1000))
+        client.zadd(keys["outbox"], dict.fromkeys(client.zrange(keys["outbox"], 0, -1), 0))
+        with override_settings(SECRET_KEY="x" * (worker is consumer) or settings.SECRET_KEY):
+            look(worker)
+
+    for seconds in (0, 9):
+        meet(seconds)
+        assert backend.holder(name) is not None
+    meet(11)
+    assert backend.holder(name) is None
+    assert client.hlen(keys["aside"]) == 0
+    meet(3601)
+    assert (client.hlen(keys["aside"]), outbox(client, consumer)) == (1, EMPTY)
+    assert backend.run(ask(Restore(outbox_of(consumer.app), name))) == 1
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert not client.keys(parked_key(consumer, "*"))
+
+
+def test_what_a_broker_returns_gives_its_lock_to_the_next(
+    consumer: Consumer, client: redis.Redis, monkeypatch: pytest.MonkeyPatch, log: Any
+) -> None:
+    """It is tried again every minute, and told of once."""
+    task, send, away = parking(consumer), Publisher._send, [True]
+
+    def publish(publisher: Publisher, message: Any) -> None:
+        if away and message["id"] == id_of(first):
+            raise ChannelError("NO_ROUTE")
+        send(publisher, message)
+
+    monkeypatch.setattr(Publisher, "_send", publish)
+    with lock(consumer.app.main):
+        first, second = consumer.send(task, 1), consumer.send(task, 2)
+        assert parks(consumer, first)
+        assert parks(consumer, second)
+    for _ in range(2):
+        look(consumer)
+        client.zadd(
+            parked_key(consumer, ":outbox"), dict.fromkeys(outbox(client, consumer)["outbox"], 0)
+        )
+    assert consumer.deliver() == "ran"
+    assert log.text.count("can't be published, and is tried again: NO_ROUTE") == 1
+    away.clear()
+    look(consumer)
+    assert consumer.deliver() == "ran"
+    assert outbox(client, consumer) == EMPTY
+
+
+def test_revocations_cost_as_much_as_they_are(consumer: Consumer, client: redis.Redis) -> None:
+    """And not as much as is parked, nor do tasks that are not."""
+    task, publisher = parking(consumer), Publisher(consumer.app)
+    with lock(consumer.app.main):
+        messages = [consumer.send(task, number) for number in range(3)]
+        assert all(parks(consumer, each) for each in messages)
+        with counted(client) as counts:
+            publisher.unpark_revoked(locks["default"], {id_of(messages[1]), *map(str, range(299))})
+        assert sum(counts.values()) < 340
+        look(consumer)
+        assert id_of(consumer.message()) == id_of(messages[1])
+        assert len(waiting(consumer)) == 2
+
+
+@pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "PARKED"])
+def test_reservation_of_a_task_that_has_ended_is_given_up(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    """As after a failover to a copy that is older than the end of the task."""
+    task = parking(consumer)
+    monkeypatch.setattr(outbox_module, "OLD", 0.0)
+    with lock(consumer.app.main):
+        messages = [consumer.send(task, number) for number in range(2)]
+        assert all(parks(consumer, each) for each in messages)
+    look(consumer)
+    assert id_of(consumer.message()) == id_of(messages[0])  # and is lost
+    task.backend.store_result(id_of(messages[0]), None, state)
+    look(consumer)
+    look(consumer)
+    came = consumer.message()
+    assert (came and id_of(came)) == (id_of(messages[1]) if state != "PARKED" else None)

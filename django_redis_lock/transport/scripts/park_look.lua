@@ -68,13 +68,12 @@ local names = parked_key(process, 'locks')
 local is_empty = redis.call('EXISTS', names) == 0
 if not is_empty and tonumber(ARGV[4]) >= 0 then
   for _, name in ipairs(redis.call('ZRANGE', names, ARGV[4], ARGV[4] + SOME - 1)) do
-    local ok, found = false, nil
     if is_text(name) then
-      ok, found = pcall(read_lock, name)
+      local ok, found = pcall(read_lock, name)
+      locks[#locks + 1] = ok and found or {name} -- where another program has written
     else
       put_aside(names, name, 'the name of this lock is not UTF-8')
     end
-    locks[#locks + 1] = ok and found or {name}
   end
 end
 local next_due = is_empty and -1 or (ARGV[2] == '0' and 0) or attend_due(now, 0)
