@@ -197,8 +197,7 @@ class Publisher:
                     call = calls.SetParkedLimit(
                         self.outbox, name, limit=limit, worker=worker(), **about
                     )
-                    backend.run(ask(call))
-                    changed = True
+                    changed |= bool(backend.run(ask(call)))
         return self._give_up_ended(backend, [lock.decode() for lock, *_ in found]) or changed
 
     def _owner(self, owner: str) -> Any:

@@ -131,7 +131,10 @@ class PutOff(OutboxCall):
 
 @dataclass(slots=True, eq=False, repr=False)
 class SetParkedLimit(OutboxCall):
-    """Set the limit of a task in a backlog, unless a worker that began later has."""
+    """Set the limit of a task in a backlog, unless a worker that began later has.
+
+    Answers whether the limit is another one now.
+    """
 
     turn: str = field(kw_only=True)
     owner: str = field(kw_only=True)
