@@ -32,6 +32,9 @@ Given = ParamSpec("Given")
 WAYS_TO_RUN = ("Strategy", "__trace__")
 """The attributes of a task by which workers handle its messages and run it."""
 
+OTHER_GUARDS = ("celery_once", "celery_singleton")
+"""The packages whose base classes guard a task with locks of their own."""
+
 POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
 """The arguments of ``apply_async`` that may be given by position after those of the task."""
 
@@ -45,7 +48,7 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
 
     Once more for a guarded class, it guards what has replaced the guard since.
     """
-    _refuse_other_ways_to_run(cls)
+    _refuse_unguardable(cls)
     installed, sender = getattr(cls, GUARD, None), cls
     guard.key_maker(cls)
     if installed is None:
@@ -74,21 +77,27 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
         sender.apply_async = method  # type: ignore[method-assign]
 
 
-def _refuse_other_ways_to_run(cls: type[AnyTask]) -> None:
-    """Raise ``TypeError`` for a task that workers run without calling it.
+def _refuse_unguardable(cls: type[AnyTask]) -> None:
+    """Raise ``TypeError`` for a task that has another guard, or that workers run without a call.
 
     Celery has registered a task that it made of a function, so that raises at each use as well.
     """
-    other = next((name for name in WAYS_TO_RUN if getattr(cls, name) != getattr(Task, name)), None)
-    if other is None:
+    own = next((name for name in WAYS_TO_RUN if getattr(cls, name) != getattr(Task, name)), None)
+    for base in cls.__mro__:
+        package = base.__module__.partition(".")[0]
+        if package in OTHER_GUARDS or own in vars(base):
+            break
+    else:
         return
-    base = next(base for base in cls.__mro__ if other in vars(base))
-    why = (
-        f"Task {cls.name} has a {other} of its own, from {base.__module__}.{base.__qualname__}, by "
-        f"which workers run it without calling it, so single_instance_task can't guard it. Take "
-        f"the lock inside the task, with django_redis_lock.lock() in a with statement; or use "
-        f"another base class."
-    )
+    so = "which can't be combined with single_instance_task. Leave one of the two out."
+    if package not in OTHER_GUARDS:
+        so = (
+            "by which workers run it without calling it, so single_instance_task can't guard it. "
+            "Take the lock inside the task, with django_redis_lock.lock() in a with statement; or "
+            "use another base class."
+        )
+    what = f"a {own or 'guard'} of its own, from {base.__module__}.{base.__qualname__}"
+    why = f"Task {cls.name} has {what}, {so}"
 
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(why)

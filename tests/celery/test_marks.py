@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
+from celery_once import QueueOnce
+from celery_singleton import Singleton
 from django.core.checks import run_checks
 
 from django_redis_lock import lock, locks
@@ -195,26 +197,35 @@ class Traced(Task):
     def __trace__(self, *args: Any) -> Any: ...
 
 
-@pytest.mark.parametrize("base", [Batches, Traced])
-@pytest.mark.parametrize("where", ["below", "above", "shared", "class", "option"])
-def test_a_base_class_that_runs_its_own_way_is_refused(
+REFUSED = {
+    Batches: r"has a Strategy of its own.*lock\(\) in a with statement",
+    Traced: r"has a __trace__ of its own.*lock\(\) in a with statement",
+    type("Own", (QueueOnce,), {"abstract": True}): "has a guard .* celery_once.tasks.QueueOnce, ",
+    Singleton: "has a guard of its own, from celery_singleton.*Leave one of the two out",
+}
+
+
+@pytest.mark.parametrize("base", REFUSED)
+@pytest.mark.parametrize("where", ["below", "above", "class", "option", "app"])
+def test_a_base_class_that_runs_or_guards_its_own_way_is_refused(
     make_app: Any, name: str, base: type[Task], where: str
 ) -> None:
     """Where the task is made, and at each use; its workers would never come by the guard."""
     app = make_app()
     guard = single_instance_task(using="locmem")
-    (way,) = {"Strategy", "__trace__"} & set(vars(base))
-    text = rf"Task {name} has a {way} of its own.*lock\(\) in a with statement"
+    ways = {"Strategy", "__trace__"} & set(vars(base)) if where == "option" else ()
+    options: dict[str, Any] = {way: vars(base)[way] for way in ways} or {"base": base}
+    text = f"Task {name} {REFUSED[base]}"
     with pytest.raises(TypeError, match=text):
         if where == "class":
             guard(type("Work", (base,), {"name": name, "run": bound}))
         elif where == "above":
-            assert guard(app.task(name=name, shared=False, base=base)(body)).name
-        elif where == "option":
-            assert app.task(name=name, shared=False, **{way: vars(base)[way]})(guard(body)).name
+            assert guard(app.task(name=name, shared=False, **options)(body)).name
         else:
             app.finalize()
-            assert app.task(name=name, shared=False, base=base)(guard(body)).name
+            if where == "app":
+                app.Task = options.pop("base")
+            assert app.task(name=name, shared=False, **options)(guard(body)).name
     for task in [app.tasks[name]] if name in app.tasks else []:
         for use in (task.delay, task):
             with pytest.raises(TypeError, match=text):
