@@ -33,7 +33,7 @@ from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
-from django_redis_lock.tasks.conflicts import Conflict
+from django_redis_lock.tasks.conflicts import Conflict, Described
 
 FAMILY = secrets.token_hex(8)
 """Shared by a worker and the children that it forks, and by no other process.
@@ -168,13 +168,37 @@ class Slip:
         return replace(self, lock=lock.name, ticket=ticket, using=lock.backend.alias)
 
     @classmethod
-    def of(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Slip:
-        """Return the slip in a message's headers, or ``NO_SLIP`` if none belongs to the task."""
-        found = (headers or {}).get(HEADER)
+    def of(cls, headers: Any, task_id: str | None) -> Slip:
+        """Return the slip in a message's headers, or ``NO_SLIP`` if none belongs to the task.
+
+        A malformed header, which another program has written, counts as none. A later version may
+        have more fields.
+        """
+        found = headers.get(HEADER) if isinstance(headers, Mapping) else None
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
             return NO_SLIP
         known = cls.__dataclass_fields__
-        return cls(**{key: value for key, value in found.items() if key in known})
+        slip = cls(**{key: value for key, value in found.items() if key in known})
+        return slip if slip._is_well_formed() else NO_SLIP
+
+    def _is_well_formed(self) -> bool:
+        queued, holder = self.queued, self.duplicate_of
+        texts = self.lock, self.ticket, self.using, self.supersedes
+        numbers = self.attempts, self.follows, self.sent, self.wait_until, self.parked
+        try:
+            return (
+                isinstance(self.task_id, str)
+                and all(check_name(text) for text in texts if text != "")
+                and (self.ticket == "" or self.lock != "")
+                and all(type(one) in (int, float) and 0 <= one < 2**63 for one in numbers)
+                and isinstance(self.redelivered, bool)
+                and (queued is None or (isinstance(queued, list) and len(queued) == 3))
+                and all(map(check_name, queued or ()))
+                and (holder is None or isinstance(holder, dict))
+                and (not holder or holder.keys() >= Described.__required_keys__)
+            )
+        except (TypeError, ValueError):  # of check_name
+            return False
 
 
 NO_SLIP = Slip("")

@@ -13,7 +13,8 @@ from celery.exceptions import Retry
 from django.test import override_settings
 
 from django_redis_lock import locks
-from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, queued_since
+from django_redis_lock.celery import freeing
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, queued_since
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
@@ -255,3 +256,28 @@ def test_superseded_message_stays_so_without_the_place(consumer: Consumer, lost:
     assert consumer.deliver(newer) == "ran"
     assert is_superseded(consumer.deliver(older))
     assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
+
+NUMBERS = ["x", [], -1, True, float("nan"), float("inf"), 2**63, 10**400]
+TEXTS = [7, {}, "a\n", "\ud800", "k" * 513]
+MALFORMED: dict[str, list[Any]] = {
+    **dict.fromkeys(("attempts", "follows", "sent", "wait_until", "parked"), NUMBERS),
+    **dict.fromkeys(("lock", "using", "supersedes"), TEXTS),
+    "ticket": [*TEXTS, "of no lock"],
+    "queued": [[], [1], "abc", {}, 0, ["a", "b"], ["a", "b", 1], ["", "b", "c"], ["a\n", "b", "c"]],
+    "duplicate_of": [5, [1], "", {"task_id": "first"}],
+    "redelivered": [1],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(a, b) for a in MALFORMED for b in MALFORMED[a]])
+def test_a_malformed_header_counts_as_none(consumer: Consumer, field: str, value: Any) -> None:
+    """The task runs as one without it; nor does it trouble the end of a message that is dropped."""
+    assert set(Slip.__dataclass_fields__) == {"task_id", *MALFORMED}
+    message = consumer.send(consumer.task(body, scope="queue", on_conflict="supersede"))
+    message.headers[HEADER] = {**Slip(id_of(message)).header()[HEADER], "news": 1}
+    assert slip_of(message) == Slip(id_of(message))
+    message.headers[HEADER][field] = value
+    assert slip_of(message) == Slip("")
+    freeing._on_dropped(message)
+    assert consumer.deliver(message) == "ran"
