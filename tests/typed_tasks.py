@@ -63,9 +63,9 @@ def fetch_orders(shop_id: int) -> str:
 
 
 @app.task
-@single_instance_task(on_conflict="park", concurrency=3, queue_limit=1000, beyond="retry")
-def ask_supplier(product_id: int) -> None:
-    """Bound the queue of a task that is parked."""
+@single_instance_task(on_conflict="park", turns="{tenant_id}", queue_limit=1000, beyond="retry")
+def ask_supplier(product_id: int, tenant_id: int) -> None:
+    """Bound the queue of a task that is parked, and serve tenants in turn."""
 
 
 @app.task(bind=True)
@@ -129,6 +129,7 @@ def misspelt() -> None:
     single_instance_task(on_conflict="park", queue_limit=1000, beyond="wait")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
+    single_instance_task(on_conflict="park", turns=7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
 

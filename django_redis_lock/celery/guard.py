@@ -50,7 +50,7 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
     """
     _refuse_unguardable(cls)
     installed, sender = getattr(cls, GUARD, None), cls
-    guard.key_maker(cls)
+    guard.makers(cls)
     if installed is None:
         sender = _beneath_overrides(cls)
         on_bound = inspect.getattr_static(cls, "on_bound")
@@ -216,8 +216,9 @@ class SingleInstanceTask(Generic[Given]):
         ``queue``: the newest arguments win) or a callable that takes a ``Conflict``; or a dict
         with one for when it is sent (``queue``) and one for when it is about to run (``run``).
 
-        ``queue_limit``: how many may wait for the lock when a task is to be parked; beyond that the
-        policy ``beyond`` applies, ``raise``, ``skip`` or ``retry``.
+        ``turns``: in which backlog a parked message waits, as for ``key``; the backlogs of a lock
+        are served in turn. ``queue_limit``: how many may wait for the lock when a task is to be
+        parked; beyond that the policy ``beyond`` applies, ``raise``, ``skip`` or ``retry``.
 
         ``at_least_for``: seconds from the start of a run for which the lock is held at least.
         ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
@@ -283,7 +284,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
     if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     signature = inspect.signature(function)
-    guard.make_keys(function, signature)
+    guard.make_makers(function, signature)
 
     @wraps(function)
     def marked(*args: Any, **kwargs: Any) -> Any:

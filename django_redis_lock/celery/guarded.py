@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
+from urllib.parse import quote
 
 from celery import Task
 from django.core.exceptions import ImproperlyConfigured
@@ -20,7 +22,7 @@ from django_redis_lock.celery.options import (
 )
 from django_redis_lock.support.arguments import MOST_AT_ONCE, Sharing
 from django_redis_lock.support.functions import is_async, is_generator
-from django_redis_lock.tasks.keys import AsModels, KeyMaker, check_key
+from django_redis_lock.tasks.keys import MAX_KEY_LENGTH, AsModels, KeyMaker, check_key
 
 AnyTask: TypeAlias = "Task[Any, Any]"
 
@@ -29,10 +31,11 @@ class Guard:
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = given
         check_key(given.get("key"), given.get("unique_on"))
+        check_key(given.get("turns"), None, "turns")
         self._options: Options | None = None
         self._defaults: Mapping[str, Any] = {}
-        self.key_makers: dict[type, KeyMaker] = {}
-        """Those of the classes that it guards, each of which may have a ``run`` of its own."""
+        self.key_makers: dict[type, tuple[KeyMaker, KeyMaker]] = {}
+        """Of keys and turns, for the classes that it guards; each may have a ``run`` of its own."""
         with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
             self.options  # noqa: B018 - to check them
 
@@ -50,14 +53,25 @@ class Guard:
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return self.key_maker(type(task))(task.name, args, kwargs)
+        return self.makers(type(task))[0](task.name, args, kwargs)
+
+    def turn(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return which backlog of its lock the message of a call waits in, in printable ASCII."""
+        if self._given.get("turns") is None:
+            return "="
+        text = self.makers(type(task))[1](task.name, args, kwargs)
+        made = "=" + quote(text, safe="", errors="surrogatepass")
+        if len(made) <= MAX_KEY_LENGTH:
+            return made
+        digest = "#" + hashlib.sha256(made.encode()).hexdigest()[:32]
+        return made[: MAX_KEY_LENGTH - len(digest)] + digest
 
     def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
         """Return how a call, whose key was made, shares its lock with others that may run."""
         number = self.options.concurrency
         if callable(number):
             try:
-                number = number(**self.key_makers[type(task)].named(args, kwargs))
+                number = number(**self.key_makers[type(task)][0].named(args, kwargs))
             except TypeError as error:
                 raise TypeError(
                     f"The concurrency of task {task.name} is a function that is given all "
@@ -66,10 +80,7 @@ class Guard:
         number = check_number(f"Task {task.name}: concurrency", number, 0, MOST_AT_ONCE)
         return Sharing(shared=True, limit=number)
 
-    def turn(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        return "="
-
-    def key_maker(self, cls: type[AnyTask]) -> KeyMaker:
+    def makers(self, cls: type[AnyTask]) -> tuple[KeyMaker, KeyMaker]:
         if cls in self.key_makers:
             return self.key_makers[cls]
         # That of the function, if Celery made the class of one.
@@ -79,18 +90,20 @@ class Guard:
             own = list(signature.parameters.values())[1:]
             signature = signature.replace(parameters=own)
         as_models = private.argument_models(cls.run, static)
-        return self.key_makers.setdefault(cls, self.make_keys(cls.run, signature, as_models))
+        return self.key_makers.setdefault(cls, self.make_makers(cls.run, signature, as_models))
 
-    def make_keys(
+    def make_makers(
         self,
         run: Callable[..., Any],
         signature: inspect.Signature,
         as_models: AsModels | None = None,
-    ) -> KeyMaker:
-        """Return what makes the keys of calls. Raises ``TypeError`` or ``ValueError``."""
+    ) -> tuple[KeyMaker, KeyMaker]:
+        """Return what makes the keys and turns of calls. Raises ``TypeError`` or ``ValueError``."""
         if is_async(run) or is_generator(run):
             raise TypeError(
                 f"{run!r} is a coroutine or generator function, whose body runs after the call; "
                 f"take the lock inside it, with a with statement."
             )
-        return KeyMaker(self._given.get("key"), self._given.get("unique_on"), signature, as_models)
+        given = self._given.get
+        turns = KeyMaker(given("turns"), None, signature, as_models, "turns")
+        return KeyMaker(given("key"), given("unique_on"), signature, as_models), turns

@@ -66,6 +66,7 @@ class Options:
     on_unavailable: OnUnavailable = "raise"
     using: str = "default"
     concurrency: int | Callable[..., int] = 1
+    turns: Key = None
     queue_limit: int | None = None
     beyond: Beyond = "raise"
 
@@ -130,12 +131,15 @@ def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
         )
     supersede, parks = options.on_queue_conflict == "supersede", options.run_policy == "park"
     retry = options.run_policy == "retry" or (parks and options.beyond == "retry")
+    other_scope = "another scope than 'queue', as only one message of a key waits there"
     for name, has_effect, needed in (
         ("queue_timeout", options.scope != "run" or parks, f"{in_queue}, or on_conflict='park'"),
         ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
         ("blocking_timeout", options.run_policy == "wait", "on_conflict='wait'"),
         ("max_retries", retry, "on_conflict='retry'"),
         ("supersede_for", supersede, "on_conflict='supersede'"),
+        ("turns", options.scope != "queue", other_scope),
+        ("turns", parks, "on_conflict='park'"),
         ("queue_limit", parks, "on_conflict='park'"),
         ("beyond", parks and options.queue_limit is not None, "a queue_limit"),
     ):
@@ -212,7 +216,7 @@ def project_defaults() -> Mapping[str, Any]:
     given = getattr(settings, SETTING, _NONE)
     if not isinstance(given, Mapping):
         raise ImproperlyConfigured(f"{SETTING} must be a dict, not {given!r}.")
-    for name in ("key", "unique_on"):  # those about a task's arguments
+    for name in ("key", "unique_on", "turns"):  # those about a task's arguments
         if name in given:
             raise ImproperlyConfigured(
                 f"{SETTING} can't have {name!r}, which depends on the task; set it there."

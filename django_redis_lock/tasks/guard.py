@@ -27,7 +27,7 @@ Policy = Literal["skip", "raise", "wait"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 Decorated = TypeVar("Decorated")
 IN_QUEUE = (
-    *("scope", "queue_timeout", "supersede_for", "queue_limit", "beyond"),
+    *("scope", "queue_timeout", "supersede_for", "turns", "queue_limit", "beyond"),
     *("countdown", "max_retries", "park", "retry", "supersede"),
 )
 """Options and policies of Celery tasks about messages that wait in the queue, or are sent again."""

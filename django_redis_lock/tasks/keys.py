@@ -40,7 +40,8 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class KeyMaker:
     """Turns the arguments of a call into the name of its lock.
 
-    ``as_models`` returns the arguments of a call with those that the task takes as models.
+    ``as_models`` returns the arguments of a call with those that the task takes as models. Errors
+    call the key by the name of its ``option``.
 
     Raises ``TypeError`` or ``ValueError`` at once for a key that can't fit the task's signature.
     """
@@ -51,24 +52,25 @@ class KeyMaker:
         unique_on: UniqueOn,
         signature: inspect.Signature,
         as_models: AsModels | None = None,
+        option: str = "key",
     ) -> None:
         kinds = {item.kind: item.name for item in signature.parameters.values()}
         own = [one.replace(default=_copied(one.default)) for one in signature.parameters.values()]
         self._signature = signature.replace(parameters=own)
-        self._key = key
+        self._key, self._option = key, option
         self._as_models = as_models
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         try:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
         except ValueError as error:
-            raise ValueError(f"key={key!r} is not a valid template: {error}") from None
+            raise ValueError(f"{option}={key!r} is not a valid template: {error}") from None
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
         used = [*self._fields, *(self._unique_on or ())]
         for name in used:
             if name not in known and not (self._variadic and name.isidentifier()):
-                where = f"key={key!r}" if self._fields else f"unique_on={used!r}"
+                where = f"{option}={key!r}" if self._fields else f"unique_on={used!r}"
                 raise ValueError(
                     f"{where} names {name!r}, which is not an argument of the task; "
                     f"it takes {', '.join(known) or 'none'}."
@@ -86,8 +88,8 @@ class KeyMaker:
             made = self._called(self._key, args, kwargs)
             if not isinstance(made, str) or _ADDRESS.search(made):
                 raise TypeError(
-                    f"The key of task {task_name} must be a str that is the same in every "
-                    f"process, not {made!r}."
+                    f"The {self._option} of task {task_name} must be a str that is the same in "
+                    f"every process, not {made!r}."
                 )
             return made
         values = self._values(self._used, bound, args, kwargs)
@@ -136,7 +138,7 @@ class KeyMaker:
         if _ADDRESS.search(made):
             unstable = (name for name in self._fields if _ADDRESS.search(str(values[name])))
             name = next(unstable, self._fields[0])
-            raise _unstable(task_name, name, values[name])
+            raise self._unstable(task_name, name, values[name])
         return made
 
     def _joined(self, names: tuple[str, ...], task_name: str, values: dict[str, Any]) -> str:
@@ -146,11 +148,18 @@ class KeyMaker:
             try:
                 parts.append(f"{name}={as_json(value)}")
             except TypeError as error:
-                raise _unstable(task_name, name, getattr(error, "value", value)) from None
+                raise self._unstable(task_name, name, getattr(error, "value", value)) from None
         made = f"{task_name}:{','.join(parts)}"
         if len(made) <= MAX_KEY_LENGTH:
             return made
         return f"{task_name}:{hashlib.sha256(made.encode()).hexdigest()[:32]}"
+
+    def _unstable(self, task_name: str, argument: str, value: Any) -> TypeError:
+        return TypeError(
+            f"Argument {argument!r} of task {task_name} can't be part of its {self._option}: a "
+            f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
+            f"Pass an id instead, or use {self._option}= with what tells calls apart."
+        )
 
 
 class _Formatter(string.Formatter):
@@ -169,11 +178,11 @@ def _copied(default: Any) -> Any:
         return default
 
 
-def check_key(key: Key, unique_on: UniqueOn) -> None:
+def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
     """Check what can be checked before the task is known. Raises ``TypeError``, ``ValueError``."""
     if key is not None and not isinstance(key, str) and not callable(key):
         raise TypeError(
-            f"key={key!r} must be a template such as 'import:{{shop_id}}', or a callable "
+            f"{option}={key!r} must be a template such as 'import:{{shop_id}}', or a callable "
             f"that takes the task's arguments."
         )
     if unique_on is None:
@@ -196,14 +205,6 @@ def _fields_of(template: str) -> Iterator[str]:
         if field is not None:
             yield re.split(r"[.\[]", field, maxsplit=1)[0]
             yield from _fields_of(spec or "")
-
-
-def _unstable(task_name: str, argument: str, value: Any) -> TypeError:
-    return TypeError(
-        f"Argument {argument!r} of task {task_name} can't be part of a key: a "
-        f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
-        f"Pass an id instead, or use key= with what tells calls apart."
-    )
 
 
 class UnstableValueError(TypeError):

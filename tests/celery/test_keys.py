@@ -267,7 +267,7 @@ def test_values_without_a_form_are_refused(value: Any) -> None:
 
     def work(fine: int, wrong: Any) -> None: ...
 
-    with pytest.raises(TypeError, match="Argument 'wrong' of task task can't be part of a key"):
+    with pytest.raises(TypeError, match="Argument 'wrong' of task task can't be part of its key"):
         key_for(work, 1, value)
     assert key_for(work, 1, value, unique_on=["fine"]) == "task:fine=1"
 
@@ -284,7 +284,7 @@ def test_addresses_in_a_template_are_refused(template: str, name: str, value: An
     def work(fine: int, wrong: Any) -> None: ...
 
     make = KeyMaker(template, None, inspect.signature(work))
-    with pytest.raises(TypeError, match=f"Argument '{name}' of task task can't be part of a key"):
+    with pytest.raises(TypeError, match=f"Argument '{name}' of task task can't be part of its key"):
         make("task", (1, value), {})
     assert make("task", (1, "at home"), {}).startswith("k:")
 
@@ -400,6 +400,20 @@ def test_every_kind_of_task_is_guarded_when_sent(app: Celery, name: str, make: A
     assert len(held()) == 2
 
 
+@each_kind
+def test_every_kind_of_task_has_turns(app: Celery, name: str, make: Any) -> None:
+    """Of the form of a key, as a word of plain ASCII."""
+    guard = single_instance_task(turns="{a}", on_conflict={"run": "park"}, using="locmem")
+    task = app.tasks[make(app, guard, name).name]
+    turn = partial(task.single_instance_guard.turn, task)
+    assert turn(("é: \ud800",), {}) == turn((), {"a": "é: \ud800"}) == "=%C3%A9%3A%20%ED%A0%80"
+    first, other, again = (turn(("é" * 300 + end,), {}) for end in "aba")
+    assert first == again != other
+    assert (first[:10], len(first)) == ("=%C3%A9%C3", 250)
+    with pytest.raises(TypeError, match=r"part of its turns: a object .* or use turns= with"):
+        turn((object(),), {})
+
+
 def test_function_that_never_became_a_task_is_refused() -> None:
     """A decorated function that no Celery decorator sees is a TypeError, not an unguarded run."""
 
@@ -466,6 +480,10 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"queue_timeout": 0}, ValueError, "queue_timeout=0"),
     ({"supersede_for": -1}, ValueError, "supersede_for=-1"),
     ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
+    ({"turns": 7}, TypeError, "turns=7"),
+    ({"turns": "{nope}", "on_conflict": "park"}, ValueError, "turns='{nope}' names 'nope'"),
+    ({"turns": "a"}, ValueError, "turns='a' requires on_conflict='park'; leave it out."),
+    ({"turns": "a", "scope": "queue"}, ValueError, "as only one message of a key waits there;"),
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
     ({"using": None}, TypeError, "using=None"),
     ({"concurrency": 0}, ValueError, "concurrency=0"),

@@ -91,6 +91,7 @@ def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> N
         ({"scop": "queue"}, "'scop' is not an option"),
         ({"scope": "que"}, "scope='que' is unknown"),
         ({"key": "a"}, "can't have 'key'"),
+        ({"turns": "a"}, "can't have 'turns'"),
         ({"countdown": "1"}, "countdown='1' must be a number"),
         ({"using": "nope"}, "using='nope' is not an alias of LOCKS"),
     ],
