@@ -188,11 +188,10 @@ class Sending(GuardedCall):
                 self.share_as(ended)
                 continue
             own = next((one for one in holders if one.task_name == self.task.name), None)
-            by_tasks = not holders or any(one.task_id for one in holders)
-            skips = by_tasks and self.options.on_queue_conflict == "skip"
+            skips = self.options.on_queue_conflict == "skip"
             if own is not None or not skips or name == place:
                 return None, own or next(iter(holders), None)
-            # The results of other tasks are no answer to this call, nor is a limit of 0. So the
+            # Other tasks and other code give no answer to this call, nor does a limit of 0. So the
             # message has a reservation of its own, and meets the policy for its run.
             name, again = place, False
         return None, None
@@ -287,12 +286,12 @@ class Sending(GuardedCall):
         conflict = self.conflict(holder)
         if callable(policy) and not awaited:
             return policy(conflict)
+        if policy == "raise" and not awaited:
+            raise conflict.error()
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
             slip = replace(self.slip, duplicate_of=dict(describe(holder) or {}))
             return self._publish_with(slip)
-        if policy == "raise":
-            raise conflict.error()
         conflict.skip()
         return self.task.AsyncResult(holder.task_id)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from celery.exceptions import Retry
 
-from django_redis_lock import locks, semaphore
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.celery import TaskAlreadyRunning
 from django_redis_lock.celery.key_locks import Slip
@@ -174,22 +174,30 @@ def test_task_whose_key_is_a_paused_semaphore_does_not_spin(
     assert all(one.outcome() for one in kept_out)
 
 
+@pytest.mark.parametrize("paused", [True, False])
 @pytest.mark.parametrize("policy", ["skip", "raise"])
-def test_message_that_is_sent_while_the_number_is_0(consumer: Consumer, policy: str) -> None:
-    """It has a place of its own, or only answers, as with the lock of another task."""
+def test_message_that_is_sent_while_no_task_may_run(
+    consumer: Consumer, policy: str, paused: bool
+) -> None:
+    """It has a place of its own, or is not sent, as with the lock of another task."""
     on_conflict = {"queue": policy, "run": "retry"}
     task = consumer.task(body, concurrency=2, scope="queue_and_run", on_conflict=on_conflict)
     key, backend = consumer.app.main, locks["locmem"]
-    backend.set_limit(key, 0)
-    message = consumer.send(task)
-    assert id_of(message)
-    if policy == "raise":
-        assert isinstance(consumer.deliver(message), TaskAlreadyRunning)
+    if paused:
+        backend.set_limit(key, 0)
     else:
+        lock(key, using="locmem").acquire()
+    if policy == "raise":
+        with pytest.raises(TaskAlreadyRunning):
+            task.delay()
+    else:
+        message = consumer.send(task)
         assert task.delay().id == id_of(message)
         assert isinstance(consumer.deliver(message), Retry)
         backend.set_limit(key, None)
+        backend.force_release(key)
         assert consumer.deliver() == "ran"
+    backend.force_release(key)
     backend.set_limit(key, None)
     assert consumer.message() is None
     assert not list(backend.holders(f"{key}*"))

@@ -460,7 +460,7 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
 
 @pytest.mark.parametrize(
     ("scope", "policy"),
-    [*product(SCOPES, ["skip", "raise"]), ("queue", "supersede")],
+    [*product(SCOPES, ["skip"]), ("run", "raise"), ("queue", "supersede")],
 )
 def test_metadata_of_an_application_are_no_marks(
     consumer: Consumer, scope: str, policy: str
