@@ -47,6 +47,8 @@ _HEADERS = (
 )
 _OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
 _OF_BODY = ("callbacks", "errbacks", "chain", "chord")
+_OF_CALL = ("compression", "argsrepr", "kwargsrepr", "ignore_result")
+_PROPERTIES = ("correlation_id", "delivery_mode", "message_id", "timestamp")
 
 
 def headers_of(request: Any) -> dict[str, Any]:
@@ -55,6 +57,19 @@ def headers_of(request: Any) -> dict[str, Any]:
     return {
         **{name: known[name] for name in _HEADERS if name in known},
         **{name: custom[name] for name in custom if not name.startswith(_OF_DELIVERY)},
+    }
+
+
+def options_of(request: Any) -> dict[str, Any]:
+    """Return the options of that message which Celery drops when it sends a request again."""
+    headers, properties = headers_of(request), request.properties or {}
+    known_type = registry.type_to_name.get(properties.get("content_type"))
+    sent_by_celery = {*_HEADERS} - {"parent_id"}  # which would be the task itself
+    return {
+        **{name: headers[name] for name in _OF_CALL if name in headers},
+        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        "headers": {name: headers[name] for name in headers if name not in sent_by_celery},
+        "serializer": known_type or running_task().serializer,
     }
 
 

@@ -11,12 +11,13 @@ from typing import Any, TypeAlias
 
 from celery import states
 from celery.exceptions import Reject
+from celery.signals import task_received
 
-from django_redis_lock.celery import key_locks
+from django_redis_lock.celery import key_locks, private
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
 from django_redis_lock.celery.looks import pass_on
-from django_redis_lock.celery.options import Arguments, Options
+from django_redis_lock.celery.options import GUARD, Arguments, Options
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -212,10 +213,10 @@ class Run(key_locks.GuardedCall):
 
     def send_back(self, countdown: float, slip: Slip) -> None:
         """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
-        request = self.request
-        headers = {**(request.headers or {}), **slip.header()}
+        request, options = self.request, private.options_of(self.request)
+        options["headers"].update(slip.header())
         signature = self.task.signature_from_request(
-            request, countdown=countdown, eta=None, retries=request.retries, headers=headers
+            request, countdown=countdown, eta=None, retries=request.retries, **options
         )
         try:
             signature.apply_async()
@@ -312,3 +313,11 @@ class Run(key_locks.GuardedCall):
         if newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
         return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
+
+
+@task_received.connect(weak=False)
+def _on_received(request: Any, **kwargs: Any) -> None:
+    """Let the message tell the task by which serializer it came."""
+    if hasattr(request.task, GUARD):
+        known, content_type = request.request_dict, request.message.content_type
+        known["properties"] = {**known["properties"], "content_type": content_type}

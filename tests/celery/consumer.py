@@ -98,7 +98,7 @@ class Consumer:
             channel = connection.default_channel
             queue = self.app.amqp.queues[self.app.conf.task_default_queue](channel)
             queue.declare()
-            return queue.get(no_ack=True)
+            return queue.get(no_ack=True, accept=self.app.conf.accept_content)
 
     def deliver(self, message: Any = None, redelivered: bool = False) -> Any:
         """Run the task of a message, by default of the next one; return its result or exception."""

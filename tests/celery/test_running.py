@@ -21,6 +21,7 @@ from celery.signals import worker_init, worker_shutting_down
 from django_redis_lock import locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, policies, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
+from django_redis_lock.celery.outbox import publisher_of
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.testing import unavailable
@@ -838,6 +839,43 @@ def test_duplicate_comes_again_so_often(consumer: Consumer, most: int) -> None:
     )
     assert error.holder is not None
     assert consumer.message() is None
+
+
+PROPERTIES = dict.fromkeys(["reply_to", "message_id", "correlation_id", "timestamp"], "1")
+PROPERTIES |= {"priority": 7, "delivery_mode": 1}
+CALL: dict[str, Any] = (
+    {"compression": "gzip", "expires": 600, "time_limit": 6, "soft_time_limit": 5, "shadow": "name"}
+    | {"ignore_result": True, "argsrepr": "(***)", "kwargsrepr": "{***}", "group_id": "group"}
+    | {"group_index": 2, "stamped_headers": ["st"], "st": "amp"}
+    | {"headers": {"theirs": 1, "x-death": "of this delivery"}}
+)
+
+
+@pytest.mark.parametrize("policy", ["retry", "wait", "park", "skip"])
+@pytest.mark.parametrize("serializer", ["pickle", "yaml"])
+def test_message_comes_again_as_it_was(
+    consumer: Consumer, server: Any, patience: Any, stop: Any, serializer: str, policy: str
+) -> None:
+    """Also arguments that the task's own serializer can't encode, or that are to be hidden."""
+    consumer.app.conf.update(accept_content=["json", "pickle", "yaml"], result_extended=False)
+    task = consumer.task(body, on_conflict=policy, using="default")
+    after = dict(consumer.app.task(name=f"{task.name}-after")(body).si())
+    call = {"link": [after], "link_error": [after], "chain": [after], "chord": after} | CALL
+    message = consumer.send(task, {1}, serializer=serializer, **call, **PROPERTIES)
+    # To be skipped, it first waits for another delivery, and comes again if that takes long.
+    holder = held(task, id_of(message) if policy == "skip" else "another")
+    patience(WAIT_FOR_FIRST=BRIEF)
+    if policy == "wait":
+        stop()
+    consumer.deliver(message)
+    del message.headers["x-death"]
+    if policy == "park":
+        holder.release()
+        publisher_of(consumer.app).publish(locks["default"], most_locks=1)
+    again, new = consumer.message(), {"eta": None, HEADER: None}
+    assert again.headers | new == message.headers | new
+    assert {name: again.properties[name] for name in PROPERTIES} == PROPERTIES
+    assert (again.content_type, again.payload) == (message.content_type, message.payload)
 
 
 def test_duplicate_that_can_not_be_sent_again(
