@@ -149,11 +149,11 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     if not run.may_run_with(run.slip):
         run.overtake()
         if run.give_up_reservation():
-            run.may_have_succeeded = False
+            run.has_ticket = True
         elif (superseded := run.superseded(begins=True)) is not None:
             lock.release()
             return superseded
-    if run.has_succeeded(patience):
+    if run.has_succeeded(0.0 if run.has_ticket else patience):
         end(run, lock, SUCCEEDED)
     key_locks.forget_earlier(run.task, run.task_id, run.slip.sent)
     if takes_over:

@@ -50,6 +50,8 @@ class Run(key_locks.GuardedCall):
     """Seconds for which the lock is reserved for that message, if it takes the lock over."""
     wait_until: float | None = None
     """When its wait for another instance ends (monotonic), once it has begun."""
+    has_ticket = False
+    """Whether it took what was reserved for its message, as the first delivery does."""
     place: Slip | None = None
     """The slip of a message that was parked, and has a reservation of its own in the queue."""
     first: Holder | None = None
@@ -173,11 +175,8 @@ class Run(key_locks.GuardedCall):
         if not self.may_run_with(slip):
             return None
         lock = self.lock_of_run()
-        taken, self.place = lock.take_over(slip.ticket), None
-        if not taken:
-            return None
-        self.may_have_succeeded = False
-        return lock
+        self.has_ticket, self.place = lock.take_over(slip.ticket), None
+        return lock if self.has_ticket else None
 
     def take(self, *, first: bool) -> TaskLock | None:
         """Take the lock if it is free, and not shared by another delivery of this task."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -193,6 +194,27 @@ def test_message_published_twice_is_one_task(consumer: Consumer, client: redis.R
     consumer.deliver(came[0])
     assert isinstance(consumer.deliver(came[1]), Ignore)
     assert ran == [1]
+
+
+@pytest.mark.parametrize("again", [True, False])
+@pytest.mark.parametrize("scope", SCOPES)
+def test_success_counts_with_a_ticket_of_an_older_copy(
+    consumer: Consumer, client: redis.Redis, scope: str, again: bool
+) -> None:
+    """A message that is delivered again, or was parked, when the server has lost what followed."""
+    task = parking(consumer, scope=scope, on_conflict={"run": "park"})
+    with nullcontext() if again else lock(consumer.app.main):
+        message = consumer.send(task)
+        assert again or parks(consumer, message)
+    look(consumer)
+    message = message if again else consumer.message()
+    copy = {key: client.execute_command("DUMP", key, NEVER_DECODE=True) for key in client.keys("*")}
+    assert consumer.deliver(message) == "ran"
+    client.flushdb()
+    for key, value in copy.items():
+        client.restore(key, 60_000, value)
+    assert isinstance(consumer.deliver(message, redelivered=again), Ignore)
+    assert not list(locks["default"].holders(f"{consumer.app.main}*"))
 
 
 def test_what_a_broker_refuses_stays_in_the_outbox(
