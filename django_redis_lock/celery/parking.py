@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
-
-from celery.signals import task_received
 
 from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import QUEUED, Slip
-from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.outbox import PARKED, digest, limit_of, outbox_of, sealed, worker
 from django_redis_lock.celery.run import Run
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -126,12 +122,3 @@ def _message_of(run: Run, slip: Slip, token: str, body: private.Body | None) -> 
     }
     known = {"lock": run.name, "token": token, "id": run.task_id}
     return sealed({**known, "body": content, "options": options})
-
-
-@task_received.connect(weak=False)
-def _on_received(request: Any, **kwargs: Any) -> None:
-    """Let the message tell the task by which serializer it came."""
-    guard = getattr(request.task, GUARD, None)
-    if guard is not None and guard.options.run_policy == "park":
-        known = request.request_dict
-        known["properties"] = {**known["properties"], "content_type": request.content_type}

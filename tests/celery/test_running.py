@@ -21,7 +21,7 @@ from celery.signals import worker_init, worker_shutting_down
 from django_redis_lock import locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, policies, skipped
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
-from django_redis_lock.celery.outbox import publisher_of
+from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.testing import unavailable
@@ -871,7 +871,7 @@ def test_message_comes_again_as_it_was(
     del message.headers["x-death"]
     if policy == "park":
         holder.release()
-        publisher_of(consumer.app).publish(locks["default"], most_locks=1)
+        Publisher(consumer.app).publish(locks["default"])
     again, new = consumer.message(), {"eta": None, HEADER: None}
     assert again.headers | new == message.headers | new
     assert {name: again.properties[name] for name in PROPERTIES} == PROPERTIES
