@@ -16,7 +16,7 @@ from typing import Any
 from celery.signals import task_rejected, task_revoked, task_unknown, worker_ready, worker_shutdown
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery.key_locks import Slip, is_dead, slip_in
+from django_redis_lock.celery.key_locks import Slip, is_dead, leave_to_rest, slip_in
 from django_redis_lock.celery.looks import look_soon
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.private import children_of, was_recycled
@@ -87,7 +87,8 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
 
 def _release_dead(backend: BaseLockBackend) -> None:
     for holder in filter(is_dead, list(backend.holders())):
-        _release(backend, holder.name, holder.token_id)
+        if not leave_to_rest(backend, holder):
+            _release(backend, holder.name, holder.token_id)
 
 
 class _Freer(threading.Thread):

@@ -33,7 +33,7 @@ from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
-from django_redis_lock.tasks.conflicts import Conflict, Described
+from django_redis_lock.tasks.conflicts import Conflict, Described, logger
 
 FAMILY = secrets.token_hex(8)
 """Shared by a worker and the children that it forks, and by no other process.
@@ -45,6 +45,8 @@ QUEUED = "queued"
 """The ``state`` among the marks of a lock that is held for a message in a queue."""
 RESTING = "resting"
 """The ``state`` of a lock that stays locked for a while after a short run."""
+AT_LEAST_FOR = "at_least_for"
+"""For how many seconds from its start a run keeps its lock at least, even if it is killed."""
 SINCE = "queued_since"
 """From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
 with a ``+``, that many seconds after the reservation was made."""
@@ -83,6 +85,23 @@ def is_dead(holder: Holder) -> bool:
         return False
     ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
     return bool(ours) and not state_of(holder.pid, holder.pid_began)
+
+
+def leave_to_rest(backend: BaseLockBackend, dead: Holder) -> bool:
+    """Leave the lock of a dead run locked for the rest of its ``at_least_for``, if there is one.
+
+    Returns whether there is. Raises ``LockUnavailable``.
+    """
+    left = float(dead.marks.get(AT_LEAST_FOR, 0.0)) - (dead.held_for or 0.0)
+    if left < 0.001:
+        return False
+    lock = Lock(lambda: backend, dead.name, left, task_id=dead.task_id, task_name=dead.task_name)
+    lock._origin["marks"] = {**dead.marks, "state": RESTING}
+    if dead.shared:
+        lock.sharing = Sharing(shared=True, limit=dead.limit)
+    if lock.take_over(dead.token_id):
+        logger.warning("Lock %r rests for %.1f s, as %s is gone", dead.name, left, dead)
+    return True
 
 
 class WorkerStops(Exception):

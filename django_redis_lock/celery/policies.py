@@ -181,7 +181,7 @@ def skip_superseded(run: Run, entry: Entry) -> Entry:
 
 def take_over(run: Run, own: Holder) -> Entry | None:
     lock = run.lock_of_run()
-    if not lock.take_over(own.token_id):
+    if key_locks.leave_to_rest(run.backend, own) or not lock.take_over(own.token_id):
         return None
     run.first = own
     return start(run, lock, dead=True)

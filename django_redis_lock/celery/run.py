@@ -110,6 +110,8 @@ class Run(key_locks.GuardedCall):
     def lock_of_run(self) -> TaskLock:
         """Return a handle with the lease of a run, whose marks say which attempt it is."""
         marks = {"retries": str(self.retries)} if self.retries else {}
+        if self.options.at_least_for:
+            marks[key_locks.AT_LEAST_FOR] = repr(self.options.at_least_for)
         lock = self.handle(self.name, self.options.timeout, **marks)
         lock.sharing = self.sharing
         lock.until_worker_stops = self.can_go_back

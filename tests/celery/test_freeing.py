@@ -79,6 +79,12 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "a-process-of-another-worker": {},
         "one-of-this-worker,-of-an-older-version": {"marks": ours, "pid_space": ""},
         "one-whose-id-is-anothers-now": {"pid": me, "pid_began": began_at(me) - 1},
+        "one-that-has-rested": {"marks": {**ours, "at_least_for": "20.0"}, "held_for": 30},
+    }
+    rest = {"marks": {**ours, "at_least_for": "50.0"}, "held_for": 30, "metadata": {}}
+    resting: dict[str, dict[str, Any]] = {
+        "one-that-has-to-rest": rest,
+        "a-permit-that-has-to-rest": {**rest, "limit": 2},
     }
     left: dict[str, dict[str, Any]] = {
         "one-that-lives": {"pid": me, "pid_began": began_at(me)},
@@ -90,12 +96,16 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "no-tasks": {"marks": {}},
     }
     with redis.Redis.from_url(server.url()) as client:
-        for name, changes in (dead | left).items():
+        for name, changes in (dead | resting | left).items():
             hold_as(client, name, **{**here, **changes})
     (attempted,) = freeing.free_dead(["default"])
     assert attempted.wait(WAIT)
     freeing.finish(WAIT)
-    assert {holder.name for holder in locks["default"].holders()} == set(left)
+    holders = {holder.name: holder for holder in locks["default"].holders()}
+    assert set(holders) == {*left, *resting}
+    for name in resting:
+        assert holders[name].marks == {**rest["marks"], "state": "resting"}
+        assert 15 < holders[name].ttl <= 20
 
 
 def test_aliases_do_not_wait_for_each_other(

@@ -417,6 +417,18 @@ def test_delivery_that_waited_in_vain_comes_again(
     assert consumer.deliver(again) == "ran"
 
 
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_delivery_of_a_dead_run_waits_for_its_rest(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, concurrency: int
+) -> None:
+    task, began = consumer.task(body, concurrency=concurrency), time.monotonic()
+    message = consumer.send(task)
+    dead = held(task, id_of(message), at_least_for="0.4").token_id
+    monkeypatch.setattr(running, "is_dead", lambda holder: holder.token_id == dead)
+    assert consumer.deliver(message, redelivered=True) == "ran"
+    assert time.monotonic() - began >= 0.4
+
+
 @pytest.mark.parametrize("ended", ["succeeded", "died", "runs"])
 @pytest.mark.parametrize("how", ["marked", "unmarked", "foreign"])
 def test_delivery_that_comes_again_is_still_of_its_task(

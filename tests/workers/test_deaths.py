@@ -6,7 +6,9 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import celery
 import pytest
@@ -69,6 +71,32 @@ def test_dead_child_frees_its_own_permit_alone(
     assert (entry.event, entry.pid) == ("freed", first)
     go(client, name)
     free(name)
+
+
+RESTS = [
+    (tasks.rested, 1, True),
+    (tasks.rested_permit, 2, True),
+    (tasks.rested_requeued, 1, False),
+]
+
+
+@pytest.mark.parametrize(("task", "most", "again"), RESTS, ids=["run", "permit", "redelivered"])
+def test_killed_run_keeps_its_lock_at_least_for_its_time(
+    client: redis.Redis, worker: Worker, name: str, task: Any, most: int, again: bool
+) -> None:
+    """No further run begins before that, be it another call or the killed one's redelivery."""
+    results = [task.delay(name) for _ in range(most)]
+    first, *_ = [started(client, name) for _ in results]
+    began = next(one for one in locks["default"].holders(name) if one.pid == first).acquired_at
+    results += [task.delay(name) for _ in range(again)]
+    os.kill(first, signal.SIGKILL)
+    next_one = started(client, name)
+    holder = next(one for one in locks["default"].holders(name) if one.pid == next_one)
+    assert holder.acquired_at - began >= timedelta(seconds=tasks.REST)
+    go(client, name, times=most)
+    assert results[-1].get(timeout=WAIT) == "go"
+    for one in locks["default"].holders(name):
+        locks["default"].force_release(name, one.token_id)
 
 
 def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
