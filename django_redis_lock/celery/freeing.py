@@ -12,14 +12,16 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from time import monotonic
 from typing import Any
+from weakref import WeakValueDictionary
 
-from celery.signals import task_rejected, task_revoked, task_unknown, worker_ready, worker_shutdown
+from celery import signals
+from celery.exceptions import TimeLimitExceeded
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery.key_locks import Slip, is_dead, leave_to_rest, slip_in
 from django_redis_lock.celery.looks import look_soon
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.private import children_of, was_recycled
+from django_redis_lock.celery.private import children_of, in_worker, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.support.process import began_at, state_of
@@ -174,7 +176,7 @@ class ChildWatch(threading.Thread):
 _watches: list[ChildWatch] = []
 
 
-@worker_ready.connect(weak=False)
+@signals.worker_ready.connect(weak=False)
 def _on_ready(sender: Any, **kwargs: Any) -> None:
     tasks = sender.app.tasks.values()
     aliases = {getattr(task, GUARD).options.using for task in tasks if hasattr(task, GUARD)}
@@ -201,7 +203,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
         logger.warning(text, error)
 
 
-@worker_shutdown.connect(weak=False)
+@signals.worker_shutdown.connect(weak=False)
 def _on_shutdown(**kwargs: Any) -> None:
     while _watches:
         _watches.pop().end()
@@ -217,14 +219,36 @@ def _free_reservation(slip: Slip) -> None:
             logger.info(text, slip.task_id, lock, using)
 
 
-@task_revoked.connect(weak=False)
+@signals.task_revoked.connect(weak=False)
 def _on_revoked(request: Any, **kwargs: Any) -> None:
     _free_reservation(slip_in(request))
 
 
-@task_unknown.connect(weak=False)
-@task_rejected.connect(weak=False)
+@signals.task_unknown.connect(weak=False)
+@signals.task_rejected.connect(weak=False)
 def _on_dropped(message: Any, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     task_id = headers.get("id") or message.properties.get("correlation_id")
     _free_reservation(Slip.of(headers, task_id))
+
+
+_received: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+
+@signals.task_received.connect(weak=False)
+def _on_received(request: Any, **kwargs: Any) -> None:
+    if Slip.of(request.request_dict, request.id).tickets:
+        _received[request.id] = request
+
+
+@signals.task_failure.connect(weak=False)
+def _on_failure(sender: Any, task_id: str, exception: Any, **kwargs: Any) -> None:
+    """Give up the reservation of a message whose child died before it came to a run.
+
+    Celery says it of no message that is requeued or sent again, except at a hard time limit.
+    """
+    timed_out = isinstance(exception, TimeLimitExceeded) and sender.acks_late
+    requeued = timed_out and not getattr(sender, "acks_on_timeout", True)  # from Celery 5.7 on
+    request = _received.get(task_id)
+    if request is not None and not requeued and not in_worker():
+        _free_reservation(Slip.of(request.request_dict, request.id))

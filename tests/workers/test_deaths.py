@@ -99,6 +99,36 @@ def test_killed_run_keeps_its_lock_at_least_for_its_time(
         locks["default"].force_release(name, one.token_id)
 
 
+UNREACHED = {
+    "queue": (tasks.queued, {}),
+    "whole": (tasks.whole, {}),
+    "hard time limit": (tasks.whole, {"time_limit": 1}),
+    "requeued": (tasks.requeued_late, {"time_limit": 3}),
+}
+
+
+@pytest.mark.parametrize(("task", "options"), UNREACHED.values(), ids=UNREACHED)
+def test_message_whose_child_dies_before_the_run_gives_up_its_place(
+    client: redis.Redis, worker: Worker, name: str, task: Any, options: dict[str, Any]
+) -> None:
+    """Unless it comes again, and runs."""
+    what, again = f"{name}-{tasks.UNREACHED}", task is tasks.requeued_late
+    place = f"{what}~~queued:{task.name}" if task is tasks.queued else what
+    task.apply_async((what,), **options)
+    pid = started(client, what)
+    assert holder_of(place).ttl > 2 * WAIT
+    if not options:
+        os.kill(pid, signal.SIGKILL)
+    if again:
+        assert started(client, what) != pid
+        go(client, what, times=2)
+        acknowledged()
+    free(place)
+    eventually(lambda: again or locks["default"].history(place))
+    assert len(locks["default"].history(place)) == (not again)
+    check_one_at_a_time(client, what, runs=int(again))
+
+
 def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
     """The parent imports the backend before the thread that watches for deaths may need it.
 

@@ -38,6 +38,7 @@ def new_app(name: str, broker: str = server_url(10), **conf: Any) -> Celery:
         broker_connection_retry_on_startup=True,
         task_default_queue=QUEUE_NAME,
         worker_prefetch_multiplier=1,
+        worker_lost_wait=1,
     )
     made.conf.update(conf)
     apps.append(made)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from time import monotonic
 from typing import Any
 
+from celery.signals import task_prerun
 from django.dispatch import receiver
 
 from django_redis_lock.celery import single_instance_task, task_lock_lost
@@ -88,6 +89,8 @@ work = define("work")
 successor = define("successor", on_conflict="wait")
 late_successor = define("late_successor", task=LATE, on_conflict="wait")
 late = define("late", task=LATE)
+UNREACHED = "unreached"
+"""In the name of a task whose child is killed before the guard is called."""
 REST = 3.0
 rested = define("rested", on_conflict="wait", at_least_for=REST)
 rested_permit = define("rested_permit", concurrency=2, on_conflict="wait", at_least_for=REST)
@@ -95,6 +98,9 @@ rested_requeued = define("rested_requeued", task=REQUEUED, at_least_for=REST)
 several = define("several", concurrency=2)
 requeued = define("requeued", task=REQUEUED)
 requeued_whole = define("requeued_whole", task=REQUEUED, scope="queue_and_run")
+requeued_late = define(
+    "requeued_late", task={**LATE, "acks_on_failure_or_timeout": False}, scope="queue_and_run"
+)
 retried = define("retried", task=RETRIED)
 retried_whole = define("retried_whole", task=RETRIED, scope="queue_and_run")
 brief = define("brief", task=LATE, using="brief")
@@ -105,3 +111,9 @@ queued = define("queued", scope="queue", queue_timeout=60)
 whole = define("whole", scope="queue_and_run", queue_timeout=60)
 patient = define("patient", scope="queue", on_conflict={"run": "wait"}, queue_timeout=60)
 """Waits with a place in the queue for its message to come, and then for the lock of its run."""
+
+
+@task_prerun.connect
+def on_prerun(sender: Any, args: Any, **kwargs: Any) -> None:
+    if sender.name.startswith(__name__) and UNREACHED in args[0]:
+        tell_and_wait(args[0])
