@@ -10,6 +10,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from time import monotonic
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,13 +19,14 @@ from celery import signals
 from celery.exceptions import TimeLimitExceeded
 
 from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.celery import private
 from django_redis_lock.celery.key_locks import Slip, is_dead, leave_to_rest, slip_in
 from django_redis_lock.celery.looks import look_soon
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.celery.private import children_of, in_worker, was_recycled
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.support.process import began_at, state_of
+from django_redis_lock.protocol.records import Holder
+from django_redis_lock.support.process import began_at, current_process, state_of
 from django_redis_lock.tasks.conflicts import logger
 
 POLL_EVERY = 0.2
@@ -40,6 +42,8 @@ MOST = 10_000
 """How many locks of one alias can be pending; more end with their leases."""
 
 Work = Callable[[BaseLockBackend], None]
+Killed = Mapping[int, float]
+"""Since when (monotonic) a task had run in which a child was killed, by process id."""
 
 
 def free(using: str, name: str, token_id: str) -> None:
@@ -47,12 +51,13 @@ def free(using: str, name: str, token_id: str) -> None:
     _later(using, lambda backend: _release(backend, name, token_id))
 
 
-def free_dead(aliases: Iterable[str]) -> list[threading.Event]:
+def free_dead(aliases: Iterable[str], killed: Killed) -> list[threading.Event]:
     """Release the locks of tasks whose process on this host is dead, found by listing all locks.
 
-    The event of each alias is set after the first attempt.
+    Of children that were ``killed``, release what their tasks had locked themselves as well. The
+    event of each alias is set after the first attempt.
     """
-    return [_later(using, _release_dead) for using in aliases]
+    return [_later(using, partial(_release_dead, killed=killed)) for using in aliases]
 
 
 def _later(using: str, work: Work) -> threading.Event:
@@ -87,10 +92,24 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
         look_soon(backend.alias)  # for a parked task may have it now
 
 
-def _release_dead(backend: BaseLockBackend) -> None:
-    for holder in filter(is_dead, list(backend.holders())):
-        if not leave_to_rest(backend, holder):
+def _release_dead(backend: BaseLockBackend, killed: Killed) -> None:
+    for holder in list(backend.holders()):
+        gone = is_dead(holder) or _was_cut_off(holder, killed)
+        if gone and not leave_to_rest(backend, holder):
             _release(backend, holder.name, holder.token_id)
+
+
+def _was_cut_off(holder: Holder, killed: Killed) -> bool:
+    """Whether a lock was held by the task in which a child was killed.
+
+    An earlier task may have left one on purpose that is not renewed: that was held before.
+    """
+    since, here = killed.get(holder.pid or 0), current_process()
+    if since is None or holder.held_for is None or holder.marks.get("state"):
+        return False
+    ours = (holder.host, holder.pid_space) == (here.host, here.pid_space)
+    in_task = holder.auto_renew or holder.held_for <= monotonic() - since
+    return ours and in_task and not state_of(holder.pid, holder.pid_began)
 
 
 class _Freer(threading.Thread):
@@ -139,6 +158,10 @@ class ChildWatch(threading.Thread):
         self._pool = pool
         self._aliases = aliases
         self._alive: dict[tuple[int, int], Any] = {}
+        self._seen = monotonic()
+        self._gone: dict[int, tuple[Any, float]] = {}  # until the pool has removed them
+        self._jobs: dict[int, Any] = {}
+        self._killed: Killed = {}
         self._died = False
         self._ended = threading.Event()
 
@@ -158,19 +181,30 @@ class ChildWatch(threading.Thread):
         A child that was born and died between two polls shows by its successor. After a death the
         next poll releases as well, for what the server was asked for just before.
         """
-        children = children_of(self._pool)
+        self._jobs |= private.jobs_of(self._pool)
+        self._free(private.children_of(self._pool))
+
+    def _free(self, children: Mapping[int, Any]) -> None:
         alive = {(pid, began_at(pid)): child for pid, child in children.items() if state_of(pid)}
-        gone = [child for key, child in self._alive.items() if key not in alive]
+        gone = {pid: child for (pid, at), child in self._alive.items() if (pid, at) not in alive}
+        self._gone |= {pid: (child, self._seen) for pid, child in gone.items()}
+        removed = self._gone.keys() - children.keys()
+        since = {
+            pid: private.cut_off_since(*self._gone.pop(pid), self._jobs.get(pid)) for pid in removed
+        }
+        killed = {pid: began for pid, began in since.items() if began}
         born = len(alive) + len(gone) - len(self._alive)
-        died = born > len(gone) or not all(was_recycled(child) for child in gone)
+        died = born > len(gone) or bool(killed) or not all(map(private.was_recycled, gone.values()))
         if died or self._died:
-            free_dead(self._aliases)
-        self._alive, self._died = alive, died
+            free_dead(self._aliases, {**self._killed, **killed})
+        self._alive, self._seen, self._died, self._killed = alive, monotonic(), died, killed
+        self._jobs = {pid: job for pid, job in self._jobs.items() if pid in children}
 
     def end(self) -> None:
         self._ended.set()
         self.join()
-        free_dead(self._aliases)
+        self._died = True
+        self._free({})
 
 
 _watches: list[ChildWatch] = []
@@ -190,7 +224,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
                 locks[using].open()
                 opened.append(using)
         until = monotonic() + FIRST_CHANCE
-        for attempted in free_dead(opened):
+        for attempted in free_dead(opened, {}):
             attempted.wait(max(0.0, until - monotonic()))
         from celery.concurrency.prefork import TaskPool  # clients don't need it
 
@@ -250,5 +284,5 @@ def _on_failure(sender: Any, task_id: str, exception: Any, **kwargs: Any) -> Non
     timed_out = isinstance(exception, TimeLimitExceeded) and sender.acks_late
     requeued = timed_out and not getattr(sender, "acks_on_timeout", True)  # from Celery 5.7 on
     request = _received.get(task_id)
-    if request is not None and not requeued and not in_worker():
+    if request is not None and not requeued and not private.in_worker():
         _free_reservation(Slip.of(request.request_dict, request.id))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import CellType, FunctionType
 from typing import Any, TypeAlias
 
-from billiard.pool import EX_RECYCLE
+from billiard.pool import EX_OK, EX_RECYCLE
 from celery import _state, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
@@ -132,6 +132,23 @@ def children_of(pool: Any) -> dict[int, Any]:
 def was_recycled(child: Any) -> bool:
     """Whether a child is known to have ended between two tasks, by ``max_tasks_per_child``."""
     return bool(child._popen is not None and child._popen.returncode == EX_RECYCLE)
+
+
+def jobs_of(pool: Any) -> dict[int, Any]:
+    """Return the last jobs that children of a prefork pool have accepted, by process id."""
+    jobs = sorted(pool._pool._cache.values(), key=lambda job: job._time_accepted or 0.0)
+    return {pid: job for job in jobs for pid in job.worker_pids()}
+
+
+def cut_off_since(child: Any, seen: float, job: Any) -> float | None:
+    """Return since when (monotonic) a task ran in which a child was killed, ``None`` if none did.
+
+    The pool has removed the child, so it has read all its results. It was last ``seen`` alive at
+    that moment, if no unfinished job of it is known: a task may have begun after that.
+    """
+    if job is not None and not (job.ready() and job.successful()):
+        return float(job._time_accepted)
+    return None if child.exitcode in (EX_OK, EX_RECYCLE) else seen
 
 
 def execution_options(task: Any) -> dict[str, Any]:

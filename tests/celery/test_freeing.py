@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,6 +70,9 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     ours, me = {"worker": FAMILY}, os.getpid()
+    cut_off = subprocess.Popen([sys.executable, "-c", ""])
+    cut_off.wait()
+    killed: dict[str, Any] = {"pid": cut_off.pid, "marks": {}}
     here: dict[str, Any] = {
         "host": current_process().host,
         "pid": gone.pid,
@@ -80,6 +84,8 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "one-of-this-worker,-of-an-older-version": {"marks": ours, "pid_space": ""},
         "one-whose-id-is-anothers-now": {"pid": me, "pid_began": began_at(me) - 1},
         "one-that-has-rested": {"marks": {**ours, "at_least_for": "20.0"}, "held_for": 30},
+        "a-killed-tasks": {**killed, "held_for": 8},
+        "a-killed-tasks,-renewed": {**killed, "held_for": 30, "auto_renew": True},
     }
     rest = {"marks": {**ours, "at_least_for": "50.0"}, "held_for": 30, "metadata": {}}
     resting: dict[str, dict[str, Any]] = {
@@ -94,11 +100,14 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
         "of-an-older-version": {"pid_space": None},
         "a-messages": {"marks": {"worker": "earlier", "state": "queued"}},
         "no-tasks": {"marks": {}},
+        "an-earlier-tasks": {**killed, "held_for": 12},
+        "a-detached-one-of-a-killed-task": {**killed, "marks": {"state": "detached"}},
+        "anothers-with-the-id-of-a-killed-child": {**killed, "pid_space": "0123abcd"},
     }
     with redis.Redis.from_url(server.url()) as client:
         for name, changes in (dead | resting | left).items():
             hold_as(client, name, **{**here, **changes})
-    (attempted,) = freeing.free_dead(["default"])
+    (attempted,) = freeing.free_dead(["default"], {cut_off.pid: time.monotonic() - 10})
     assert attempted.wait(WAIT)
     freeing.finish(WAIT)
     holders = {holder.name: holder for holder in locks["default"].holders()}

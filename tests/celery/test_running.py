@@ -424,7 +424,7 @@ def test_delivery_of_a_dead_run_waits_for_its_rest(
     task, began = consumer.task(body, concurrency=concurrency), time.monotonic()
     message = consumer.send(task)
     dead = held(task, id_of(message), at_least_for="0.4").token_id
-    monkeypatch.setattr(running, "is_dead", lambda holder: holder.token_id == dead)
+    monkeypatch.setattr(policies.key_locks, "is_dead", lambda holder: holder.token_id == dead)
     assert consumer.deliver(message, redelivered=True) == "ran"
     assert time.monotonic() - began >= 0.4
 

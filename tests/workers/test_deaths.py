@@ -129,6 +129,34 @@ def test_message_whose_child_dies_before_the_run_gives_up_its_place(
     check_one_at_a_time(client, what, runs=int(again))
 
 
+@pytest.mark.parametrize("how", [kill, "time limit"], ids=["SIGKILL", "hard time limit"])
+def test_killed_child_frees_what_its_task_has_locked(
+    client: redis.Redis, name: str, tmp_path: Path, how: Any
+) -> None:
+    """And leaves what it has detached, and what tasks before and after it have left."""
+    queue, others = f"queue-{name}", [f"{name}-before", f"{name}-after"]
+    options = {"time_limit": 2} if how != kill else {}
+    with worker_of_deaths(tmp_path, concurrency=1, queue=queue):
+        for each in others:
+            tasks.locking.apply_async((each,), queue=queue)
+            started(client, each)
+            go(client, each)
+            if each == others[0]:
+                eventually(lambda: holder_of(f"{others[0]}-fixed").held_for > 1)  # and was polled
+                tasks.locking.apply_async((name,), queue=queue, **options)
+                pid = started(client, name)
+                assert holder_of(f"{name}-fixed").pid == pid == holder_of(f"{each}-fixed").pid
+                if not options:
+                    os.kill(pid, signal.SIGKILL)
+                free(f"{name}-fixed")
+                free(f"{name}-renewed")
+    left = [
+        f"{name}-detached",
+        *(f"{each}-{kind}" for each in others for kind in ("detached", "fixed")),
+    ]
+    assert [each for each in left if locks["default"].holder(each) is None] == []
+
+
 def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
     """The parent imports the backend before the thread that watches for deaths may need it.
 

@@ -12,6 +12,7 @@ from typing import Any
 from celery.signals import task_prerun
 from django.dispatch import receiver
 
+from django_redis_lock import lock
 from django_redis_lock.celery import single_instance_task, task_lock_lost
 from django_redis_lock.exceptions import LockError
 from tests.apps.celery.app import app
@@ -117,3 +118,14 @@ patient = define("patient", scope="queue", on_conflict={"run": "wait"}, queue_ti
 def on_prerun(sender: Any, args: Any, **kwargs: Any) -> None:
     if sender.name.startswith(__name__) and UNREACHED in args[0]:
         tell_and_wait(args[0])
+
+
+@app.task(name=f"{__name__}.locking", shared=False)
+def locking(what: str) -> None:
+    """Take locks of its own; at the end one is detached, and one is left for its lease."""
+    detached = lock(f"{what}-detached")
+    detached.acquire()
+    detached.detach(600)
+    lock(f"{what}-fixed", timeout=600).acquire()
+    with lock(f"{what}-renewed"):
+        tell_and_wait(what)
