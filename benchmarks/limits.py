@@ -95,7 +95,7 @@ def brokers(bench: Bench) -> Iterator[dict[str, str]]:
         if shutil.which("rabbitmq-server") and not bench.quick:
             from tests.brokers.rabbitmq import rabbitmq
 
-            found["RabbitMQ"] = f"amqp://127.0.0.1:{stack.enter_context(rabbitmq())}//"
+            found["RabbitMQ"] = f"amqp://127.0.0.1:{stack.enter_context(rabbitmq()).port}//"
         yield found
 
 

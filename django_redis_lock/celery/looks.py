@@ -77,6 +77,7 @@ class _Look(threading.Thread):
             select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))
             with contextlib.suppress(BlockingIOError):
                 os.read(bell, 4096)
+        self._publisher.close()
 
     def _look(self) -> float:
         """Look once; return the seconds until the next time."""

@@ -132,6 +132,12 @@ class Publisher:
         retain_inherited(self._producer)
         self._producer = None
 
+    def close(self) -> None:
+        """Close the connection, without waiting for a broker that may not answer."""
+        producer, self._producer = self._producer, None
+        with contextlib.suppress(Exception):  # of any broker, or None
+            producer.connection.collect()
+
     def publish(self, backend: BaseLockBackend, skip: int = -1) -> tuple[float, list[Any]]:
         """Hand locks off to messages that are next, and publish some that have them.
 
@@ -254,13 +260,14 @@ class Publisher:
         except ImproperlyConfigured:
             raise
         except self._no_connection() as error:
-            failed, self._producer = str(error) or "no answer", None
+            self.close()
+            failed = str(error) or "no answer"
             if failed != self.unreachable:
                 text_ = "Parked task %s can't be published now; that is tried again: %s"
                 logger.warning(text_, visible(str(message.get("id"))), error)
             self.unreachable = failed
         except Exception as error:  # the broker has no use for this one
-            self._producer = None
+            self.close()
             self._put_off(backend, name, token, str(error) or repr(error))
         else:
             self.unreachable = ""

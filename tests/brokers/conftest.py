@@ -42,8 +42,8 @@ def broker(request: pytest.FixtureRequest, session_server: EmbeddedServer) -> It
     if request.param == "redis":
         yield RedisBroker()
     else:
-        with rabbitmq() as port, Proxy(port) as proxy:
-            yield RabbitBroker(proxy)
+        with rabbitmq() as node, Proxy(node.port) as proxy:
+            yield RabbitBroker(proxy, node)
 
 
 @pytest.fixture(scope="session")

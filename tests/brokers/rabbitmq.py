@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from kombu import Connection
 
@@ -22,9 +23,21 @@ disk_free_limit.absolute = 1MB
 """
 
 
+class Node(NamedTuple):
+    """A RabbitMQ that runs."""
+
+    port: int
+    environment: dict[str, str]
+
+    def control(self, *command: str) -> None:
+        """Run ``rabbitmqctl``."""
+        program = [_program("rabbitmqctl"), *command]
+        subprocess.run(program, env=self.environment, check=True, capture_output=True)
+
+
 @contextmanager
-def rabbitmq() -> Iterator[int]:
-    """Run a RabbitMQ with a directory of its own, gone with this process; yield its port.
+def rabbitmq() -> Iterator[Node]:
+    """Run a RabbitMQ with a directory of its own, gone with this process; yield it.
 
     Its port mapper (epmd) is its own as well, so that no other node on the machine is touched.
     """
@@ -64,7 +77,7 @@ def rabbitmq() -> Iterator[int]:
             ended = server.poll() is not None or time.monotonic() > deadline
             assert not ended, f"RabbitMQ does not answer:\n{log.read_text()}"
             time.sleep(0.05)
-        yield port
+        yield Node(port, environment)
 
 
 def _answers(port: int) -> bool:

@@ -14,7 +14,8 @@ from kombu.utils.json import loads
 
 from django_redis_lock import Holder, lock, locks
 from tests.apps.celery.brokers import OLD_SENDER, SENDER, make_app
-from tests.settings import server_url
+from tests.brokers.rabbitmq import Node
+from tests.settings import PORT, server_url
 from tests.tools import eventually
 from tests.tools.celery_worker import WAIT, Worker, disconnect, go, held, ran
 from tests.tools.proxy import Proxy
@@ -32,6 +33,7 @@ OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
 class RedisBroker:
     """A database of the session's server."""
 
+    port = PORT
     url = server_url(10)
 
     def deliver_again(self) -> None:
@@ -44,7 +46,9 @@ class RedisBroker:
 class RabbitBroker:
     """A RabbitMQ behind a proxy."""
 
-    def __init__(self, proxy: Proxy) -> None:
+    def __init__(self, proxy: Proxy, node: Node) -> None:
+        self.node = node
+        self.port = proxy.port
         self.url = f"amqp://guest:guest@127.0.0.1:{proxy.port}//"
         self._proxy = proxy
 
