@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 
+from django_redis_lock import lock
 from django_redis_lock.celery import looks
-from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import Consumer, is_free
+from example_project.embedded import EmbeddedServer, free_port
+from tests.celery.consumer import Consumer, body, is_free
+from tests.tools import eventually
 
 WINDOW = 0.6
 """Seconds of a countdown, or from one run to the next."""
@@ -60,13 +65,19 @@ def worker(consumer: Consumer) -> Worker:
     return Worker(consumer)
 
 
-@pytest.fixture
-def look(server: EmbeddedServer, consumer: Consumer) -> Iterator[None]:
-    """What each worker looks at besides."""
+@contextmanager
+def looking(consumer: Consumer) -> Iterator[None]:
+    """Look after parked tasks as each worker does."""
     looks._on_init(sender=consumer)
     looks.Looks(consumer).start(consumer)
     yield
     looks._on_shutdown()
+
+
+@pytest.fixture
+def look(server: EmbeddedServer, consumer: Consumer) -> Iterator[None]:
+    with looking(consumer):
+        yield
 
 
 def test_debounced_task_runs_once_after_the_last_call(worker: Worker) -> None:
@@ -153,3 +164,14 @@ def test_spread_task_runs_where_none_can_be_parked(worker: Worker) -> None:
     worker.task(at_least_for=60, on_conflict="park").delay(1)
     worker.serve(until=lambda: bool(worker.results))
     assert worker.results == ["ran"]
+
+
+def test_alias_whose_server_is_down_delays_no_other(
+    server: EmbeddedServer, consumer: Consumer
+) -> None:
+    down = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
+    task = consumer.task(body, using="default", on_conflict="park")
+    with override_settings(LOCKS={"down": down, **settings.LOCKS}), looking(consumer):
+        with lock(consumer.app.main):
+            consumer.deliver(consumer.send(task))
+        eventually(consumer.message, "the message")
