@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery.guard import guard_for
 from django_redis_lock.celery.options import GUARD, SETTING, Options, project_defaults
+from django_redis_lock.celery.outbox import sealed
 from django_redis_lock.celery.private import active_apps
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
@@ -79,6 +80,13 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
         if options.run_policy == "park" and not backend.runs_scripts:
             text = f"{what} has on_conflict='park', {but}, which can't park messages."
             yield _wrong(text, f"Choose another policy, {instead}", "E012")
+    try:
+        sealed({})
+    except ImproperlyConfigured as error:
+        if options.run_policy == "park":
+            text = f"Task {task.name} has on_conflict='park', but no message can be signed: {error}"
+            hint = "Set SECRET_KEY, to the same text for all processes of the project."
+            yield _wrong(text, hint, "E014")
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = task.time_limit or app.conf.task_time_limit
     if lease is not None and limit and limit > lease:

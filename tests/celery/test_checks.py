@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 from unittest.mock import Mock
 
@@ -9,8 +10,11 @@ import pytest
 from celery import Celery
 from celery.signals import worker_ready
 from django.core.checks import run_checks
+from django.core.exceptions import ImproperlyConfigured
+from django.test import override_settings
 
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery.looks import Looks
 from django_redis_lock.exceptions import InvalidLockBackend
 
 
@@ -121,6 +125,21 @@ def test_locks_that_can_not_park(
     def work() -> None: ...
 
     assert found(name) == ids
+
+
+@pytest.mark.parametrize("policy", ["park", "wait"])
+def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any) -> None:
+    """No worker starts that would park some."""
+
+    @own_app.task(name=name, shared=False)
+    @single_instance_task(on_conflict=policy)
+    def work() -> None: ...
+
+    worker = Mock(app=own_app)
+    with override_settings(SECRET_KEY=""):
+        assert found(name) == (["E014"] if policy == "park" else [])
+        with pytest.raises(ImproperlyConfigured) if policy == "park" else nullcontext():
+            Looks(worker).create(worker)
 
 
 def test_tasks_without_a_guard_are_not_the_business_of_the_checks(
