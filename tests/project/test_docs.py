@@ -333,10 +333,12 @@ def test_the_keys_of_parked_tasks_are_those_that_the_reference_lists(
         locks["default"].force_release(name)
         rows = _listed_keys("Keys of parked tasks", name).items()
         broker = outbox_of(parked.consumer.app)
-        listed = {key.replace("{broker}", broker): kind for key, kind in rows}
+        client.hset(f"lock-parked:{broker}:troubles", "token", 1)
+        client.hset(f"lock-parked:{broker}:aside", "token name", "1 it is no signed text")
+        listed = {key.format(broker=broker, turn="="): kind for key, kind in rows}
         assert listed == {key: kind for key, kind in _keys(client).items() if "-parked" in key}
-        queue = [f"lock-{kind}:@{broker}:{name}" for kind in ("waiters", "tokens")]
-        assert {client.ttl(key) for key in (*listed, *queue, f"lock-queue:{name}")} == {-1}
+        queue = f"lock-waiters:@{broker}:{name}", f"lock-queue:{name}"
+        assert {client.ttl(key) for key in (*listed, *queue)} == {-1}
 
 
 def _listed_keys(heading: str, name: str) -> dict[str, str]:
