@@ -29,14 +29,14 @@ end
 
 -- Park a message; returns the same as join.
 local function park()
-  local token, turn, id, place, older = ARGV[1], ARGV[10], string.sub(ARGV[1], 1, 16), nil, nil
+  local token, turn, id, place, older, left = ARGV[1], ARGV[10], string.sub(ARGV[1], 1, 16), nil, nil, nil
   local ids, turns = parked_key(process, 'ids'), parked_key(process, 'turns:' .. name)
   if ARGV[13] then
-    local known, of = string.match(redis.call('HGET', ids, ARGV[13]) or '', '^(%S+) %S+ (.*)$')
-    older = of == name and known
-    place = older and redis.call('ZSCORE', backlog_key(process, turn, name), older)
+    local known, its, of = string.match(redis.call('HGET', ids, ARGV[13]) or '', '^(%S+) (%S+) (.*)$')
+    local at = of == name and redis.call('ZSCORE', backlog_key(process, its, name), known)
+    older, left, place = at and known, its, its == turn and at
   end
-  if not place and is_full() then
+  if not older and is_full() then
     return 0
   end
   -- In a cluster that is moving the slot, what fails is a missing key, so the queue comes last.
@@ -50,7 +50,7 @@ local function park()
   set_parked_limit(name, process, turn, string.sub(token, 33), ARGV[11], ARGV[12])
   if older then
     put_into_outbox(name, process, older, 0)
-    leave_backlog(name, process, turn, older)
+    leave_backlog(name, process, left, older)
   end
   note_turn(name, process)
   return 1
