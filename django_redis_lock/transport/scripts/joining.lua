@@ -47,7 +47,11 @@ local function park()
   redis.call('ZADD', backlog_key(process, turn, name), place, token)
   redis.call('ZADD', waiters, place, own .. ' ' .. entry)
   redis.call('ZADD', turns, 'NX', place, turn)
-  set_parked_limit(name, process, turn, string.sub(token, 33), ARGV[11], ARGV[12])
+  local changed = set_parked_limit(name, process, turn, string.sub(token, 33), ARGV[11], ARGV[12])
+  if (changed and redis.call('ZCARD', backlog_key(process, turn, name)) > 1)
+      or with_limit(name, process, turn, token, ARGV[3]) ~= ARGV[3] then
+    look_within(name, 0, now) -- some of the backlog may have the lock now
+  end
   if older then
     put_into_outbox(name, process, older, 0)
     leave_backlog(name, process, left, older)
