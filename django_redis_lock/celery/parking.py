@@ -35,10 +35,9 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     _store_state(run, holder)
     request, slip = _reserved(run)
     outbox = outbox_of(run.task.app)
-    request.waits_in = f"@{outbox}"
     call = Park(
         request,
-        request.waits_in,
+        f"@{outbox}",
         message=_message_of(run, slip, request.token, body),
         turn=run.turn,
         limit=limit_of(run.sharing),
