@@ -4,7 +4,8 @@
 -- name, ARGV[5] the limit and ARGV[6] the worker, see set_parked_limit. Returns 1, or
 -- 0 if it was that or a later one.
 -- include leaving
-if set_parked_limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) then
+if redis.call('EXISTS', backlog_key(ARGV[2], ARGV[3], ARGV[1])) == 1 -- else its last message is gone by now
+    and set_parked_limit(ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]) then
   leave(ARGV[1], '')
   return 1
 end
