@@ -25,6 +25,20 @@ local function put_aside(key, member, reason)
   redis.call('ZREM', key, member)
 end
 
+-- Return for which turn a message waits, and its position; of another attempt of its task nothing tells that.
+local function find_place(name, token)
+  local place = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
+  local turn = string.match(place, '^' .. token .. ' (%S+)')
+  local turns = turn and {turn} or redis.call('ZRANGE', parked_key(process, 'turns:' .. name), 0, BATCH - 1)
+  for _, each in ipairs(turns) do
+    local position = redis.call('ZSCORE', backlog_key(process, each, name), token)
+    if position then
+      return each, position
+    end
+  end
+  return turn
+end
+
 -- Mend what was deleted of the backlogs of a lock; return some of them.
 local function read_lock(name)
   turn_to(name)
@@ -35,9 +49,7 @@ local function read_lock(name)
     redis.call('DEL', parked_key(process, 'limits:' .. name))
   elseif kept ~= redis.call('ZCARD', key_of('waiters', process, name)) then
     for _, token in ipairs(redis.call('HRANDFIELD', texts, SOME)) do
-      local place = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
-      local turn = string.match(place, '^' .. token .. ' (%S+)')
-      local position = turn and redis.call('ZSCORE', backlog_key(process, turn, name), token)
+      local turn, position = find_place(name, token)
       if not (position and shown(name, process, token, position))
           and not redis.call('ZSCORE', outbox, token .. ' ' .. name) then
         put_into_outbox(name, process, token, now)
