@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +12,7 @@ import redis
 from kombu import Connection
 
 from django_redis_lock import locks
-from django_redis_lock.celery.outbox import outbox_of
-from django_redis_lock.protocol.calls import ask
-from django_redis_lock.transport.parking import LookAfter
+from django_redis_lock.celery.outbox import Publisher, outbox_of
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read
 from tests.tools.parking import Parking, parking
@@ -60,9 +57,9 @@ def test_list_shows_tasks_that_are_parked_without_a_holder(
         answer = json.loads(command("list", "--format", "json").out)
         row = {"name": name, "using": "default", "waiters": 2, "parked": 2}
         assert (answer["limits"], answer["queues"]) == ([], [{**row, "held": 0, "limit": None}])
-        assert (client.zscore("lock-due", name), client.ttl("lock-due")) == (math.inf, -1)
+        assert (client.zcard("lock-due"), client.ttl("lock-due")) == (1, -1)
         command("unpark", name)
-        locks["default"].run(ask(LookAfter(outbox_of(parked.consumer.app), name)))
+        Publisher(parked.consumer.app).publish(locks["default"])
         assert not client.exists("lock-due")
 
 
