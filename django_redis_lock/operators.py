@@ -11,6 +11,7 @@ from datetime import timedelta
 from enum import StrEnum
 from secrets import token_hex
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
 
 import redis
 from django.utils.functional import Promise
@@ -24,11 +25,13 @@ from django_redis_lock.backends.index import in_pages
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
+from django_redis_lock.protocol import records
 from django_redis_lock.protocol.calls import Inspect, ask
 from django_redis_lock.protocol.records import Attention, Holder, Limit, Unheld, Waiter, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.transport.parking import ReadAside, ReadBacklogs
 
 if TYPE_CHECKING:
     from django_redis_lock.models import HeldLock
@@ -182,6 +185,28 @@ def unheld_among(
             if held is None:
                 counts = count if isinstance(count, list) else (count, 0)
                 yield Unheld(name, backend.alias, *counts)
+
+
+def backlogs_of(backend: BaseLockBackend, name: str) -> records.Backlogs:
+    """Return the backlogs of a lock, without what this user may not read."""
+    answer = backend.run(ask(ReadBacklogs(name))) if backend.runs_scripts else []
+    turns = []
+    for process, found in zip(answer[::3], answer[2::3], strict=True):
+        for turn, parked in zip(found[::2], found[1::2], strict=True):
+            text = unquote(turn.decode(errors="replace")[1:])
+            turns.append(records.Turn(process.decode()[1:], text, parked))
+    return records.Backlogs(sum(answer[1::3]), turns)
+
+
+def set_aside(backend: BaseLockBackend, outbox: str, name: str) -> list[records.Aside]:
+    """Return the parked messages of a lock, or of all (""), that were set aside, oldest first."""
+    answer, found = backend.run(ask(ReadAside(outbox, name))), []
+    for member, value in zip(answer[::2], answer[1::2], strict=True):
+        lock, (about, *_) = member.decode(errors="replace").partition(" ")[2], value.split(b"\n")
+        since, _, reason = about.decode(errors="replace").partition(" ")
+        at = records.moment(int(since) * 1000) if since.isdecimal() else None
+        found.append(records.Aside(lock, backend.alias, at, reason))
+    return sorted((one for one in found if name in ("", one.name)), key=lambda one: str(one.at))
 
 
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:

@@ -368,7 +368,11 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
     names = [] if holders else [lock.name]
     unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
-    in_queue = (holders and holders[0].waiters) or (unheld and unheld[0].waiters) or 0
+    first: list[Any] = [*holders, *unheld][:1]
+    in_queue = sum(one.waiters or 0 for one in first)
+    backlogs, _unknown = _asked(
+        lock, lambda one: [operators.backlogs_of(one, lock.name) for each in first if each.parked]
+    )
     return {
         **context,
         **(_held(holders[0]) if len(holders) == 1 else {}),
@@ -382,9 +386,19 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "waiting_to_share": any(waiter.shared for waiter in waiting),
         "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
+        **_backlogs(*backlogs),
         "entries": [_entry(entry) for entry in entries],
         "entries_unknown": entries_unknown,
     }
+
+
+def _backlogs(backlogs: records.Backlogs | None = None) -> dict[str, Any]:
+    if backlogs is None:
+        return {}
+    turns = [(wording.name_html(one.turn or "-"), one.parked) for one in backlogs.turns]
+    more = backlogs.number - len(turns)
+    takes_turns = any(one.turn for one in backlogs.turns)
+    return {"backlogs": True, "turns": turns if takes_turns else [], "turns_more": more}
 
 
 def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.output import Terminal, aliases_of, duration
+from django_redis_lock.management.output import Terminal, aliases_of, celery_app, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.support.arguments import Sharing
@@ -180,17 +180,8 @@ def _servers_of(backend: RedlockLockBackend | ServersLockBackend) -> list[Server
     if isinstance(backend, RedlockLockBackend):
         return [Server(one, one.pool, backend.rejoin_delay) for one in backend.servers]
     pools = backend.servers.pools() if isinstance(backend.servers, Cluster) else [backend.pool]
-    parks = cache(partial(_parks, backend, _celery_app()))
+    parks = cache(partial(_parks, backend, celery_app()))
     return [Server(backend, pool, parks=parks) for pool in pools]
-
-
-def _celery_app() -> Any:
-    """Return the current app of this thread, ``None`` without Celery."""
-    with suppress(ImportError):
-        from celery.app import app_or_default
-
-        return app_or_default()
-    return None
 
 
 def _parks(backend: BaseLockBackend, app: Any) -> bool:
@@ -254,7 +245,7 @@ def _check_sharing(servers: list[Server]) -> Finding:
 def _others() -> Iterator[tuple[str, _MakePool]]:
     for alias, entry in settings.CACHES.items():
         yield f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)
-    if app := _celery_app():
+    if app := celery_app():
         value = app.conf.broker_write_url or app.conf.broker_url or ()
         for url in value.split(";") if isinstance(value, str) else map(str, value):
             if url.startswith(("redis://", "rediss://")):

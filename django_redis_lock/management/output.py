@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,7 +25,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
-from django_redis_lock.protocol.records import ORIGIN, AuditEntry, Holder, Limit, Waiter
+from django_redis_lock.protocol.records import ORIGIN, Aside, AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -144,6 +144,15 @@ def aliases_of(using: str | None) -> list[str]:
         there = ", ".join(map(repr, known)) or "none"
         raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
     return [using] if using else known
+
+
+def celery_app() -> Any:
+    """Return the current app of this thread, ``None`` without Celery."""
+    with suppress(ImportError):
+        from celery.app import app_or_default
+
+        return app_or_default()
+    return None
 
 
 def hint_at_pattern(name: str, way: str) -> str:
@@ -317,6 +326,12 @@ def duration(seconds: float | None) -> str:
     return re.sub("00.$", "", shown)
 
 
+ASIDE: list[Column[Aside]] = [
+    Column("NAME", lambda one: visible(one.name)),
+    Column("USING", lambda one: visible(one.using)),
+    Column("AT (UTC)", lambda one: clock(one.at)),
+    Column("REASON", lambda one: visible(one.reason)),
+]
 HOLDER: list[Column[Holder]] = [
     Column("NAME", lambda one: visible(one.name)),
     Column("USING", lambda one: visible(one.using)),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -12,15 +14,19 @@ from typing import Any
 
 from django.utils.text import get_text_list
 
+from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, nothing
 from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unheld
+from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.text import visible
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
+ASIDE = 5
+"""Messages shown that were set aside, the oldest."""
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
@@ -89,13 +95,17 @@ class _Known:
 
     using: str
     holders: list[Holder]
+    first: list[Holder | Unheld]
+    """One that tells how many wait; none if the lock was taken meanwhile."""
     limit: Limit | None = None
     queue: list[Waiter] | None = None
+    backlogs: records.Backlogs | None = None
+    aside: list[records.Aside] = field(default_factory=list)
     history: list[AuditEntry] | None = None
 
     @property
     def waiters(self) -> int | None:
-        counted = [one.waiters for one in self.holders[:1]]
+        counted = [one.waiters for one in self.first]
         if self.queue is not None:
             counted.append(len(self.queue))
         return max((number for number in counted if number is not None), default=None)
@@ -105,7 +115,9 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal)
     asked = backends.each(lambda backend: [_ask(name, backend, backends)])
-    found = [one for one in asked if one.holders or one.limit or one.queue or one.history]
+    found = [
+        one for one in asked if one.holders or one.limit or one.queue or one.history or one.aside
+    ]
     if terminal.as_json:
         terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
     else:
@@ -120,15 +132,30 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
-    known = _Known(backend.alias, list(backend.holders_of([name])))
+    holders = list(backend.holders_of([name]))
+    first: list[Any] = holders[:1] or list(operators.unheld_among(backend, [name]))
+    known = _Known(backend.alias, holders, first)
     with backends.noting(backend.alias):
-        most = WAITERS if known.holders else None  # a holder knows the number of waiters
-        known.queue = backend.waiting(name, most)
+        known.queue = backend.waiting(name, WAITERS)
+        if any(one.parked for one in first):
+            known.backlogs = operators.backlogs_of(backend, name)
+    with backends.noting(backend.alias):
+        known.aside = _set_aside(name, backend)
     with backends.noting(backend.alias):
         known.limit = limit_of(backend, name)
     with backends.noting(backend.alias):
         known.history = backend.history(name, 10)
     return known
+
+
+def _set_aside(name: str, backend: BaseLockBackend) -> list[records.Aside]:
+    """Return messages of the current app that were set aside; none if this user may not know."""
+    if "celery" in sys.modules and backend.runs_scripts:
+        with suppress(Exception):  # of Celery, its settings or the server
+            from django_redis_lock.celery.outbox import outbox_of
+
+            return operators.set_aside(backend, outbox_of(output.celery_app()), name)
+    return []
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:
@@ -148,8 +175,14 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "limit": one.limit and output.limit_facts(one.limit),
         "waiters": one.waiters,
         "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
+        "backlogs": one.backlogs and _backlog_facts(one.backlogs),
+        "aside": [each._asdict() for each in one.aside],
         "history": one.history and [*map(output.entry_facts, one.history)],
     }
+
+
+def _backlog_facts(backlogs: records.Backlogs) -> dict[str, Any]:
+    return {"number": backlogs.number, "turns": [each._asdict() for each in backlogs.turns]}
 
 
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
@@ -169,12 +202,28 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
+    _show_parked(one, terminal)
     if one.history != []:
         terminal.say(heading("History, newest first"))
     if one.history is None:
         terminal.say("  Not known.")
     else:
         terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
+
+
+def _show_parked(one: _Known, terminal: Terminal) -> None:
+    heading = terminal.style.MIGRATE_HEADING
+    if backlogs := one.backlogs:
+        terminal.say("Parked tasks wait in a backlog, which takes turns with the other waiters.")
+        if any(each.turn for each in backlogs.turns):
+            terminal.say(heading("Backlogs, the next turn first"))
+            terminal.table(BACKLOG, backlogs.turns)
+        if more := backlogs.number - len(backlogs.turns):
+            terminal.say(f"... and {more} more, {backlogs.number} in all")
+    if one.aside:
+        number = output.counted(len(one.aside), "parked message")
+        terminal.say(heading(f"{number} set aside, as no worker could read it"))
+        terminal.table(output.ASIDE[2:], one.aside[:ASIDE])
 
 
 def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
@@ -248,6 +297,12 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("SHARED", lambda row: sharing(row[1]), right=True, optional=True),
     Column("PARKED", lambda row: "yes" if row[1].parked else "", optional=True),
     Column("TOKEN ID", lambda row: row[1].token_id or ""),
+]
+
+
+BACKLOG: list[Column[records.Turn]] = [
+    Column("TURN", lambda one: visible(one.turn)),
+    Column("PARKED", lambda one: str(one.parked), right=True),
 ]
 
 

@@ -168,6 +168,30 @@ class Unheld(NamedTuple):
     limit: Limit | None = None
 
 
+class Turn(NamedTuple):
+    """A backlog: the outbox it is in, the text that its tasks share ("" if they take no turns)."""
+
+    outbox: str
+    turn: str
+    parked: int
+
+
+class Backlogs(NamedTuple):
+    """The backlogs of a lock: how many there are, and those whose turn is next."""
+
+    number: int
+    turns: list[Turn]
+
+
+class Aside(NamedTuple):
+    """A parked message that was set aside, as no worker could read it."""
+
+    name: str
+    using: str
+    at: datetime | None
+    reason: str
+
+
 def read_holder(
     value: bytes,
     *,

@@ -18,6 +18,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.options import HEADER, release_command, renewed_at, task_links
+from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
@@ -238,6 +239,19 @@ def test_stopped_process_is_not_alive(name: str) -> None:
     assert "Alive" not in browser.get(page_of(name)).content.decode()
 
 
+def test_backlogs_are_shown_if_tasks_take_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = iter(["a%1B", "", *map(str, range(70))])
+    monkeypatch.setattr(Guard, "turn", lambda *_: f"={next(turns)}")
+    with parking(name) as parked:
+        parked.park(72)
+        text = root().get(page_of(name)).content.decode()
+    rows = text.partition('<th scope="col">Turn</th>')[2].split('<tr><th scope="row">')[1:]
+    cells = [row.partition("</tr>")[0] for row in rows[:2]]
+    assert [cell.split("</th>")[0] for cell in cells] == [r"<bdi>a\x1b</bdi>", "<bdi>-</bdi>"]
+    assert 'data-label="Parked tasks">1<' in cells[0]
+    assert (len(rows), "and 8 more" in rows[-1]) == (64, True)
+
+
 def test_parked_tasks_are_shown_in_order_and_marked(name: str) -> None:
     with parking(name) as parked:
         ids = parked.park(2)
@@ -249,7 +263,8 @@ def test_parked_tasks_are_shown_in_order_and_marked(name: str) -> None:
             assert f'title="{task_id}"' in row
             assert '<span class="lock-aside">geparkt</span>' in row
             assert 'data-label="Beginn"><time ' in row
-        assert (len(rows), "geparkt" in rows[2]) == (3, False)
+        assert (len(rows), "geparkt" in rows[2], ">Reihe<" in text) == (3, False, False)
+        assert "Geparkte Tasks warten in einer eigenen Reihe" in text
         for _ in ids:
             locks["default"].force_release(name)
         locks["default"].force_release(name)

@@ -6,15 +6,20 @@ import json
 import sys
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
 from kombu import Connection
 
 from django_redis_lock import locks
+from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.outbox import Publisher, outbox_of
+from django_redis_lock.management import showing
 from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read
+from tests.tools.docs import acl_rule
 from tests.tools.parking import Parking, parking
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,8 +39,9 @@ def parked(server: EmbeddedServer, settings: Any, name: str) -> Iterator[Parking
 def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
     ids = parked.park(2)
     done = command("show", name)
-    column = done.lines[-3].index("PARKED")
-    for row, task_id in zip(done.lines[-2:], ids, strict=True):
+    assert done.lines[-1].startswith("Parked tasks wait in a backlog, which takes turns")
+    column = done.lines[-4].index("PARKED")
+    for row, task_id in zip(done.lines[-3:-1], ids, strict=True):
         assert f"body[{task_id}]" in row
         assert row[column:].split()[0] == "yes"
     (known,) = read(command("show", name, "--format", "json"), "locks")
@@ -123,3 +129,57 @@ def test_without_celery(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "celery.app", None)
     done = command("unpark", "x")
     assert (done.code, "No task is parked without Celery" in done.err) == (1, True)
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which turns the next tasks take that are parked."""
+    made: list[str] = []
+    monkeypatch.setattr(Guard, "turn", lambda *_: f"={made.pop(0)}")
+    return made
+
+
+def test_backlogs_are_shown_if_tasks_take_turns(
+    parked: Parking, name: str, turns: list[str]
+) -> None:
+    turns += ["", "b%20%1B", "", *map(str, range(70))]
+    parked.park(73)
+    lines = command("show", name).lines
+    at = lines.index("Backlogs, the next turn first")
+    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+        ["TURN", "PARKED"],
+        ["-", "2"],
+        ["b", r"\x1b", "1"],
+    ]
+    assert lines[-1] == "... and 8 more, 72 in all"
+    (known,) = read(command("show", name, "--format", "json"), "locks")
+    outbox = outbox_of(parked.consumer.app)
+    assert (known["waiters"], known["backlogs"]["number"]) == (73, 72)
+    assert known["backlogs"]["turns"][1] == {"outbox": outbox, "turn": "b \x1b", "parked": 1}
+
+
+def test_who_may_not_read_messages_sees_how_many_wait(
+    parked: Parking, name: str, turns: list[str], client: redis.Redis, settings: Any
+) -> None:
+    turns += ["a", "b"]
+    parked.park(2)
+    client.execute_command("ACL", "SETUSER", "reader", *acl_rule("reader"))
+    url = settings.LOCKS["default"]["LOCATION"].replace("//", "//reader:secret@")
+    settings.LOCKS = {"default": {"LOCATION": url}}
+    done = command("show", name)
+    client.execute_command("ACL", "DELUSER", "reader")
+    assert (done.code, done.err, "Backlogs, the" in done.out) == (0, "", False)
+    assert "  waiters     2" in done.lines
+
+
+def test_show_reads_only_the_waiters_that_it_shows(
+    server: EmbeddedServer, settings: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    monkeypatch.setattr(showing, "WAITERS", 2)
+    with parking(name, hold=False) as parked:
+        parked.park(3)
+        read_queue = MagicMock(side_effect=locks["default"].waiting)
+        monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
+        assert "... and 1 more, 3 in all" in command("show", name).lines
+        read_queue.assert_called_once_with(name, 2)

@@ -15,7 +15,8 @@ class Parking:
     """Parks tasks of the current app, whose broker is in memory, behind a lock that is held."""
 
     def __init__(self, name: str, *, hold: bool = True, **options: Any) -> None:
-        options |= {} if hold else {"concurrency": lambda **_: 0}  # no call may run
+        if not hold:
+            options = {"concurrency": lambda **_: 0, **options}  # no call may run
         self.consumer = Consumer(name)
         self.task = self.consumer.task(body, using="default", on_conflict="park", **options)
         self.lock: Any = held(self.task) if hold else None
