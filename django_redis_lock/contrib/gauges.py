@@ -19,7 +19,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
-from django_redis_lock.operators import aliases, queues_of, unheld_among
+from django_redis_lock.operators import aliases, backlogs_of, queues_of, unheld_among
 from django_redis_lock.protocol.records import Holder, is_renewed
 from django_redis_lock.support.process import forget_after_fork
 
@@ -28,7 +28,7 @@ logger = logging.getLogger("django_redis_lock")
 MOST_HOLDERS = 2000
 """The holders of at most this many held locks are read: those whose lease ends first."""
 MOST_QUEUES = 100
-"""The first waiter of at most this many queues is read: of the longest. Each takes a call."""
+"""The first waiter and the backlogs of at most this many queues are read: of the longest."""
 SHARED_FOR = 1.0
 """Seconds for which all that read share what was read."""
 PATIENCE = 3.0
@@ -39,6 +39,7 @@ MEANINGS = {
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
     "waiting": "Waiters for locks, held or not.",
     "parked": "Celery tasks among these waiters that are parked, so that no worker waits.",
+    "backlogs": "Backlogs in which these tasks wait: one for each turn.",
     "oldest_wait": "The longest that the first waiter of a queue has waited.",
     "oldest_hold": "The longest that one of the held locks has been held.",
     "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
@@ -100,6 +101,7 @@ def read_held(backend: BaseLockBackend) -> Held:
     held.queues_unread = len(awaited) - len(longest) + max(0, len(others) - MOST_HOLDERS)
     for name in longest:
         figures = held.groups[group(name)]
+        figures["backlogs"] += backlogs_of(backend, name).number if queues[name][1] else 0
         for waiter in backend.waiting(name, limit=1):
             figures["oldest_wait"] = max(figures["oldest_wait"], waiter.waited or 0.0)
     return held

@@ -48,6 +48,7 @@ GAUGES = {
     "limit": ("django_redis_lock.limit", "{permit}"),
     "waiting": ("django_redis_lock.waiting", "{waiter}"),
     "parked": ("django_redis_lock.parked", "{task}"),
+    "backlogs": ("django_redis_lock.backlogs", "{backlog}"),
     "oldest_hold": ("django_redis_lock.hold.oldest", "s"),
     "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
     "lease_used": ("django_redis_lock.lease.used", "1"),

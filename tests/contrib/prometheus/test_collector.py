@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY, Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from django_redis_lock import lock, lock_many, locks, semaphore
+from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.contrib import gauges
 from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
@@ -135,18 +136,27 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
 
 
 def test_parked_tasks_are_counted_by_group(
-    name: str, server: EmbeddedServer, settings: Any, value: Value, client: redis.Redis
+    name: str,
+    server: EmbeddedServer,
+    settings: Any,
+    value: Value,
+    client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are among the waiters, and no call is made for them."""
+    """They are among the waiters, and one call is made for their backlogs."""
     operators = {"GROUPS": {f"{name}*": "import"}}
     settings.LOCKS = {"default": {"LOCATION": server.url(), "OPERATORS": operators}}
     with parking(name) as parked:
+        turns = iter("ab")
+        monkeypatch.setattr(Guard, "turn", lambda *_: f"={next(turns)}")
         parked.park(2)
         value("parked", group="import")  # loads the scripts
         gauges.forget_readings()
         with counted(client) as commands:
             assert value("parked", group="import") == 2
-        assert commands["evalsha"] == 4, "the index, the queues, the holder, the first waiter"
+        assert commands["evalsha"] == 5, "the index, the queues, the holder, the first waiter"
+        assert value("backlogs", group="import") == 2
+        assert value("backlogs", group="other") == 0
         (waiting,) = queue(lock(name, timeout=60))
         gauges.forget_readings()
         assert (value("waiting", group="import"), value("parked", group="import")) == (3, 2)
