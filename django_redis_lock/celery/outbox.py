@@ -121,6 +121,10 @@ class Publisher:
         self.outbox = outbox_of(app)
         self.unreachable = ""
         """Why the broker could not be reached at the last attempt, empty if it could."""
+        self.published = 0
+        """How many messages the last call has published."""
+        self.put_off: list[tuple[str, str]] = []
+        """The locks of those that it has put off or set aside, and why."""
         self._producer: Any = None
         self._owners: dict[str, Any] = {}
         self._asked: dict[str, float] = {}
@@ -145,6 +149,7 @@ class Publisher:
         locks, after so many that are passed over, for ``attend``. Raises ``LockUnavailable``. What
         can't be published now is so later.
         """
+        self.published, self.put_off = 0, []
         call = calls.Look(self.outbox, most=AT_ONCE, skip=skip)
         messages, pause_ms, found = backend.run(ask(call))
         for member, text in zip(messages[::2], messages[1::2], strict=True):
@@ -156,6 +161,22 @@ class Publisher:
             return 0.0, found
         return (pause_ms / 1000 if pause_ms >= 0 else math.inf), found
 
+    def publish_due(self, backend: BaseLockBackend, *, attends: bool = False) -> None:
+        """Publish until nothing is due; ``attends``: to all locks as well, as a worker does.
+
+        Raises ``LockUnavailable``. Ends if the broker is ``unreachable``.
+        """
+        published, put_off, skip, is_due = 0, list[tuple[str, str]](), 0, True
+        while (is_due or skip) and not self.unreachable:
+            is_due = is_due and skip > 0
+            pause, found = self.publish(backend, skip if attends else -1)
+            self.attend(backend, found)
+            is_due = is_due or not pause
+            skip = skip + len(found) if found else 0
+            published += self.published
+            put_off += self.put_off
+        self.published, self.put_off = published, put_off
+
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
         """Send the parked messages of a lock back to the broker, or that of one task.
 
@@ -164,14 +185,22 @@ class Publisher:
         publish them later.
         """
         ids = () if task_id is None else (digest(task_id),)
-        unpark = calls.Unpark(self.outbox, name, ids=ids)
-        gone = found = backend.run(ask(unpark))
-        while found:
-            while not self.publish(backend)[0] and not self.unreachable:
-                pass
-            found = 0 if ids else backend.run(ask(unpark))
-            gone += found
-        return int(gone)
+        return self._repeat(backend, calls.Unpark(self.outbox, name, ids=ids))
+
+    def restore(self, backend: BaseLockBackend, name: str, *, delete: bool) -> int:
+        """Publish messages that were put aside, of a lock or of all (""), or delete them.
+
+        Returns how many they are. Raises ``LockUnavailable``.
+        """
+        return self._repeat(backend, calls.Restore(self.outbox, name, delete=delete))
+
+    def _repeat(self, backend: BaseLockBackend, call: calls.OutboxCall) -> int:
+        """Repeat a call until it finds nothing, publish what is due, and return what it found."""
+        number = 0
+        while found := backend.run(ask(call)):
+            number += found
+        self.publish_due(backend)
+        return number
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
         """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
@@ -271,6 +300,7 @@ class Publisher:
             self._put_off(backend, name, token, str(error) or repr(error))
         else:
             self.unreachable = ""
+            self.published += 1
             backend.run(ask(calls.EndParking(self.outbox, name, token=token)))
 
     def _task_of(self, message: dict[str, Any]) -> Any:
@@ -283,6 +313,7 @@ class Publisher:
     def _put_off(
         self, backend: BaseLockBackend, name: str, token: str, why: str, **how: Any
     ) -> None:
+        self.put_off.append((name, why))
         again = round(RETURNED_AGAIN * 1000)
         call = calls.PutOff(self.outbox, name, token=token, why=why, again=again, **how)
         if new := backend.run(ask(call)):

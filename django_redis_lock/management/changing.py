@@ -1,4 +1,4 @@
-"""``locks release``, ``limit`` and ``unpark``: what operators change, after showing it."""
+"""``locks release`` and ``limit``: what operators change, after showing it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_redis_lock.management.output import Backends, Column, Terminal, coun
 from django_redis_lock.operators import Life, Result, Verdict, change_limit, limit_of
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import visible
 
 
 def release(options: dict[str, Any], terminal: Terminal) -> None:
@@ -139,18 +139,12 @@ def _ask(shown: list[Holder], options: dict[str, Any], backends: Backends) -> No
     if terminal.as_json:
         for one in shown:
             terminal.notice(f"{visible(one.name)}: {one}")
-    try:
-        if _asks_reason(options):
-            options["reason"] = terminal.ask("Reason for the audit:")
-            _check_text(options["reason"], "The reason")
-            _check_reason(options, backends)
-        question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped. [y/N]"
-        agreed = terminal.ask(question).lower() in ("y", "yes")  # no input means no
-    except KeyboardInterrupt:
-        text = "Interrupted: nothing was released."
-        raise CommandError(text, returncode=output.INTERRUPTED) from None
-    if not agreed:
-        raise CommandError("Declined: nothing was released. Use --noinput to skip the question.")
+    if _asks_reason(options):
+        options["reason"] = terminal.ask("Reason for the audit:", "released")
+        _check_text(options["reason"], "The reason")
+        _check_reason(options, backends)
+    question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped."
+    terminal.confirm(question, "released")
 
 
 def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -> list[Result]:
@@ -268,65 +262,3 @@ LIMIT: list[Column[dict[str, Any]]] = [
     Column("BY", lambda row: visible(row["by"])),
     Column("AT (UTC)", lambda row: output.clock(row["at"])),
 ]
-
-
-def unpark(options: dict[str, Any], terminal: Terminal) -> None:
-    """Send them back by the current Celery app, and tell of those that it may not send."""
-    try:
-        from celery.app import app_or_default
-
-        from django_redis_lock.celery.outbox import Publisher
-    except ModuleNotFoundError as error:
-        text = f"No task is parked without Celery, which can't be imported: {error}."
-        raise CommandError(text) from error
-    publisher = Publisher(app_or_default())
-    name, task_id = options["name"], options["task_id"]
-    backends = Backends(options["using"], terminal)
-    if backends.all and not any(one.runs_scripts for one in backends.all):
-        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
-        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
-
-    def send_back(backend: BaseLockBackend) -> list[dict[str, Any]]:
-        """Return how many tasks have left the queue, and how many stay parked."""
-        if not backend.runs_scripts:
-            return []
-        gone = publisher.unpark(backend, name, task_id)
-        parked = [one for one in backend.waiting(name) if one.parked]
-        left = sum(task_id in (None, one.task_id) for one in parked)
-        row = {"name": name, "using": backend.alias, "unparked": gone, "parked": left}
-        return [row] if gone or left else []
-
-    found = list(backends.each(send_back))
-    unparked = sum(row["unparked"] for row in found)
-    unreachable = without_passwords(publisher.unreachable) if unparked else ""
-    _say_unparked(found, backends, sent=not unreachable)
-    if unreachable:
-        raise CommandError(
-            f"{counted(unparked, 'parked task')} of {visible(name)!r} left the queue, but the "
-            f"broker can't be reached: {visible(unreachable)}. A worker sends what was not sent as "
-            f"soon as it can.",
-            returncode=output.NOT_KNOWN,
-        )
-    backends.finish()
-    if not unparked:
-        which = "No task" if task_id is None else f"No task {visible(task_id)}"
-        here = " of this broker" if found else ""
-        hint = output.hint_at_pattern(name, "locks list")
-        raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
-
-
-def _say_unparked(found: list[dict[str, Any]], backends: Backends, *, sent: bool) -> None:
-    terminal = backends.terminal
-    if terminal.as_json:
-        terminal.json_object("locks", found, backends.not_known)
-    for row in found:
-        where, gone, left = visible(row["name"]), row["unparked"], row["parked"]
-        if backends.many:
-            where += f" (backend {visible(row['using'])})"
-        if gone and sent and not terminal.as_json:
-            text = f"{where}: {counted(gone, 'parked task')} sent back to the broker"
-            terminal.say(terminal.style.SUCCESS(text))
-        if left:
-            terminal.notice(
-                f"{where}: {counted(left, 'parked task')} of another broker not touched"
-            )

@@ -227,17 +227,26 @@ class Terminal:
         shown = (f", {json.dumps(key)}: {_encode(item)}" for key, item in rest.items())
         self._out.write(f"{line}{end}]{''.join(shown)}}}")
 
-    def ask(self, question: str) -> str:
-        """Ask on standard error; return the answer. Raises ``KeyboardInterrupt``."""
+    def ask(self, question: str, done: str) -> str:
+        """Ask on standard error before something is done; return the answer."""
         answer = ""
         try:
             self._err.write(f"{question} ", ending="")
             self._err.flush()
             answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            text = f"Interrupted: nothing was {done}."
+            raise CommandError(text, returncode=INTERRUPTED) from None
         finally:
             if not answer.endswith("\n"):
                 self._err.write("")
         return answer.strip()
+
+    def confirm(self, question: str, done: str) -> None:
+        """Raise ``CommandError`` unless the user agrees. No input means no."""
+        if self.ask(f"{question} [y/N]", done).lower() not in ("y", "yes"):
+            text = f"Declined: nothing was {done}. Use --noinput to skip the question."
+            raise CommandError(text)
 
 
 def _line(

@@ -219,7 +219,7 @@ def test_release_shows_asks_and_releases(
 ) -> None:
     first, second, other = held("product:1"), held("product:2"), held("import:1")
     asked: list[str] = []
-    monkeypatch.setattr(Terminal, "ask", lambda self, question: asked.append(question) or "y")
+    monkeypatch.setattr(Terminal, "ask", lambda self, question, done: asked.append(question) or "y")
     done = command("release", "--pattern", "product:*", "--reason", "it hangs")
     assert done.code == 0
     assert ["2 locks" in question for question in asked] == [True]
@@ -236,7 +236,7 @@ def test_release_keeps_new_holders(one: EmbeddedServer, monkeypatch: pytest.Monk
     handles = {name: held(name) for name in ("a", "b", "c")}
     successors = []
 
-    def confirm(self: Terminal, question: str) -> str:
+    def confirm(self: Terminal, question: str, done: str) -> str:
         handles["a"].release()
         successors.append(held("a"))
         handles["b"].release()

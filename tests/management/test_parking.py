@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
+from io import StringIO
 from typing import Any
-from unittest.mock import MagicMock
+from unittest.mock import MagicMock, patch
 
 import pytest
 import redis
@@ -24,6 +26,7 @@ from tests.tools.parking import Parking, parking
 
 pytestmark = pytest.mark.timeout(60)
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
+NONE = {"parked": 0, "put_off": 0}
 
 
 @pytest.fixture
@@ -76,7 +79,7 @@ def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:
     assert done.out == f"{name} (backend default): 1 parked task sent back to the broker\n"
     assert parked.returned() == [first]
     done = command("unpark", name, "--using", "default", "--format", "json")
-    assert read(done, "locks") == [{"name": name, "using": "default", "unparked": 2, "parked": 0}]
+    assert read(done, "locks") == [{"name": name, "using": "default", "unparked": 2, **NONE}]
     assert parked.returned() == others
     done = command("unpark", name)
     assert (done.code, done.out) == (3, "")
@@ -117,7 +120,12 @@ def test_broker_that_can_not_be_reached(
         (["x", "--using", "none"], 2, "no alias 'none'"),
         (["a\nb"], 2, "control characters"),
         (["rend*"], 3, "For a pattern, use: locks list 'rend*'"),
-        ([], 1, "required: name"),
+        ([], 2, "Give a NAME"),
+        (["x", "--due"], 2, "Give a NAME"),
+        (["--aside", "--due"], 2, "Give a NAME"),
+        (["x", "--aside", "--task-id", "1"], 2, "Give a NAME"),
+        (["x", "--delete"], 2, "--delete needs --aside"),
+        (["x", "--aside"], 3, "No message of 'x' is set aside"),
     ],
 )
 def test_senseless_calls(parked: Parking, words: list[str], code: int, told: str) -> None:
@@ -183,3 +191,107 @@ def test_show_reads_only_the_waiters_that_it_shows(
         monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
         assert "... and 1 more, 3 in all" in command("show", name).lines
         read_queue.assert_called_once_with(name, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told", "left"),
+    [
+        (["{name}", "--aside"], 1, "2 parked tasks could not be sent: it is no signed text", 2),
+        (["--aside"], 1, "2 parked tasks could not be sent: it is no signed text", 2),
+        (["other", "--aside"], 3, "No message of 'other' is set aside.", 2),
+        (["--aside", "--delete"], 1, "Declined: nothing was deleted", 2),
+        (["--aside", "--delete", "--noinput"], 0, "", 0),
+        (["{name}", "--aside", "--delete", "--noinput"], 0, "", 0),
+    ],
+)
+def test_messages_that_were_set_aside(
+    parked: Parking,
+    client: redis.Redis,
+    name: str,
+    words: list[str],
+    code: int,
+    told: str,
+    left: int,
+) -> None:
+    parked.park(2)
+    key = f"lock-parked:{outbox_of(parked.consumer.app)}::{name}"
+    client.hset(key, mapping=dict.fromkeys(client.hkeys(key), "no message"))
+    assert command("unpark", name).code == 1
+    shown = command("show", name).lines
+    assert "2 parked messages set aside, as no worker could read it" in shown
+    assert sum(line.endswith("it is no signed text") for line in shown) == 2
+    with patch("sys.stdin", StringIO("no\n")):
+        done = command("unpark", *(word.format(name=name) for word in words))
+    assert (done.code, told in done.err) == (code, True)
+    (known,) = read(command("show", name, "--format", "json"), "locks")
+    assert len(known["aside"]) == left
+
+
+def test_messages_that_can_be_read_again_are_published(
+    parked: Parking, name: str, settings: Any
+) -> None:
+    ids, key = parked.park(2), settings.SECRET_KEY
+    settings.SECRET_KEY = "another"
+    with patch("django_redis_lock.celery.outbox.UNREAD_ASIDE", 0):
+        assert "signed with another SECRET_KEY" in command("unpark", name).err
+    settings.SECRET_KEY = key
+    done = command("unpark", name, "--aside", "--using", "default", "--format", "json")
+    row = {"name": name, "using": "default", "restored": 2, **NONE}
+    assert read(done, "locks") == [row]
+    assert sorted(parked.returned()) == sorted(ids)
+
+
+def test_due_messages_are_sent_with_the_limits_of_today(
+    server: EmbeddedServer, settings: Any, name: str
+) -> None:
+    """As by a cron job, where no worker runs."""
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    limit = [0]
+    with parking(name, hold=False, concurrency=lambda **_: limit[0]) as parked:
+        ids = parked.park(3)
+        done = command("unpark", "--due")
+        assert (done.code, done.out, done.err) == (0, "", "No parked task is due.\n")
+        limit[0] = 2
+        assert command("unpark", "--due").out == "all locks: 2 parked tasks sent to the broker\n"
+        assert parked.returned() == ids[:2]
+        holders = list(locks["default"].holders_of([name]))
+        locks["default"].force_release(name, holders[0].token_id)
+        done = command("unpark", "--due", "--format", "json")
+        assert read(done, "locks") == [{"name": None, "using": "default", "due": 1, **NONE}]
+        assert parked.returned() == ids[2:]
+
+
+def test_after_a_purge_the_next_task_runs(parked: Parking, name: str) -> None:
+    """A lock is held for a message that was purged, until it is released by force."""
+    ids = parked.park(2)
+    parked.lock.release()
+    command("unpark", "--due")
+    parked.returned()  # the purge
+    err = command("unpark", name, "--task-id", "unknown").err
+    found = re.search(rf"{name}: held for 1 message .*{ids[0][:8]}.* use: locks (release .*)", err)
+    assert found, err
+    assert command(*found[1].split(), "--noinput").code == 0
+    assert command("unpark", "--due").out.endswith(": 1 parked task sent to the broker\n")
+    assert parked.returned() == ids[1:]
+
+
+def test_what_the_broker_refuses_is_put_off(
+    parked: Parking, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parked.park(2)
+    refuse = MagicMock(side_effect=[ValueError("no \x1b queue"), None])
+    monkeypatch.setattr(Publisher, "_send", refuse)
+    done = command("unpark", name)
+    assert (done.code, "1 parked task sent back to the broker" in done.out) == (1, True)
+    assert r"1 parked task could not be sent: no \x1b queue. Workers try again" in done.err
+
+
+def test_tasks_are_imported_before_messages_are_read(
+    parked: Parking, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A project imports its tasks in workers alone."""
+    ids = parked.park()
+    app, task = parked.consumer.app, parked.consumer.app.tasks.pop(parked.task.name)
+    monkeypatch.setattr(app.loader, "import_default_modules", lambda: app.tasks.register(task))
+    assert command("unpark", name).code == 0
+    assert parked.returned() == ids

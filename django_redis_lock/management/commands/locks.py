@@ -15,7 +15,7 @@ from django.core.management import base
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
-from django_redis_lock.management import changing, doctor, locked, showing
+from django_redis_lock.management import changing, doctor, locked, parked, showing
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.support.text import visible
@@ -25,11 +25,12 @@ RUN = {
     "show": showing.show,
     "release": changing.release,
     "limit": changing.limit,
-    "unpark": changing.unpark,
+    "unpark": parked.unpark,
     "run": locked.run,
     "doctor": doctor.run,
     "history": showing.history,
 }
+NO_INPUT = "--noinput", "--no-input"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 EXIT_CODES = """\
 Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is
@@ -63,6 +64,8 @@ EXAMPLES = {
     "unpark": (
         "locks unpark import:7",
         "locks unpark import:7 --task-id 16b2acbf-22e4-43de-a9cd-9f6f3d2d5a0b",
+        "locks unpark --due",
+        "locks unpark import:7 --aside --delete",
     ),
     "run": (
         "locks run migrate -- python manage.py migrate",
@@ -93,8 +96,12 @@ class Command(BaseCommand):
         add("--clear", action="store_true", help="leave the limit to the callers")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
         add = _add(commands, "unpark", "send parked Celery tasks back to the broker").add_argument
-        add("name", help="the name of the lock they are parked for")
+        add("name", nargs="?", help="the name of the lock they are parked for")
         add("--task-id", metavar="ID", help="only the task with this id")
+        add("--due", action="store_true", help="only those whose turn it is, of all locks")
+        add("--aside", action="store_true", help="those that were set aside; without a name all")
+        add("--delete", action="store_true", help="delete those that were set aside")
+        add(*NO_INPUT, dest="interactive", action="store_false", help="do not ask for confirmation")
         _add_run(commands)
         add = _add(commands, "doctor", "check whether the servers are fit for locks").add_argument
         text = "exit with 1 on a failure (fail), or on a warning too (warn)"
@@ -170,7 +177,7 @@ def _add_release(commands: Any) -> None:
     add("--by", metavar="NAME", help="operator for the audit; by default, the system user")
     add("--dry-run", action="store_true", help="show what would be released")
     text = "ask neither for a reason nor for confirmation"
-    add("--noinput", "--no-input", dest="interactive", action="store_false", help=text)
+    add(*NO_INPUT, dest="interactive", action="store_false", help=text)
 
 
 def _add_run(commands: Any) -> None:

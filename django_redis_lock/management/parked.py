@@ -1,0 +1,154 @@
+"""``locks unpark``: parked tasks go to the broker, with their locks or without."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.management import output
+from django_redis_lock.management.output import Backends, Terminal, counted, nothing, usage
+from django_redis_lock.operators import backlogs_of, set_aside
+from django_redis_lock.protocol.records import Aside
+from django_redis_lock.support.text import visible, without_passwords
+
+
+def unpark(options: dict[str, Any], terminal: Terminal) -> None:
+    """Send them by the current Celery app, and say which can't be sent, or may not."""
+    name, done = options["name"], _what(options)
+    publisher = _publisher()
+    backends = Backends(options["using"], terminal)
+    able = [one for one in backends.all if one.runs_scripts]
+    if backends.all and not able:
+        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
+        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
+    backends.all = able
+    if options["delete"] and options["interactive"]:
+        _ask(backends, partial(set_aside, outbox=publisher.outbox, name=name or ""))
+    whys: list[str] = []
+    send = partial(_send, publisher, options, done, whys)
+    rows = list(backends.each(send))
+    _say(rows, done, backends, is_sent=not publisher.unreachable)
+    if name and not options["aside"]:
+        _name_reservations(name, backends)
+    number = sum(row[done] for row in rows)
+    if number or options["due"]:
+        _check_sent(number, name, whys, publisher)
+    backends.finish()
+    if not number:
+        _say_nothing(options, terminal, of_others=bool(rows))
+
+
+def _send(
+    publisher: Any, options: dict[str, Any], done: str, whys: list[str], backend: BaseLockBackend
+) -> Iterator[dict[str, Any]]:
+    """Yield to how many tasks it was done, how many are of others, and how many can't be sent."""
+    name, others = options["name"], 0
+    if options["aside"]:
+        number = publisher.restore(backend, name or "", delete=options["delete"])
+    elif options["due"]:
+        publisher.publish_due(backend, attends=True)
+        number = publisher.published + len(publisher.put_off)
+    else:
+        number = publisher.unpark(backend, name, options["task_id"])
+        turns = backlogs_of(backend, name).turns
+        others = sum(one.parked for one in turns if one.outbox != publisher.outbox)
+    failed = [why for lock, why in publisher.put_off if name in (None, lock)]
+    whys += failed
+    about = {done: number, "parked": others, "put_off": len(failed)}
+    if number or others:
+        yield {"name": name, "using": backend.alias, **about}
+
+
+def _what(options: dict[str, Any]) -> str:
+    """Return what is done, as the JSON says."""
+    name, due, aside = options["name"], options["due"], options["aside"]
+    if due + aside + bool(options["task_id"]) > 1 or (due and name) or not (name or due or aside):
+        raise usage("Give a NAME, with or without --task-id or --aside; or only --aside or --due.")
+    if options["delete"]:
+        if not aside:
+            raise usage("--delete needs --aside.")
+        return "deleted"
+    return "due" if due else "restored" if aside else "unparked"
+
+
+def _publisher() -> Any:
+    app = output.celery_app()
+    if app is None:
+        raise CommandError("No task is parked without Celery, which can't be imported.")
+    from django_redis_lock.celery.outbox import Publisher
+
+    app.loader.import_default_modules()  # messages of a task that is not known can't be read
+    return Publisher(app)
+
+
+def _ask(backends: Backends, aside: Any) -> None:
+    if shown := list(backends.each(aside)):
+        if not backends.terminal.as_json:
+            backends.write("aside", shown, Aside._asdict, output.ASIDE)
+        question = f"Delete {counted(len(shown), 'parked message')}? Their tasks will not run."
+        backends.terminal.confirm(question, "deleted")
+
+
+def _say(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: bool) -> None:
+    terminal = backends.terminal
+    if terminal.as_json:
+        terminal.json_object("locks", rows, backends.not_known)
+    sent = {"deleted": "deleted", "due": "sent to the broker"}.get(done, "sent back to the broker")
+    for row in rows:
+        where = "all locks" if row["name"] is None else visible(row["name"])
+        if backends.many:
+            where += f" (backend {visible(row['using'])})"
+        number = row[done] - row["put_off"]
+        if number > 0 and is_sent and not terminal.as_json:
+            text = f"{where}: {counted(number, 'parked task')} {sent}"
+            terminal.say(terminal.style.SUCCESS(text))
+        if left := row["parked"]:
+            left = counted(left, "parked task")
+            terminal.notice(f"{where}: {left} of another broker not touched")
+
+
+def _check_sent(number: int, name: str | None, whys: list[str], publisher: Any) -> None:
+    """Raise ``CommandError`` if some could not be sent."""
+    if publisher.unreachable:
+        of = f" of {visible(name)!r}" if name else ""
+        raise CommandError(
+            f"{counted(number, 'parked task')}{of} left the queue, but the broker can't be "
+            f"reached: {visible(without_passwords(publisher.unreachable))}. A worker sends what "
+            f"was not sent as soon as it can.",
+            returncode=output.NOT_KNOWN,
+        )
+    if whys:
+        raise CommandError(
+            f"{counted(len(whys), 'parked task')} could not be sent: {visible(whys[0])}. Workers "
+            f"try again every minute, and set aside what none of them can read."
+        )
+
+
+def _name_reservations(name: str, backends: Backends) -> None:
+    """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
+    holders = backends.each(lambda backend: backend.holders_of([name]))
+    if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
+        backends.terminal.notice(
+            f"{visible(name)}: held for {counted(len(reserved), 'message')} in the broker's queue, "
+            f"the first for {reserved[0]}. If the queue was purged, use: "
+            f"locks release {visible(shlex.quote(name))} --token-id {reserved[0].token_id}"
+        )
+
+
+def _say_nothing(options: dict[str, Any], terminal: Terminal, *, of_others: bool) -> None:
+    name, task_id = options["name"], options["task_id"]
+    of = f" of {visible(name)!r}" if name else ""
+    if options["due"]:
+        terminal.notice("No parked task is due.")
+    elif options["aside"]:
+        raise nothing(f"No message{of} is set aside.")
+    else:
+        which = "No task" if task_id is None else f"No task {visible(task_id)}"
+        here = " of this broker" if of_others else ""
+        hint = output.hint_at_pattern(name, "locks list")
+        raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
