@@ -188,6 +188,7 @@ def configure(url: str) -> None:
 
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
     settings.configure(
+        SECRET_KEY="benchmark",  # noqa: S106 - it signs parked messages
         INSTALLED_APPS=["django_redis_lock"],
         CACHES={"default": cache, "locks": cache},
         LOCKS={
