@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 from collections.abc import Iterator
+from itertools import product
 
 import pytest
 import redis
@@ -91,8 +92,7 @@ def all_run(fleet: Fleet, *numbers: int) -> None:
     eventually(lambda: is_idle(fleet), "nothing is left")
 
 
-@pytest.mark.parametrize("victim", [CHILD, WORKER, SERVER])
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "victim"), [(STORED, CHILD), *product(STEPS, [WORKER, SERVER])])
 def test_what_is_killed_at_a_step(
     fleet: Fleet, client: redis.Redis, step: str, victim: str
 ) -> None:

@@ -24,7 +24,7 @@ STORED, HANDED_OFF, PUBLISHED = STEPS = ("stored", "handed off", "published")
 """Where a worker may be stopped: before a message that it has parked is acknowledged, before one
 that is due is published, and before that is known to the lock server."""
 CHILD, WORKER, HOLD = "child", "worker", "hold"
-"""What may happen there: the process is killed, or all of its worker, or it waits."""
+"""What may happen there: a child is killed, or all of its worker, or the process waits."""
 DUE_AGAIN = 1000
 """Milliseconds after which a message that was to be published is due again."""
 
@@ -51,10 +51,10 @@ def reach(step: str) -> None:
         if planned == HOLD:
             client.rpush(f"reached:{step}", os.getpid())
             client.blpop([f"go:{step}"], timeout=WAIT)
-    if planned == WORKER or (planned == CHILD and os.getpid() == os.getpgid(0)):
+    if planned == WORKER:
         note("killed worker")
         os.killpg(0, signal.SIGKILL)
-    elif planned == CHILD:
+    elif planned == CHILD and os.getpid() != os.getpgid(0):
         note("killed")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -100,7 +100,7 @@ class Told:
 
 def stop_at_steps() -> None:
     """Let what parks and publishes in this process reach the steps."""
-    park, publish, opened = parking.park, outbox.Publisher.publish, outbox.Publisher._open
+    park, publish, opened = parking.park, outbox.Publisher._publish, outbox.Publisher._open
 
     def parks(run: Any, *args: Any) -> bool:
         parked = park(run, *args)
@@ -109,13 +109,12 @@ def stop_at_steps() -> None:
             reach(STORED)
         return parked
 
-    def publishes(self: Any, backend: Any, name: str = "", most_locks: int = 0) -> float:
-        if name:
-            reach(HANDED_OFF)
-        return publish(self, backend, name, most_locks)
+    def publishes(self: Any, *args: Any) -> None:
+        reach(HANDED_OFF)
+        publish(self, *args)
 
     parking.park = parks
-    outbox.Publisher.publish = publishes  # type: ignore[method-assign]
+    outbox.Publisher._publish = publishes  # type: ignore[method-assign]
     outbox.Publisher._open = lambda self: Told(opened(self))  # type: ignore[method-assign]
     calls.TAKEN_ON = DUE_AGAIN
 
