@@ -11,7 +11,6 @@ from functools import partial, wraps
 from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 from celery import Task
-from celery.exceptions import Ignore
 
 from django_redis_lock.celery import private
 from django_redis_lock.celery.current import current_lock, runs
@@ -29,8 +28,9 @@ from django_redis_lock.tasks.guard import is_django_task
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = ParamSpec("Given")
 
-WAYS_TO_RUN = ("Strategy", "__trace__")
-"""The attributes of a task by which workers handle its messages and run it."""
+STRATEGY = "django_redis_lock.celery.receiving:strategy"
+WAYS_TO_RUN = {"Strategy": (Task.Strategy, STRATEGY), "__trace__": (Task.__trace__,)}
+"""The attributes by which workers handle a task's messages and run it, and their usual values."""
 
 OTHER_GUARDS = ("celery_once", "celery_singleton")
 """The packages whose base classes guard a task with locks of their own."""
@@ -69,6 +69,7 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
     throws = cls.throws if isinstance(cls.throws, list | tuple) else (cls.throws,)
     if TaskAlreadyRunning not in throws:
         cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
+    cls.Strategy = STRATEGY
     if not _is_guarded(cls.__call__):
         cls.__call__ = _guarded_call(guard, cls)  # type: ignore[method-assign]
     if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
@@ -82,7 +83,7 @@ def _refuse_unguardable(cls: type[AnyTask]) -> None:
 
     Celery has registered a task that it made of a function, so that raises at each use as well.
     """
-    own = next((name for name in WAYS_TO_RUN if getattr(cls, name) != getattr(Task, name)), None)
+    own = next((way for way in WAYS_TO_RUN if getattr(cls, way) not in WAYS_TO_RUN[way]), None)
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
         if package in OTHER_GUARDS or own in vars(base):
@@ -139,11 +140,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
         # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would hide
         # the request of an eager call from the task.
         body = task.run if inherited and run.task_id is not None else partial(call, task)
-        try:
-            return carry_out(run, body)
-        except Ignore as error:
-            # Celery formats every frame, which takes longer than to park the task.
-            raise error.with_traceback(None) from None
+        return carry_out(run, body)
 
     setattr(guarded_call, GUARD, guard)
     return guarded_call

@@ -52,6 +52,8 @@ SINCE = "queued_since"
 with a ``+``, that many seconds after the reservation was made."""
 EXPIRES = "expires"
 """When the message of a reservation expires, in seconds since the epoch."""
+RECEIVED = "received"
+"""Marks a reservation for a delivery that a worker has received, which the next one takes over."""
 SUPERSEDED = "superseded"
 """The ``state`` of the record that a newer message does the work of one that is still to come."""
 SUPERSEDING = "superseding"
@@ -243,6 +245,8 @@ class GuardedCall:
     policy = ""
     """What the call does if another instance waits or runs; see ``Conflict``."""
     slip = NO_SLIP
+    why: str | None = None
+    """Why there is no permit for a run, if that is known without asking the server."""
     sharing = ALONE
     """With whom the lock of the run is shared: with other runs if several may run at once."""
 
@@ -294,11 +298,12 @@ class GuardedCall:
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
         """Return a conflict with a holder, which says why there is no permit for a run."""
-        why, own = "", holder and self.task_id is not None and holder.task_id == self.task_id
-        if holder is None or (holder.limit is not None and holder.name == self.name and not own):
+        why, own = self.why, holder and self.task_id is not None and holder.task_id == self.task_id
+        shared = holder is None or (holder.limit is not None and holder.name == self.name)
+        if why is None and shared and not own:
             why = self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
         about = self.task, self.task_id, self.key, holder, *self.arguments
-        return Conflict(self.moment, *about, policy=policy or self.policy, why=why)
+        return Conflict(self.moment, *about, policy=policy or self.policy, why=why or "")
 
     def record_of(self, task_id: str | None, sent: float) -> str:
         """Return the name of the record that a message is superseded, however often it is sent."""

@@ -47,6 +47,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
+        run.place = replace(slip, parked=run.slip.parked)  # in case it has it nevertheless
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
             backend.run(ask(EndParking(outbox, run.name, token=request.token, turn=run.turn)))
             backend.run(ask(withdrawal(request)))
@@ -54,7 +55,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     if run.slip.lock not in run.reservations:
         run.try_to_give_up_reservation()  # of another key, before a deploy
     if call.lease(answer) is not None:
-        run.place = slip
+        run.place = replace(slip, parked=run.slip.parked)
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
@@ -70,7 +71,7 @@ def _store_state(run: Run, holder: Holder | None) -> None:
     if not (run.task.ignore_result or run.request.ignore_result):
         with contextlib.suppress(Exception):  # of any result backend
             meta = {"key": run.key, "place": (waiters or 0) + 1}
-            run.task.update_state(run.task_id, PARKED, meta)
+            run.task.backend.store_result(run.task_id, meta, PARKED, request=run.request)
 
 
 def _reserved(run: Run) -> tuple[Request, Slip]:

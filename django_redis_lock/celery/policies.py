@@ -457,7 +457,7 @@ def _facts_of_own(run: Run, own: Holder) -> set[str]:
     """Return what ``TABLE`` says about a lock that this task has itself."""
     if run.is_beside_others(own):
         return {RESERVED}
-    if key_locks.is_dead(own):
+    if key_locks.is_dead(own) or key_locks.RECEIVED in own.marks:
         return {DEAD}
     if key_locks.is_for_message(own):
         return {RESERVED, SENT_AGAIN} if own.marks.get("state") == QUEUED else {RESERVED}

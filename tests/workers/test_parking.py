@@ -12,6 +12,7 @@ import redis
 from django.test import override_settings
 
 from django_redis_lock import locks
+from django_redis_lock.celery.key_locks import RECEIVED
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.parking import (
     CHILD,
@@ -22,6 +23,8 @@ from tests.apps.celery.parking import (
     WORKER,
     app,
     brief,
+    odd,
+    plain,
     tasks,
 )
 from tests.chaos.parked import Fleet, check, deliver_again, fleet_of, history, missing, play
@@ -96,11 +99,14 @@ def all_run(fleet: Fleet, *numbers: int) -> None:
 def test_what_is_killed_at_a_step(
     fleet: Fleet, client: redis.Redis, step: str, victim: str
 ) -> None:
-    """The message comes back once the broker, or the lock server, delivers it again."""
+    """The message comes back once the broker, or the lock server, delivers it again.
+
+    A child parks what had to wait until it is due.
+    """
     client.rpush(f"plan:{step}", HOLD if victim == SERVER else victim)
     tasks["one"].delay(1, "one", hold=True)
     started(client, "1")
-    tasks["one"].delay(2, "one")
+    tasks["one"].apply_async((2, "one"), countdown=0.01 if victim == CHILD else None)
     if step != STORED:
         eventually(lambda: len(waiting()) == 1 and history()[-1]["what"] == STORED)
         let_first_end(client)
@@ -116,6 +122,83 @@ def test_what_is_killed_at_a_step(
     if step == STORED:
         let_first_end(client)
     all_run(fleet, 1, 2)
+
+
+def numbers(what: str) -> list[int]:
+    return [event["number"] for event in history() if event["what"] == what]
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_worker_itself_parks_what_it_receives(
+    fleet: Fleet, client: redis.Redis, hold: bool
+) -> None:
+    """No child does, and messages run in the order in which they came, the first among them."""
+    if hold:
+        tasks["one"].delay(1, "one", hold=True)
+        started(client, "1")
+    sent = [*range(1 + hold, 22)]
+    for number in sent:
+        tasks["one"].delay(number, "one")
+    if hold:
+        eventually(lambda: len(waiting()) == 20, "all are parked")
+        let_first_end(client)
+    all_run(fleet, 1, *sent)
+    parked = [event for event in history() if event["what"] == STORED]
+    assert {event["pid"] for event in parked} == {fleet.workers[0].process.pid}
+    assert numbers("began") == [*range(1, 22)]
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+def test_killed_worker_has_received_a_message(
+    fleet: Fleet, client: redis.Redis, reserved: bool
+) -> None:
+    """It runs once, if it was parked and not acknowledged, or waits for a child with its lock."""
+    held, key = ("123", "three") if reserved else ("1", "one")
+    for number in held:
+        tasks[key].delay(int(number), key, hold=True)
+        started(client, number)
+    if not reserved:
+        client.rpush(f"plan:{STORED}", HOLD)
+    odd.delay(4, "work")
+    if reserved:
+        eventually(lambda: RECEIVED in getattr(locks["default"].holder("one"), "marks", ()))
+    else:
+        reached(client, STORED)
+    fleet.kill_worker(fleet.workers[0])
+    fleet.mend(1)
+    for number in held:
+        go(client, number, times=5)
+    all_run(fleet, 4, *map(int, held))
+    assert numbers("began").count(4) == 1
+
+
+def test_function_that_makes_a_key_holds_up_nothing_else(fleet: Fleet, client: redis.Redis) -> None:
+    odd.delay(1, "wait")
+    started(client, "key")
+    plain.delay(2)
+    eventually(lambda: not missing(history(), [2]), "another task has run")
+    assert len(app.control.ping(timeout=WAIT, limit=1)) == 1
+    go(client, "key", times=2)
+    all_run(fleet, 1, 2)
+
+
+def test_function_that_makes_no_key_fails_its_task(fleet: Fleet, client: redis.Redis) -> None:
+    odd.delay(1, "fail")
+    failed = eventually(lambda: [one for one in history() if one["what"] == "failed"])
+    assert failed[0]["error"] == "ValueError('no key')"
+    tasks["one"].delay(2, "one")
+    all_run(fleet, 2)
+
+
+def test_lock_server_is_down_when_a_message_comes(fleet: Fleet, client: redis.Redis) -> None:
+    """The task fails in a child, and later ones run."""
+    fleet.lock_server.kill()
+    tasks["one"].delay(1, "one")
+    failed = eventually(lambda: [one for one in history() if one["what"] == "failed"])
+    fleet.lock_server.restart()
+    assert "LockUnavailable" in failed[0]["error"]
+    tasks["one"].delay(2, "one")
+    all_run(fleet, 2)
 
 
 @pytest.mark.parametrize("victim", [WORKER, SERVER])
@@ -178,3 +261,20 @@ def test_random_deaths(fleet: Fleet, client: redis.Redis) -> None:
     """
     planned = {"": 3, CHILD: 2, HOLD: 1}
     assert play(fleet, random.Random(1), range(8), planned).violations == []
+
+
+def test_parks_on_after_a_lost_connection(fleet: Fleet, client: redis.Redis) -> None:
+    tasks["one"].delay(1, "one", hold=True)
+    started(client, "1")
+    before = len(fleet.workers[0].lines("Connected to"))
+    for one in client.client_list():
+        if one["db"] == "10":
+            client.client_kill_filter(_id=one["id"])
+    eventually(lambda: len(fleet.workers[0].lines("Connected to")) > before, "the connection")
+    tasks["one"].delay(2, "one")
+    parked = eventually(lambda: [one for one in history() if one["what"] == STORED])
+    assert parked[0]["pid"] == fleet.workers[0].process.pid
+    with redis.Redis.from_url(server_url(10)) as broker:
+        eventually(lambda: broker.hlen("unacked") == 1, "it is acknowledged")
+    let_first_end(client)
+    all_run(fleet, 1, 2)

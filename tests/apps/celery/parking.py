@@ -33,6 +33,7 @@ app = new_app(
     task_default_queue=QUEUE_NAME,
     task_ignore_result=True,
     task_acks_late=True,
+    worker_prefetch_multiplier=2,
     task_reject_on_worker_lost=True,
 )
 
@@ -77,6 +78,26 @@ def define(key: str, **options: Any) -> Any:
 tasks = {key: define(key, queue_timeout=10) for key in LIMITS}
 brief = define("one", queue_timeout=2)
 """Has its place for two seconds when it is its turn."""
+
+
+def key_of(how: str) -> str:
+    """Return a key, or fail or wait as a test says."""
+    if how == "fail":
+        raise ValueError("no key")
+    if how == "wait":
+        tell_and_wait("key")
+    return "one"
+
+
+@app.task(shared=False, ignore_result=False)
+@single_instance_task(key=lambda number, how: key_of(how), on_conflict="park")
+def odd(number: int, how: str) -> None:
+    work(number, "one")
+
+
+@app.task(shared=False)
+def plain(number: int) -> None:
+    work(number, "three")
 
 
 @task_failure.connect
