@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -34,7 +35,7 @@ def proxy(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def parked(broker: Broker, proxy: Proxy) -> Iterator[Consumer]:
     url = broker.url.replace(str(broker.port), str(proxy.port))
-    consumer = Consumer(f"published-by-{type(broker).__name__}", url)
+    consumer = Consumer(f"published-{uuid4()}", url)
     consumer.task(body, using="default", on_conflict="park")
     yield consumer
     consumer.close()
