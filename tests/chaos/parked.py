@@ -76,6 +76,9 @@ class Fleet:
 
     def mend(self, number: int = 2) -> None:
         self.workers = [one for one in self.workers if one.process.poll() is None]
+        for one in self.workers[number:]:
+            self.kill_worker(one)
+        del self.workers[number:]
         while len(self.workers) < number:
             self._started += 1
             directory = self._directory / f"worker-{self._started}"

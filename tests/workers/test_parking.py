@@ -270,6 +270,7 @@ def test_parks_on_after_a_lost_connection(fleet: Fleet, client: redis.Redis) -> 
     for one in client.client_list():
         if one["db"] == "10":
             client.client_kill_filter(_id=one["id"])
+    disconnect(app)
     eventually(lambda: len(fleet.workers[0].lines("Connected to")) > before, "the connection")
     tasks["one"].delay(2, "one")
     parked = eventually(lambda: [one for one in history() if one["what"] == STORED])
