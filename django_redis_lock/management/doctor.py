@@ -506,8 +506,11 @@ def _check_replicas(client: Any, server: Server) -> list[Finding]:
         return [ok("replicas", "none: no failover")]
     if not server.parks():
         return [ok("replicas", f"{number}; a failover can lose the newest locks: use fences")]
-    found = f"{number}; a failover can lose the newest locks and parked tasks"
-    remedy = "Use fences, and set OPTIONS['REPLICAS'], so that replicas have each parked task."
+    found = f"{number}; a failover can lose or repeat the newest locks and parked tasks"
+    remedy = (
+        "Use fences, store results, and set OPTIONS['REPLICAS'], so that replicas have each "
+        "parked task."
+    )
     return [warn("replicas", found, remedy)]
 
 
