@@ -100,6 +100,7 @@ if not held or (shared and not mine) or (ttl and ttl <= 0) then
   holders, waiting = hand_off(name, ARGV[1], taken_back, holders)
   if not waiting and holders < (limit_of(name, ARGV[3]) or 1)
       and (holders == 0 or not redis.call('ZSCORE', KEYS[1], own)) then
+    note_sooner(name, KEYS[2], -1, lease, now) -- for backlogs that are closed now
     return granted(grant(name, ARGV[1], lease, ARGV[3], moment, holders), lease, moment)
   elseif holders == 0 then
     redis.call('DEL', KEYS[1])
