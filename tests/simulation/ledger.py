@@ -25,6 +25,8 @@ class Attempt:
     """Seconds within which the lock is granted to one who waits, if it does not do so itself."""
     comes_back = True
     """Whether it takes its former place if it has lost it."""
+    next_turn = math.inf
+    """Where the backlog of a message has its next turn."""
 
     def __init__(
         self, process: Process, lock: Any, *, until: float = math.inf, ahead: bool = False

@@ -1,31 +1,34 @@
-"""Messages that are parked in the queues of locks, a broker, and the workers that run them."""
+"""Messages that are parked in backlogs of locks, a broker, and the workers that run them."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 from greenlet import getcurrent
-from kombu.utils.json import dumps
 
-from django_redis_lock.celery.outbox import LOOK_AT, LOOK_EVERY, Publisher, digest
+from django_redis_lock.celery.looks import LOOK_EVERY, SHORTEST
+from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.outbox import Publisher, digest, limit_of, sealed
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import Sharing
-from django_redis_lock.transport.parking import EndParking, Park
+from django_redis_lock.transport.parking import ALONE, EndParking, Park, SetParkedLimit
 from tests.simulation.actors import CROWDS, Actor, Habits, Interrupted
 from tests.simulation.ledger import Attempt
-from tests.simulation.promises import Promise
-from tests.simulation.threads import virtual_threading
-from tests.simulation.views import ServerView, stored
+from tests.simulation.promises import Promise, limit_in_force
+from tests.simulation.views import OUTBOX, ServerView
 from tests.simulation.world import Process, World
 
-OUTBOX = "broker"
+TASK = "task"
+TURNS = ("=", "=a", "=b")
+"""The backlogs in which messages wait."""
 WORKERS = 2
 """How many look after the parked messages."""
 LEASES = (5.0, 0.5, 2.0)
@@ -40,8 +43,8 @@ LOOKED_AT_DISTURBED = LOOKED_AT + 18.0
 """The same with faults: who was to look at it has stopped, and another one does so later."""
 LATEST = 8.0
 """Seconds after which nothing comes late any more."""
-IN_THE_END = 60.0
-"""Seconds within which all messages are run, if there are no faults."""
+IN_THE_END = 190.0
+"""Seconds within which all messages are run, if there are no faults: one is put off at times."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,9 @@ class Message:
     number: int
     name: str
     lease: float
-    mode: Sharing
+    turn: str
+    crowd: int | None
+    """How many may wait before it at most."""
     attempt: int = 0
     place: str = ""
     """The token with which it was parked."""
@@ -59,7 +64,7 @@ class Message:
     @property
     def token(self) -> str:
         """The token with which it is to be parked, however often this attempt is delivered."""
-        return digest(str(self.number)) + digest(f"{self.number} {self.attempt}")
+        return digest(str(self.number)) + digest(f"{self.number} {self.attempt}") + digest(TASK)
 
 
 class Parked(Attempt):
@@ -67,17 +72,27 @@ class Parked(Attempt):
 
     comes_back = False
 
-    def __init__(self, parking: Parking, lock: Lock) -> None:
+    def __init__(self, parking: Parking, lock: Lock, backlog: str) -> None:
         super().__init__(Process(0), lock)
         self.thread = None  # type: ignore[assignment]
+        self.backlog = backlog
         self._parking = parking
 
     def waits(self) -> bool:
-        parking, token = self._parking, self.token.encode()
-        kept = parking.stored(self.name, f"::{self.name}")
-        if token not in kept or parking.publishes(self):
-            return False
-        return not parking.world.forgotten or self.token in parking.view.queue(self.name)
+        view, limit = self._parking.view, self.limit
+        return self.token in view.queue(self.name) and limit_in_force(view, self.name, limit) != 0
+
+    @property
+    def limit(self) -> float | None:
+        """The limit of its backlog today."""
+        limits = self._parking.view.parked(self.name, f"limits:{self.name}")
+        found = limits.get(f"{digest(TASK)}{self.backlog}".encode())
+        limit = found.split()[0].decode() if found else limit_of(self.lock.sharing)
+        return None if limit == ALONE else int(limit)
+
+    @property
+    def next_turn(self) -> float:  # type: ignore[override]
+        return self._parking.view.backlogs(self.name).get(self.backlog, (math.inf, []))[0]
 
     @property
     def looked_after(self) -> float:
@@ -94,24 +109,35 @@ class Parking:
         self.world = world
         self.view = view
         self.habits = habits
-        self.publishers: dict[Process, _Publisher] = {}
+        self.changes_at = self.world.machine.now + 0.5 * world.pick(4)
+        """When a function begins to give another limit."""
+        modes = [mode for mode in habits.modes if mode.limit or not mode.shared]
+        closed = [Sharing(shared=True, limit=0)] if len(modes) > 1 else []
+        self._modes = [each[world.pick(len(each))] for each in (modes + closed, modes)]
         self.to_run: set[int] = set()
         """The numbers of the messages that no worker has run yet."""
         self.unacknowledged: dict[object, tuple[Message, Process | None]] = {}
         """Each delivery, and to whom it was."""
+        self.may_lose = False
+        """Whether a late call of a process that is dead may end what was parked again since."""
         self._quiet_since: float | None = None
 
     def begin(self) -> None:
         """Start workers that look, and send some messages."""
         for process in self.world.processes[:WORKERS]:
             self._look(process)
-        pick, habits = self.world.pick, self.habits
-        for number in range(1 + pick(3)):
+        pick = self.world.pick
+        for number in range(1 + pick(5)):
             name = self.world.names[pick(len(self.world.names), 0.5)]
-            mode = habits.modes[pick(len(habits.modes))]
-            mode = mode._replace(max_waiters=CROWDS[pick(len(CROWDS), 0.2)])
+            lease, turn = LEASES[pick(len(LEASES), 0.4)], TURNS[pick(len(TURNS))]
+            message = Message(number, name, lease, turn, CROWDS[pick(len(CROWDS), 0.2)])
             self.to_run.add(number)
-            self.deliver(Message(number, name, LEASES[pick(len(LEASES), 0.4)], mode), pick(4) / 4)
+            self.deliver(message, pick(4) / 4)
+
+    @property
+    def sharing(self) -> Sharing:
+        """With whom tasks share locks now."""
+        return self._modes[self.world.machine.now > self.changes_at]
 
     def deliver(self, message: Message, delay: float = MOMENT) -> None:
         """Let a worker have a message."""
@@ -131,40 +157,22 @@ class Parking:
         """Deliver what a process that was killed had not acknowledged, and start another worker."""
         for delivery, (message, to) in list(self.unacknowledged.items()):
             if to is process:
+                self.may_lose = self.may_lose or self.world.late or process.late
                 del self.unacknowledged[delivery]
                 self.deliver(message)
         self._look(next(item for item in self.world.processes if not item.dead))
 
-    def stored(self, name: str, rest: str) -> Any:
-        """Return the messages that are parked where a lock is, or what else belongs to them."""
-        _, tag = self.view.place(name)
-        return self.view._stored(f"-parked{tag}:{OUTBOX}{rest}") or ()
-
-    def publishes(self, parked: Parked) -> bool:
-        """Whether a message has the lock, and is to be published."""
-        return f"{parked.token} {parked.name}".encode() in self.stored(parked.name, ":outbox")
-
-    def leftovers(self) -> list[str]:
-        """Return the tokens and locks that are stored for parked messages."""
-        names = self.world.names
-        parts = [(name, rest) for name in names for rest in (f"::{name}", ":outbox", ":locks")]
-        return [word.decode() for part in parts for word in self.stored(*part)]
-
-    def is_kept(self, name: str) -> bool:
-        """Whether a lock is listed for ever among those that are waited for."""
-        _, tag = self.view.place(name)
-        return math.isinf((self.view._stored(f"-due{tag}") or {}).get(name.encode(), 0))
+    def leftovers(self) -> list[bytes]:
+        """Return the keys that are there for parked messages."""
+        data = [item for site in self.world.sites for item in site.server.data.items()]
+        endless = [key for key, at in data if key[:8] == b"lock-due" and math.inf in at.values()]
+        return endless + [key for key, _ in data if key[:11] == b"lock-parked" or b":@" in key]
 
     @property
     def disturbed(self) -> bool:
         """Whether there were faults."""
         disturbed = any(item.dead or item.disturbed_until for item in self.world.processes)
         return disturbed or self.world.disturbed_until > 0
-
-    @property
-    def late(self) -> bool:
-        """Whether calls may come late."""
-        return self.world.late or any(process.late for process in self.world.processes)
 
     def stepped_back(self) -> float:
         """Return by how many seconds the clock of a server was set back."""
@@ -180,7 +188,8 @@ class Parking:
                 calm = max(calm, process.disturbed_until, process.died_at * process.dead)
             return now > calm + IN_THE_END + 2 * self.stepped_back()
         self._quiet_since = self._quiet_since or now
-        return not self.late or now > self._quiet_since + LATEST
+        late = self.world.late or any(process.late for process in self.world.processes)
+        return not late or now > self._quiet_since + LATEST
 
     def _look(self, process: Process) -> None:
         self.world.act(process, "look", lambda worker: worker.look())
@@ -189,24 +198,22 @@ class Parking:
 class _Publisher(Publisher):
     """The package's publisher in a virtual process, and its producer."""
 
-    app = SimpleNamespace(conf=SimpleNamespace(task_publish_retry_policy={}))
+    app = SimpleNamespace(tasks={TASK: SimpleNamespace(ignore_result=True, **{GUARD: None})})
 
     def __init__(self, parking: Parking) -> None:
-        self.outbox = OUTBOX
-        self.mutex = virtual_threading.Lock()
+        self.outbox, self.unreachable, self._producer = OUTBOX, "", None
         self._parking = parking
 
     def _open(self) -> Any:
-        return SimpleNamespace(publish=self._send)
+        return SimpleNamespace(publish=self._deliver)
 
-    def _send(self, body: Any, **options: Any) -> None:
+    def _deliver(self, body: Any, **options: Any) -> None:
         """Let the broker have a message; that may fail before or after it is done."""
-        number, name, lease, mode, *rest = body
-        failure = self._parking.world.pick(3, 0.1)
+        failure = self._parking.world.pick(4, 0.1)
         getcurrent().sleep(MOMENT)
-        if failure == 1:
-            raise OSError("The broker can't be reached")
-        self._parking.deliver(Message(number, name, lease, Sharing(*mode), *rest))
+        if failure in (1, 3):
+            raise (OSError if failure == 1 else ValueError)("The broker does not take it")
+        self._parking.deliver(Message(*body))
         getcurrent().sleep(MOMENT)
         if failure == 2:
             raise OSError("The broker does not confirm")
@@ -230,29 +237,40 @@ class Worker(Actor):
 
     def look(self) -> None:
         """Look after the outbox and the locks of parked messages, as a worker does."""
-        parking, publisher = self.world.parking, self._publisher
-        revoked = self.world.pick(4, 0.2)  # the look at which tasks are revoked
+        parking, machine, backend = self.world.parking, self.world.machine, self.process.backend
+        publisher, due = _Publisher(parking), 0.0
+        unparks = self.world.pick(4, 0.2)  # the look at which some messages are
         while not parking.is_over():
             pause = LOOK_EVERY
             with contextlib.suppress(LockUnavailable, Interrupted):
-                revoked -= 1
-                if not revoked:
-                    publisher.unpark(self.process.backend, self._name())
-                most = publisher.publish(self.process.backend, most_locks=LOOK_AT)
-                pause = max(0.02, min(pause, most))
+                unparks -= 1
+                if not unparks:
+                    publisher.unpark(backend, self._name(), "0" if self.world.pick(2) else None)
+                attends = machine.now >= due
+                pause, found = publisher.publish(backend, 0 if attends else -1)
+                if attends:
+                    self._tell_limits(found)
+                    due = machine.now + LOOK_EVERY
+                pause = max(SHORTEST, min(pause, due - machine.now))
             with contextlib.suppress(Interrupted):
                 getcurrent().sleep(pause)
 
-    @property
-    def _publisher(self) -> _Publisher:
-        parking = self.world.parking
-        return parking.publishers.setdefault(self.process, _Publisher(parking))
+    def _tell_limits(self, found: list[Any]) -> None:
+        """Do as ``Publisher.attend`` for backlogs with another limit than today's."""
+        limit = limit_of(self.world.parking.sharing)
+        for name, *backlogs in found:
+            for turn, token, known in backlogs:
+                if known.split()[:1] != [limit.encode()]:
+                    about = {"owner": token[32:].decode(), "limit": limit, "worker": "0 -"}
+                    call = SetParkedLimit(OUTBOX, name.decode(), turn=turn.decode(), **about)
+                    self.process.backend.run(ask(call))
 
     def _run(self, message: Message) -> bool:
         """Run a message, if the lock is reserved for it; returns whether it was."""
         if not message.place:
             return False
-        lock = self._lock(message.name, timeout=self.habits.leases[0], sharing=message.mode)
+        sharing = self.world.parking.sharing
+        lock = self._lock(message.name, timeout=self.habits.leases[0], sharing=sharing)
         attempts = self._ask(lock, 0.0, ahead=True)
         attempts[0].place = message.place
         ticket = token_id(message.place.encode())
@@ -264,37 +282,38 @@ class Worker(Actor):
         self.world.parking.to_run.discard(message.number)
         if lease.passed_to_message:
             with contextlib.suppress(LockUnavailable):  # a worker looks later
-                self._publisher.publish(self.process.backend, message.name)
+                _Publisher(self.world.parking).publish(self.process.backend)
         return True
 
     def _park(self, message: Message) -> bool:
         """Park a message, or run it; returns whether it was done."""
         parking, backend, token = self.world.parking, self.process.backend, message.token
-        lock = self._lock(message.name, timeout=message.lease, sharing=message.mode)
-        parked = Parked(parking, lock)
+        sharing = parking.sharing._replace(max_waiters=message.crowd)
+        lock = self._lock(message.name, timeout=message.lease, sharing=sharing)
+        parked = Parked(parking, lock, message.turn)
         self.asking[message.name] = parked
         request = lock._request(backend)
         lock._share(request, backend)
         request.token = token
         known = self.world.ledger.by_token.get(token)
-        if known is None or not known.waits():
+        if known is None or token not in parking.view.queue(message.name):
             self.world.ledger.asks([parked])
             self.world.ledger.requested(parked, request)
         onward = replace(message, attempt=message.attempt + 1, place=token)
-        text = dumps({"lock": message.name, "body": [*vars(onward).values()], "options": {}})
-        request.waits_in = f"@{OUTBOX}"
-        call = Park(request, request.waits_in, message=text)
+        place = {"lock": message.name, "token": token, "id": str(message.number)}
+        body = {"body": [*vars(onward).values()], "options": {"headers": {"task": TASK}}}
+        about = {"message": sealed(place | body), "turn": message.turn, "limit": limit_of(sharing)}
+        older = self.world.pick(4, 0.1)  # perhaps the one of which it takes the place
+        instead_of = digest(str(older)) if older not in (0, message.number) else ""
+        call = Park(request, f"@{OUTBOX}", instead_of=instead_of, **about)
         try:
             answer = backend.run(ask(call))
         except LockUnavailable:
             with contextlib.suppress(LockUnavailable):
-                backend.run(ask(EndParking(OUTBOX, message.name, token)))
+                backend.run(ask(EndParking(OUTBOX, message.name, token=token, turn=message.turn)))
                 backend.run(ask(withdrawal(request)))
             raise
         if call.lease(answer) is not None:
-            if parking.publishes(parked) and not parking.late:
-                text = f"{parked} is granted the lock, and published"
-                raise self._breaks("NoMessageLost", text)
             return self._run(onward) or self._park(onward)
         return bool(answer[3] % 3)
 
@@ -307,40 +326,49 @@ class NoMessageLost(Promise):
 
     def __init__(self, world: World, view: ServerView, habits: Habits) -> None:
         super().__init__(world)
+        self._view = view
+        self._waiting: dict[str, set[bytes]] = {}
+        """The tokens of the messages that waited for each lock."""
         self._parking = world.parking = Parking(world, view, habits)
 
     def stepped(self) -> None:
-        parking = self._parking
         for name in self.world.names:
-            self._check_published(name)
-            site, tag = parking.view.place(name)
-            key = f"lock-queue{tag}:{name}".encode()
-            queue = stored(site.server, key)
-            if queue is None:
-                continue
-            endless = key not in site.server.ends
-            parked = f"@{OUTBOX}".encode() in queue
-            tokens = [token for _, token in parking.view.waiters(name, f"@{OUTBOX}")]
-            if len(tokens) > len(set(tokens)) and not self.world.forgotten:
-                raise self.broken(f"a message is twice in the line for {name}: {tokens}")
-            if parked and not endless:
+            rest = f"-queue{self._view.place(name)[1]}:{name}"  # which may just move
+            endless = not any(
+                f"lock{rest}".encode() in site.server.ends for site in self.world.sites
+            )
+            queue = self._view._stored(rest) or {}
+            turn = queue.get(f"@{OUTBOX}".encode())
+            if turn is not None and not endless:
                 raise self.broken(f"the line for {name} expires, where messages are parked")
-            watched = name.encode() in parking.stored(name, ":locks")
-            if (parked or endless) and not watched and not self.world.forgotten:
-                raise self.broken(f"nobody looks after the line for {name}")
+            if not self.world.forgotten:
+                if queue and endless and name.encode() not in self._view.parked(name, "locks"):
+                    raise self.broken(f"nobody looks after the line for {name}")
+                self._check_places(name, turn)
 
-    def _check_published(self, name: str) -> None:
-        kept, due = (self._parking.stored(name, rest) for rest in (f"::{name}", ":outbox"))
-        for hold in self._parking.view.holds(name) if kept else ():
-            entry = f"{hold.token} {name}".encode()
-            if hold.token.encode() in kept and entry not in due and not self.world.forgotten:
-                raise self.broken(f"{hold.token} has {name}, and is not to be published")
+    def _check_places(self, name: str, turn: float | None) -> None:
+        view, backlogs = self._view, self._view.backlogs(name).values()
+        waiting = [token.encode() for _, line in backlogs for token in line]
+        words = map(bytes.split, view.parked(name, "outbox"))
+        published = [token for token, of in words if of == name.encode()]
+        shown = view._stored(f"-waiters{view.place(name)[1]}:@{OUTBOX}:{name}") or ()
+        found = Counter([*view.parked(name, f":{name}")]), len(shown), turn
+        due = Counter(waiting + published), len(waiting), min(backlogs, default=[None])[0]
+        if found != due:
+            raise self.broken(f"of the messages for {name} are stored {found}, not {due}")
+        if lost := {hold.token.encode() for hold in view.holds(name)} & {*waiting}:
+            raise self.broken(f"{lost} has {name}, and is not to be published")
+        known, self._waiting[name] = self._waiting.get(name, set()), {*waiting}
+        for token in set() if known.difference(waiting) else {*waiting} - known:
+            most = self.ledger.by_token[token.decode()].lock.sharing.max_waiters
+            if most is not None and len(known) >= most:
+                raise self.broken(f"{token!r} is parked behind {known}, and accepts {most}")
 
     def ended(self) -> None:
         parking = self._parking
         left = [*sorted(parking.to_run), *parking.unacknowledged.values(), *parking.leftovers()]
-        left += filter(parking.is_kept, self.world.names)
-        if left and not self.world.forgotten:
+        if left and not (self.world.forgotten or parking.may_lose):
             raise self.broken(f"in the end there are {left}")
         if left:
-            self.world.expect("messages are lost: a server lost data")
+            why = "a server lost data" if self.world.forgotten else "a call of the dead came late"
+            self.world.expect(f"messages are lost: {why}")

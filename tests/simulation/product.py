@@ -184,5 +184,5 @@ _SOURCES = [
 ]
 KNOWN_SCRIPTS = {script.sha.encode(): script.source.encode() for _, script in _SOURCES}
 """What a server knows that has run for a while: the source of each script, by its digest."""
-_TOKEN = re.compile("([0-9a-f]{4})[0-9a-f]{28}")
+_TOKEN = re.compile("([0-9a-f]{4})[0-9a-f]{28,44}")
 _SCRIPTS = {key: name for name, script in _SOURCES for key in (script.sha, script.source)}

@@ -210,6 +210,7 @@ class BackedBelief(Promise):
 class FirstComeFirstServed(Promise):
     """A lock goes to the first in line whose process runs, and nobody loses a place.
 
+    The first messages of backlogs are in line where the turns of these are.
     Nobody gets ahead of others by sharing it, and no more wait than a caller accepts.
 
     Who is gone, while its process runs, is served twice at most. After a loss of data those come
@@ -234,7 +235,8 @@ class FirstComeFirstServed(Promise):
             positions = self._view.positions(name)
             queue = [token for token in positions if not self._may_be_twice(token)]
             former, line = self._before.get(name, ({}, []))
-            if holds.keys() == former.keys() and queue == line:
+            moved = any(self._known.get(token) != positions[token] for token in queue)
+            if holds.keys() == former.keys() and queue == line and not moved:
                 continue
             if name in self._before:
                 self._check_holders(name, former, holds, line)
@@ -258,6 +260,8 @@ class FirstComeFirstServed(Promise):
         attempt = self.ledger.by_token.get(holder)
         if attempt is None or attempt.ahead or self._may_be_twice(holder):
             return
+        if attempt.next_turn <= self._last.get(name, 0) and not self.world.fences_may_fall():
+            raise self.broken(f"{attempt} has {name}, and its backlog stays ahead of others")
         if attempt.left_at is not None and not (self.world.late or attempt.process.late):
             times = self._served_in_vain[holder] = self._served_in_vain.get(holder, 0) + 1
             if times > 2 and attempt.process.runs and not attempt.process.disturbed_until:
@@ -276,8 +280,9 @@ class FirstComeFirstServed(Promise):
         attempt = self.ledger.by_token.get(holder)
         if attempt is None or attempt.process.died_at > self.world.machine.now - FORGOTTEN:
             return
-        heard = [other for other in self.ledger.waiting if other.name == name and other.comes_back]
-        if any(self._is_to_be_served(other.token) for other in heard):
+        others = [other for other in self.ledger.waiting if other.name == name and other.comes_back]
+        heard = [other.token for other in others if other.token in self._known]
+        if any(map(self._is_to_be_served, heard)):
             raise self.broken(f"{name} is handed off to {attempt}, which is dead")
 
     def _check_places(
@@ -288,7 +293,7 @@ class FirstComeFirstServed(Promise):
                 raise self.broken(f"{self.ledger.by_token[token]} lost its place for {name}")
         for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
-            if attempt is None or token in self._known:
+            if attempt is None or token in self._known or not attempt.comes_back:
                 continue
             most = attempt.lock.sharing.max_waiters
             ahead = sum(self._is_to_be_served(each) for each in queue[:place])
@@ -300,12 +305,18 @@ class FirstComeFirstServed(Promise):
         """Check that who comes is behind all others, and who comes back is where it was."""
         known, last = self._known.get(token), self._last.get(name, 0)
         attempt = self.ledger.by_token.get(token)
-        self._known[token], self._last[name] = position, max(last, position)
-        if attempt is None or attempt.token != token or not attempt.waits():
+        self._known[token] = position
+        if position < math.inf:
+            self._last[name] = max(last, position)
+        if (
+            attempt is None
+            or attempt.token != token
+            or not (attempt.comes_back and attempt.waits())
+        ):
             return
         if any(process.late for process in self.world.processes) or self.world.late:
             return
-        told = attempt.request.position if attempt.comes_back else known
+        told = attempt.request.position
         if told and position != told:
             raise self.broken(f"{attempt} had the position {told} for {name}, and has {position}")
         if not told and not known and position <= last and not self.world.fences_may_fall():

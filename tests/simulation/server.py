@@ -244,6 +244,12 @@ class Server:
         found[name] = value
         return int(new)
 
+    def _hsetnx(self, key: bytes, name: bytes, value: bytes) -> Reply:
+        return 0 if self._hexists(key, name) else self._hset(key, name, value)
+
+    def _hrandfield(self, key: bytes, most: bytes) -> Reply:
+        return self._hkeys(key)[: int(most)]
+
     def _hdel(self, key: bytes, *names: bytes) -> Reply:
         found = self.look_up(key, Hash)
         if found is None:
@@ -292,6 +298,9 @@ class Server:
 
     def _zrange(self, key: bytes, first: bytes, last: bytes, *options: bytes) -> Reply:
         return _with_scores(_cut(self._ranked(key), first, last), options)
+
+    def _zrandmember(self, key: bytes, most: bytes) -> Reply:
+        return self._zrange(key, b"0", most)[: int(most)]
 
     def _zrangebyscore(self, key: bytes, least: bytes, most: bytes, *options: bytes) -> Reply:
         above, below = _bound(least), _bound(most)

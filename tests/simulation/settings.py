@@ -5,3 +5,4 @@ from __future__ import annotations
 INSTALLED_APPS: list[str] = []
 CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}}
 LOCKS: dict[str, object] = {}
+SECRET_KEY = "tests"

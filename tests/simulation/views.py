@@ -22,6 +22,10 @@ from tests.simulation.slots import Node, Slots
 _VALUE = re.compile(rb'(\d+) {("unclaimed":"[^"]*",)?("limit":(\d+|null))?')
 
 
+OUTBOX = "broker"
+"""Where parked messages wait to be published."""
+
+
 class Hold(NamedTuple):
     """Who holds a lock."""
 
@@ -120,9 +124,26 @@ class ServerView(View):
         digests = [(score, entry.partition(b" ")[0]) for entry, score in entries.items()]
         return [(score, tokens[each].decode()) for score, each in digests if each in tokens]
 
+    def parked(self, name: str, rest: str) -> Any:
+        """Return what is stored of parked messages where a lock is."""
+        return self._stored(f"-parked{self.place(name)[1]}:{OUTBOX}:{rest}") or {}
+
+    def backlogs(self, name: str) -> dict[str, tuple[float, list[str]]]:
+        """Return for each turn where the next one is, and the tokens that wait for it in line."""
+        found = {}
+        for turn, at in self.parked(name, f"turns:{name}").items():
+            line = self.parked(name, f"backlog:{turn.decode()}:{name}")
+            found[turn.decode()] = at, [token.decode() for token in sorted(line, key=line.get)]
+        return found
+
     def positions(self, name: str) -> dict[str, float]:
         each = [self.waiters(name, process) for process in self.processes(name)]
+        each += [[(at, token) for token in line[:1]] for at, line in self.backlogs(name).values()]
         return {token: position for position, token in sorted(chain(*each))}
+
+    def queue(self, name: str) -> list[str]:
+        later = [line[1:] for _, line in self.backlogs(name).values()]
+        return [*self.positions(name), *chain(*later)]
 
 
 class ClusterView(ServerView):
