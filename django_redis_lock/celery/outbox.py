@@ -170,7 +170,7 @@ class Publisher:
         while (is_due or skip) and not self.unreachable:
             is_due = is_due and skip > 0
             pause, found = self.publish(backend, skip if attends else -1)
-            is_due = self.attend(backend, found) or is_due or not pause
+            is_due |= (attends and self.attend(backend, found)) or not pause
             skip = skip + len(found) if found else 0
             published += self.published
             put_off += self.put_off
