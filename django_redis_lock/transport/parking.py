@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -13,6 +14,7 @@ from django_redis_lock.protocol.calls import Acquire, Call
 from django_redis_lock.transport.packing import (
     ACQUIRE,
     ACQUIRE_SHARED,
+    HASH,
     Command,
     Encoded,
     Packing,
@@ -33,7 +35,6 @@ LIMIT = Script("park_limit")
 UNPARK = Script("unpark")
 RESTORE = Script("park_restore")
 BACKLOGS = Script("backlogs")
-MESSAGE = Command("HMGET")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -64,32 +65,37 @@ class Park(Acquire):
 
 @dataclass(slots=True, eq=False, repr=False)
 class OutboxCall(Call):
-    outbox: str
-    """The id of an outbox."""
-    name: str = ""
-    """A lock; empty for all, on all shards."""
+    """A call about an outbox; its script describes the answer."""
 
-    def key(self, packing: Packing, rest: str) -> str:
-        """Return a key of the outbox; see ``parked.lua``."""
-        return f"{packing.parked_prefix}{self.outbox}:{rest}"
+    script: Script | Command
+    outbox: str
+    name: str
+    """A lock; empty for all, on all shards."""
+    args: list[str]
+    keys_of: str = ""
+    """The lock whose keys a script takes; empty for what comes before a name."""
+    own_keys: Sequence[str] = ()
+    """Which keys of the outbox it takes then; see ``parked.lua``."""
+
+    def encode(self, packing: Packing) -> Encoded:
+        is_script = isinstance(self.script, Script)
+        keys = packing.granting_keys(self.keys_of) if is_script else []
+        own = [f"{packing.parked_prefix}{self.outbox}:{each}" for each in self.own_keys]
+        return self.script, [*keys, *own], self.args
 
     def join(self, answers: list[Any]) -> Any:
         """Return one answer for those of all shards."""
         return sum(answers)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Look(OutboxCall):
-    """Look after all locks, and take on messages; ``park_look.lua`` describes the answer."""
+    """Look after all locks, and take on so many messages.
 
-    most: int = 0
-    """How many messages to take on."""
-    skip: int = -1
-    """How many locks to pass over, of which some are mended and read then; -1 to read none."""
+    Some of the locks after those to ``skip`` are mended and read; none if that is -1.
+    """
 
-    def encode(self, packing: Packing) -> Encoded:
-        args = [f"@{self.outbox}", str(self.most), str(TAKEN_ON), str(self.skip)]
-        return LOOK, packing.granting_keys(""), args
+    def __init__(self, outbox: str, most: int = 0, skip: int = -1) -> None:
+        super().__init__(LOOK, outbox, "", [f"@{outbox}", str(most), str(TAKEN_ON), str(skip)])
 
     def join(self, answers: list[Any]) -> Any:
         messages, pauses, locks = zip(*answers, strict=True)
@@ -97,103 +103,80 @@ class Look(OutboxCall):
         return [[*chain(*messages)], pause, [*chain(*locks)]]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class EndParking(OutboxCall):
     """Forget a message that was published; with its ``turn``, one that may wait still."""
 
-    token: str = field(kw_only=True)
-    turn: str = field(default="", kw_only=True)
-
-    def encode(self, packing: Packing) -> Encoded:
-        rests = f":{self.name}", "outbox", "troubles", "locks", f"limits:{self.name}"
-        keys = [*packing.granting_keys(self.name), *(self.key(packing, rest) for rest in rests)]
-        return END, keys, [self.token, self.name, f"@{self.outbox}", self.turn]
+    def __init__(self, outbox: str, name: str, token: str, turn: str = "") -> None:
+        own = f":{name}", "outbox", "troubles", "locks", f"limits:{name}"
+        super().__init__(END, outbox, name, [token, name, f"@{outbox}", turn], name, own)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class PutOff(OutboxCall):
-    """Put off a message that can't be published. ``park_put_off.lua`` describes the answer.
+    """Put off a message that can't be published.
 
     All times are milliseconds, the last two since it failed first.
     """
 
-    token: str = field(kw_only=True)
-    why: str = field(kw_only=True)
-    again: int = field(kw_only=True)
-    keeps_lock: int = field(default=0, kw_only=True)
-    aside: int | None = field(default=None, kw_only=True)
+    def __init__(
+        self,
+        outbox: str,
+        name: str,
+        *,
+        token: str,
+        why: str,
+        again: int,
+        keeps_lock: int = 0,
+        aside: int | None = None,
+    ) -> None:
+        times = [str(again), str(keeps_lock), "" if aside is None else str(aside)]
+        super().__init__(PUT_OFF, outbox, name, [token, name, f"@{outbox}", why, *times], name)
 
-    def encode(self, packing: Packing) -> Encoded:
-        args = [self.token, self.name, f"@{self.outbox}", self.why, str(self.again)]
-        args += [str(self.keeps_lock), "" if self.aside is None else str(self.aside)]
-        return PUT_OFF, packing.granting_keys(self.name), args
 
-
-@dataclass(slots=True, eq=False, repr=False)
 class SetParkedLimit(OutboxCall):
     """Set the limit of a task in a backlog, unless a worker that began later has.
 
-    Answers whether the limit is another one now.
+    ``owner`` is the digest of its name. Answers whether the limit is another one now.
     """
 
-    turn: str = field(kw_only=True)
-    owner: str = field(kw_only=True)
-    """The digest of the task's name."""
-    limit: str = field(kw_only=True)
-    worker: str = field(kw_only=True)
-
-    def encode(self, packing: Packing) -> Encoded:
-        args = [self.name, f"@{self.outbox}", self.turn, self.owner, self.limit, self.worker]
-        return LIMIT, packing.granting_keys(self.name), args
+    def __init__(
+        self, outbox: str, name: str, *, turn: str, owner: str, limit: str, worker: str
+    ) -> None:
+        args = [name, f"@{outbox}", turn, owner, limit, worker]
+        super().__init__(LIMIT, outbox, name, args, name)
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReadMessage(OutboxCall):
     """Return a list of a message, or of ``None``."""
 
-    token: str = field(kw_only=True)
-
-    def encode(self, packing: Packing) -> Encoded:
-        return MESSAGE, [self.key(packing, f":{self.name}")], [self.token]
+    def __init__(self, outbox: str, name: str, token: str) -> None:
+        super().__init__(Command("HMGET"), outbox, name, [token], own_keys=[f":{name}"])
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Unpark(OutboxCall):
     """Let messages leave their backlogs, to be published without their lock.
 
-    Answers how many did. Of a lock whose tasks are not named some do at once.
+    Of a lock whose tasks are not named, by digests of their ids, some do at once.
     """
 
-    ids: tuple[str, ...] = field(default=(), kw_only=True)
-    """Digests of the ids of tasks."""
-
-    def encode(self, packing: Packing) -> Encoded:
-        return UNPARK, packing.granting_keys(""), [f"@{self.outbox}", self.name, *self.ids]
+    def __init__(self, outbox: str, name: str = "", ids: Sequence[str] = ()) -> None:
+        super().__init__(UNPARK, outbox, name, [f"@{outbox}", name, *ids])
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class ReadAside(OutboxCall):
     """Return the messages that were put aside: what stood in the outbox, and why, in turn."""
 
-    def encode(self, packing: Packing) -> Encoded:
-        return Command("HGETALL"), [self.key(packing, "aside")], []
+    def __init__(self, outbox: str, name: str) -> None:
+        super().__init__(HASH, outbox, name, [], own_keys=["aside"])
 
     def join(self, answers: list[Any]) -> Any:
         return [*chain(*answers)]
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class Restore(OutboxCall):
-    """Publish messages that were put aside, of a lock or of all; or delete them.
+    """Publish messages that were put aside, of a lock or of all; or delete them. Some at once."""
 
-    Answers how many they were. Some are done at once.
-    """
-
-    delete: bool = field(default=False, kw_only=True)
-
-    def encode(self, packing: Packing) -> Encoded:
-        args = [f"@{self.outbox}", self.name, "1" if self.delete else ""]
-        return RESTORE, packing.granting_keys(""), args
+    def __init__(self, outbox: str, name: str, *, delete: bool = False) -> None:
+        super().__init__(RESTORE, outbox, name, [f"@{outbox}", name, "1" if delete else ""])
 
 
 @dataclass(slots=True, eq=False, repr=False)
