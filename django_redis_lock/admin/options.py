@@ -373,6 +373,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     backlogs, _unknown = _asked(
         lock, lambda one: [operators.backlogs_of(one, lock.name) for each in first if each.parked]
     )
+    turns = [turn for one in backlogs for turn in one.turns if any(each.turn for each in one.turns)]
     return {
         **context,
         **(_held(holders[0]) if len(holders) == 1 else {}),
@@ -386,19 +387,12 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "waiting_to_share": any(waiter.shared for waiter in waiting),
         "waiting_more": max(0, in_queue - len(waiting)),
         "waiting_unknown": waiting_unknown,
-        **_backlogs(*backlogs),
+        "backlogs": backlogs,
+        "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],
+        "turns_more": sum(one.number - len(one.turns) for one in backlogs),
         "entries": [_entry(entry) for entry in entries],
         "entries_unknown": entries_unknown,
     }
-
-
-def _backlogs(backlogs: records.Backlogs | None = None) -> dict[str, Any]:
-    if backlogs is None:
-        return {}
-    turns = [(wording.name_html(one.turn or "-"), one.parked) for one in backlogs.turns]
-    more = backlogs.number - len(turns)
-    takes_turns = any(one.turn for one in backlogs.turns)
-    return {"backlogs": True, "turns": turns if takes_turns else [], "turns_more": more}
 
 
 def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:

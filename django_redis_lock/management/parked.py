@@ -20,7 +20,13 @@ from django_redis_lock.support.text import visible, without_passwords
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them by the current Celery app, and say which can't be sent, or may not."""
     name, done = options["name"], _what(options)
-    publisher = _publisher()
+    app = output.celery_app()
+    if app is None:
+        raise CommandError("No task is parked without Celery, which can't be imported.")
+    from django_redis_lock.celery.outbox import Publisher
+
+    app.loader.import_default_modules()  # messages of a task that is not known can't be read
+    publisher, whys = Publisher(app), list[str]()
     backends = Backends(options["using"], terminal)
     able = [one for one in backends.all if one.runs_scripts]
     if backends.all and not able:
@@ -29,18 +35,16 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     backends.all = able
     if options["delete"] and options["interactive"]:
         _ask(backends, partial(set_aside, outbox=publisher.outbox, name=name or ""))
-    whys: list[str] = []
-    send = partial(_send, publisher, options, done, whys)
-    rows = list(backends.each(send))
+    rows = list(backends.each(partial(_send, publisher, options, done, whys)))
     _say(rows, done, backends, is_sent=not publisher.unreachable)
     if name and not options["aside"]:
         _name_reservations(name, backends)
     number = sum(row[done] for row in rows)
     if number or options["due"]:
-        _check_sent(number, name, whys, publisher)
+        _check_sent(number, name, whys, publisher.unreachable)
     backends.finish()
     if not number:
-        _say_nothing(options, terminal, of_others=bool(rows))
+        _say_nothing(options, terminal, here=" of this broker" if rows else "")
 
 
 def _send(
@@ -59,8 +63,8 @@ def _send(
         others = sum(one.parked for one in turns if one.outbox != publisher.outbox)
     failed = [why for lock, why in publisher.put_off if name in (None, lock)]
     whys += failed
-    about = {done: number, "parked": others, "put_off": len(failed)}
     if number or others:
+        about = {done: number, "parked": others, "put_off": len(failed)}
         yield {"name": name, "using": backend.alias, **about}
 
 
@@ -69,21 +73,10 @@ def _what(options: dict[str, Any]) -> str:
     name, due, aside = options["name"], options["due"], options["aside"]
     if due + aside + bool(options["task_id"]) > 1 or (due and name) or not (name or due or aside):
         raise usage("Give a NAME, with or without --task-id or --aside; or only --aside or --due.")
-    if options["delete"]:
-        if not aside:
-            raise usage("--delete needs --aside.")
-        return "deleted"
-    return "due" if due else "restored" if aside else "unparked"
-
-
-def _publisher() -> Any:
-    app = output.celery_app()
-    if app is None:
-        raise CommandError("No task is parked without Celery, which can't be imported.")
-    from django_redis_lock.celery.outbox import Publisher
-
-    app.loader.import_default_modules()  # messages of a task that is not known can't be read
-    return Publisher(app)
+    if options["delete"] and not aside:
+        raise usage("--delete needs --aside.")
+    restored = "deleted" if options["delete"] else "restored"
+    return "due" if due else restored if aside else "unparked"
 
 
 def _ask(backends: Backends, aside: Any) -> None:
@@ -108,17 +101,17 @@ def _say(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: 
             text = f"{where}: {counted(number, 'parked task')} {sent}"
             terminal.say(terminal.style.SUCCESS(text))
         if left := row["parked"]:
-            left = counted(left, "parked task")
-            terminal.notice(f"{where}: {left} of another broker not touched")
+            text = f"{counted(left, 'parked task')} of another broker not touched"
+            terminal.notice(f"{where}: {text}")
 
 
-def _check_sent(number: int, name: str | None, whys: list[str], publisher: Any) -> None:
+def _check_sent(number: int, name: str | None, whys: list[str], unreachable: str) -> None:
     """Raise ``CommandError`` if some could not be sent."""
-    if publisher.unreachable:
+    if unreachable:
         of = f" of {visible(name)!r}" if name else ""
         raise CommandError(
             f"{counted(number, 'parked task')}{of} left the queue, but the broker can't be "
-            f"reached: {visible(without_passwords(publisher.unreachable))}. A worker sends what "
+            f"reached: {visible(without_passwords(unreachable))}. A worker sends what "
             f"was not sent as soon as it can.",
             returncode=output.NOT_KNOWN,
         )
@@ -140,15 +133,12 @@ def _name_reservations(name: str, backends: Backends) -> None:
         )
 
 
-def _say_nothing(options: dict[str, Any], terminal: Terminal, *, of_others: bool) -> None:
-    name, task_id = options["name"], options["task_id"]
-    of = f" of {visible(name)!r}" if name else ""
+def _say_nothing(options: dict[str, Any], terminal: Terminal, here: str) -> None:
+    name, task = options["name"], visible(options["task_id"] or "")
     if options["due"]:
         terminal.notice("No parked task is due.")
     elif options["aside"]:
-        raise nothing(f"No message{of} is set aside.")
+        raise nothing(f"No message{f' of {visible(name)!r}' if name else ''} is set aside.")
     else:
-        which = "No task" if task_id is None else f"No task {visible(task_id)}"
-        here = " of this broker" if of_others else ""
-        hint = output.hint_at_pattern(name, "locks list")
+        which, hint = f"No task {task}".rstrip(), output.hint_at_pattern(name, "locks list")
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")

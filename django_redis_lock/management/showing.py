@@ -25,8 +25,6 @@ from django_redis_lock.support.text import visible
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
-ASIDE = 5
-"""Messages shown that were set aside, the oldest."""
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
@@ -165,6 +163,7 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         for life, why in [judge(each)]
     ]
     first = holders[0] if holders else {}
+    turns = [each._asdict() for each in one.backlogs.turns] if one.backlogs else []
     return {
         "name": name,
         "using": one.using,
@@ -175,14 +174,10 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "limit": one.limit and output.limit_facts(one.limit),
         "waiters": one.waiters,
         "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
-        "backlogs": one.backlogs and _backlog_facts(one.backlogs),
+        "backlogs": one.backlogs and {"number": one.backlogs.number, "turns": turns},
         "aside": [each._asdict() for each in one.aside],
         "history": one.history and [*map(output.entry_facts, one.history)],
     }
-
-
-def _backlog_facts(backlogs: records.Backlogs) -> dict[str, Any]:
-    return {"number": backlogs.number, "turns": [each._asdict() for each in backlogs.turns]}
 
 
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
@@ -223,7 +218,7 @@ def _show_parked(one: _Known, terminal: Terminal) -> None:
     if one.aside:
         number = output.counted(len(one.aside), "parked message")
         terminal.say(heading(f"{number} set aside, as no worker could read it"))
-        terminal.table(output.ASIDE[2:], one.aside[:ASIDE])
+        terminal.table(output.ASIDE[2:], one.aside[:5])  # the oldest
 
 
 def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
