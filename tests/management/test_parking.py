@@ -30,11 +30,13 @@ NONE = {"parked": 0, "put_off": 0}
 
 
 @pytest.fixture
-def parked(server: EmbeddedServer, settings: Any, name: str) -> Iterator[Parking]:
-    settings.LOCKS = {
-        "default": {"LOCATION": server.url()},
-        "locmem": {"BACKEND": LOCMEM},
-    }
+def alone(server: EmbeddedServer, settings: Any) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+
+
+@pytest.fixture
+def parked(alone: None, settings: Any, name: str) -> Iterator[Parking]:
+    settings.LOCKS = {**settings.LOCKS, "locmem": {"BACKEND": LOCMEM}}
     with parking(name) as made:
         yield made
 
@@ -54,13 +56,17 @@ def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
     assert all(one["since"].startswith("20") for one in known["waiting"])
 
 
-def test_list_shows_tasks_that_are_parked_without_a_holder(
-    server: EmbeddedServer, settings: Any, name: str, client: redis.Redis
+def test_tasks_that_are_parked_without_a_holder(
+    alone: None, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their queue is listed until it is gone, however long that takes."""
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+    monkeypatch.setattr(showing, "WAITERS", 1)
     with parking(name, hold=False) as parked:
         parked.park(2)
+        read_queue = MagicMock(side_effect=locks["default"].waiting)
+        monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
+        assert "... and 1 more, 2 in all" in command("show", name).lines
+        read_queue.assert_called_once_with(name, 1)
         told = f"{name!r} is not held: 2 waiting, 2 of them parked"
         assert command("list").err.splitlines() == [told, "No locks are held."]
         answer = json.loads(command("list", "--format", "json").out)
@@ -139,18 +145,11 @@ def test_without_celery(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (done.code, "No task is parked without Celery" in done.err) == (1, True)
 
 
-@pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Which turns the next tasks take that are parked."""
-    made: list[str] = []
-    monkeypatch.setattr(Guard, "turn", lambda *_: f"={made.pop(0)}")
-    return made
-
-
-def test_backlogs_are_shown_if_tasks_take_turns(
-    parked: Parking, name: str, turns: list[str]
+def test_backlogs_are_shown_to_who_may_read_them(
+    parked: Parking, name: str, monkeypatch: pytest.MonkeyPatch, client: redis.Redis, settings: Any
 ) -> None:
-    turns += ["", "b%20%1B", "", *map(str, range(70))]
+    turns = ["", "b%20%1B", "", *map(str, range(70))]
+    monkeypatch.setattr(Guard, "turn", lambda *_: f"={turns.pop(0)}")
     parked.park(73)
     lines = command("show", name).lines
     at = lines.index("Backlogs, the next turn first")
@@ -164,54 +163,28 @@ def test_backlogs_are_shown_if_tasks_take_turns(
     outbox = outbox_of(parked.consumer.app)
     assert (known["waiters"], known["backlogs"]["number"]) == (73, 72)
     assert known["backlogs"]["turns"][1] == {"outbox": outbox, "turn": "b \x1b", "parked": 1}
-
-
-def test_who_may_not_read_messages_sees_how_many_wait(
-    parked: Parking, name: str, turns: list[str], client: redis.Redis, settings: Any
-) -> None:
-    turns += ["a", "b"]
-    parked.park(2)
     client.execute_command("ACL", "SETUSER", "reader", *acl_rule("reader"))
     url = settings.LOCKS["default"]["LOCATION"].replace("//", "//reader:secret@")
     settings.LOCKS = {"default": {"LOCATION": url}}
     done = command("show", name)
     client.execute_command("ACL", "DELUSER", "reader")
     assert (done.code, done.err, "Backlogs, the" in done.out) == (0, "", False)
-    assert "  waiters     2" in done.lines
-
-
-def test_show_reads_only_the_waiters_that_it_shows(
-    server: EmbeddedServer, settings: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
-    monkeypatch.setattr(showing, "WAITERS", 2)
-    with parking(name, hold=False) as parked:
-        parked.park(3)
-        read_queue = MagicMock(side_effect=locks["default"].waiting)
-        monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
-        assert "... and 1 more, 3 in all" in command("show", name).lines
-        read_queue.assert_called_once_with(name, 2)
+    assert "  waiters     73" in done.lines
 
 
 @pytest.mark.parametrize(
     ("words", "code", "told", "left"),
     [
-        (["{name}", "--aside"], 1, "2 parked tasks could not be sent: it is no signed text", 2),
-        (["--aside"], 1, "2 parked tasks could not be sent: it is no signed text", 2),
-        (["other", "--aside"], 3, "No message of 'other' is set aside.", 2),
-        (["--aside", "--delete"], 1, "Declined: nothing was deleted", 2),
-        (["--aside", "--delete", "--noinput"], 0, "", 0),
-        (["{name}", "--aside", "--delete", "--noinput"], 0, "", 0),
+        ("{name} --aside", 1, "2 parked tasks could not be sent: it is no signed text", 2),
+        ("--aside", 1, "2 parked tasks could not be sent: it is no signed text", 2),
+        ("other --aside", 3, "No message of 'other' is set aside.", 2),
+        ("--aside --delete", 1, "Declined: nothing was deleted", 2),
+        ("--aside --delete --noinput", 0, "", 0),
+        ("{name} --aside --delete --noinput", 0, "", 0),
     ],
 )
 def test_messages_that_were_set_aside(
-    parked: Parking,
-    client: redis.Redis,
-    name: str,
-    words: list[str],
-    code: int,
-    told: str,
-    left: int,
+    parked: Parking, client: redis.Redis, name: str, words: str, code: int, told: str, left: int
 ) -> None:
     parked.park(2)
     key = f"lock-parked:{outbox_of(parked.consumer.app)}::{name}"
@@ -221,7 +194,7 @@ def test_messages_that_were_set_aside(
     assert "2 parked messages set aside, as no worker could read it" in shown
     assert sum(line.endswith("it is no signed text") for line in shown) == 2
     with patch("sys.stdin", StringIO("no\n")):
-        done = command("unpark", *(word.format(name=name) for word in words))
+        done = command("unpark", *words.format(name=name).split())
     assert (done.code, told in done.err) == (code, True)
     (known,) = read(command("show", name, "--format", "json"), "locks")
     assert len(known["aside"]) == left
@@ -236,16 +209,12 @@ def test_messages_that_can_be_read_again_are_published(
         assert "signed with another SECRET_KEY" in command("unpark", name).err
     settings.SECRET_KEY = key
     done = command("unpark", name, "--aside", "--using", "default", "--format", "json")
-    row = {"name": name, "using": "default", "restored": 2, **NONE}
-    assert read(done, "locks") == [row]
+    assert read(done, "locks") == [{"name": name, "using": "default", "restored": 2, **NONE}]
     assert sorted(parked.returned()) == sorted(ids)
 
 
-def test_due_messages_are_sent_with_the_limits_of_today(
-    server: EmbeddedServer, settings: Any, name: str
-) -> None:
+def test_due_messages_are_sent_with_the_limits_of_today(alone: None, name: str) -> None:
     """As by a cron job, where no worker runs."""
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
     limit = [0]
     with parking(name, hold=False, concurrency=lambda **_: limit[0]) as parked:
         ids = parked.park(3)
