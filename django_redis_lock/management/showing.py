@@ -138,22 +138,15 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
         if any(one.parked for one in first):
             known.backlogs = operators.backlogs_of(backend, name)
     with backends.noting(backend.alias):
-        known.aside = _set_aside(name, backend)
-    with backends.noting(backend.alias):
         known.limit = limit_of(backend, name)
     with backends.noting(backend.alias):
         known.history = backend.history(name, 10)
-    return known
-
-
-def _set_aside(name: str, backend: BaseLockBackend) -> list[records.Aside]:
-    """Return messages of the current app that were set aside; none if this user may not know."""
     if "celery" in sys.modules and backend.runs_scripts:
-        with suppress(Exception):  # of Celery, its settings or the server
+        with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
             from django_redis_lock.celery.outbox import outbox_of
 
-            return operators.set_aside(backend, outbox_of(output.celery_app()), name)
-    return []
+            known.aside = operators.set_aside(backend, outbox_of(output.celery_app()), name)
+    return known
 
 
 def _facts(name: str, one: _Known) -> dict[str, Any]:

@@ -182,7 +182,6 @@ def _add_release(commands: Any) -> None:
 
 def _add_run(commands: Any) -> None:
     running = _add(commands, "run", "run a program while a lock is held")
-
     running.usage = "%(prog)s NAME [--timeout S] [--wait S | --no-wait] -- PROGRAM [ARGUMENT ...]"
     running.add_argument("name", help="the lock's name")
     wait = running.add_mutually_exclusive_group()
