@@ -26,26 +26,16 @@ NASTY = "<script>alert(1)</script>"
 
 def test_names_and_metadata_are_escaped(client: redis.Redis) -> None:
     """All that a program writes into a lock is text on every page."""
-    hold_as(
-        client,
-        NASTY,
-        host=NASTY,
-        thread=NASTY,
-        task_id=NASTY,
-        task_name=NASTY,
-        metadata={NASTY: NASTY},
-    )
+    origin = dict.fromkeys(("host", "thread", "task_id", "task_name"), NASTY)
+    hold_as(client, NASTY, **origin, metadata={NASTY: NASTY})
     browser = root()
+    released = {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY}
     pages = [
         browser.get(f"{LIST}?task={NASTY}&q={NASTY}"),
         browser.get(page_of(NASTY)),
         browser.post(RELEASE, {"_selected_action": box_of(NASTY)}),
         browser.post(RELEASE, {"_selected_action": HeldLock.of("default", NASTY, "0" * 16).hold}),
-        browser.post(
-            RELEASE,
-            {"_selected_action": box_of(NASTY), "confirmed": "yes", "reason": NASTY},
-            follow=True,
-        ),
+        browser.post(RELEASE, released, follow=True),
         browser.get(page_of(NASTY)),
         browser.get(page_of(NASTY, view="history")),
         browser.get(f"{LIST}audit/"),

@@ -8,6 +8,7 @@ import subprocess
 import time
 from datetime import UTC, datetime
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -69,15 +70,12 @@ def test_the_command_releases_the_hold(settings: Any) -> None:
 def test_what_is_not_known_is_said_to_be(
     client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def denied(*args: Any, **options: Any) -> None:
-        raise LockUnavailable("this user may not run LRANGE", name="a")
-
     hold_as(client, "a")
     visitor = root()
     assert "no forced release" in visitor.get(page_of("a")).content.decode()
-    backend = type(locks["default"])
-    monkeypatch.setattr(backend, "waiting", denied)
-    monkeypatch.setattr(backend, "history", denied)
+    denied = MagicMock(side_effect=LockUnavailable("this user may not run LRANGE", name="a"))
+    for method in ("waiting", "history"):
+        monkeypatch.setattr(type(locks["default"]), method, denied)
     page = visitor.get(page_of("a")).content.decode()
     assert page.count("Not known: this user may not run LRANGE") == 2
     assert "no forced release" not in page

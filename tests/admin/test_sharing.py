@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -147,11 +148,8 @@ def test_queue_without_a_holder_is_in_the_list_and_on_its_page(name: str) -> Non
 
 def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     permits("render", 1)
-
-    def refuse(*args: Any) -> None:
-        raise LockUnavailable("redis://ada:secret@h refused: <no permission>")
-
-    monkeypatch.setattr(type(locks["default"]), "limits", refuse)
+    refusal = LockUnavailable("redis://ada:secret@h refused: <no permission>")
+    monkeypatch.setattr(type(locks["default"]), "limits", MagicMock(side_effect=refusal))
     page = root().get(LIST)
     assert names(page) == ["render"]
     text = page.content.decode()
@@ -207,10 +205,8 @@ def test_a_limit_that_is_none(fields: dict[str, str]) -> None:
 
 
 def test_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **options: Any) -> None:
-        raise LockUnavailable("redis://ada:secret@h is not available", name="render")
-
-    monkeypatch.setattr(type(locks["default"]), "set_limit", refuse)
+    silence = LockUnavailable("redis://ada:secret@h is not available", name="render")
+    monkeypatch.setattr(type(locks["default"]), "set_limit", MagicMock(side_effect=silence))
     ((level, text),) = told(set_limit(root(), "render", limit="1"))
     assert level == "error"
     assert "secret" not in text

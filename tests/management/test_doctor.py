@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -289,10 +290,7 @@ def test_selftest_works_with_every_way_to_wait(
     assert [each for each in target.keys("*") if "doctor" in each] == []
 
 
-def test_a_limit_that_a_killed_doctor_left_is_cleared(
-    target: redis.Redis, own_server: EmbeddedServer, settings: Any
-) -> None:
-    settings.LOCKS = {"default": {"LOCATION": own_server.url(1)}}
+def test_a_limit_that_a_killed_doctor_left_is_cleared(target: redis.Redis) -> None:
     hour = 3_600_000
     for name, age in [("doctor-old", hour + 60_000), ("doctor-new", 60_000), ("mine", 9 * hour)]:
         value = f"1 {int(time.time() * 1000) - age} locks doctor"
@@ -303,14 +301,10 @@ def test_a_limit_that_a_killed_doctor_left_is_cleared(
 
 
 def test_the_refusal_of_redis_7_is_one_of_permissions(
-    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+    target: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.LOCKS = {"default": {"LOCATION": own_server.url(1)}}
-
-    def refuse(*args: Any, **options: Any) -> None:
-        why = "The user executing the script can't run this command or subcommand"
-        raise LockUnavailable(f"LOCKS['default'] refused: {why}")
-
+    why = "The user executing the script can't run this command or subcommand"
+    refuse = MagicMock(side_effect=LockUnavailable(f"LOCKS['default'] refused: {why}"))
     monkeypatch.setattr(type(locks["default"]), "set_limit", refuse)
     status, told, remedy = only(examine()[1], "self-test")
     assert (status, told.startswith("limit: ")) == ("fail", True)
@@ -378,15 +372,7 @@ def test_documented_user_of_getset_has_all_permissions(
 @pytest.mark.parametrize(
     "word",
     [
-        *(
-            "+evalsha",
-            "+zadd",
-            "+zrem",
-            "+xadd",
-            "+zrangebyscore",
-            "+hset",
-            "+pexpireat",
-        ),
+        *("+evalsha", "+zadd", "+zrem", "+xadd", "+zrangebyscore", "+hset", "+pexpireat"),
         *("~lock-queue:*", "~lock-permits:*", "~lock-limits", "~lock-waiters:*"),
     ],
 )

@@ -136,16 +136,10 @@ def test_permits_and_limits_are_counted_by_group(value: Value) -> None:
 
 
 def test_parked_tasks_are_counted_by_group(
-    name: str,
-    server: EmbeddedServer,
-    settings: Any,
-    value: Value,
-    client: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    value: Value, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are among the waiters, and one call is made for their backlogs."""
-    operators = {"GROUPS": {f"{name}*": "import"}}
-    settings.LOCKS = {"default": {"LOCATION": server.url(), "OPERATORS": operators}}
+    name = "import:1"
     with parking(name) as parked:
         turns = iter("ab")
         monkeypatch.setattr(Guard, "turn", lambda *_: f"={next(turns)}")
