@@ -9,8 +9,8 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -184,7 +184,8 @@ def test_the_system_checks_are_those_of_the_code() -> None:
 
 def test_a_skipped_task_tells_what_its_page_says(server: EmbeddedServer, name: str) -> None:
     with lock(name):
-        task, holder = SimpleNamespace(name="task"), locks["default"].holder(name)
+        task, holder = Mock(), locks["default"].holder(name)
+        task.name = "task"
         result = Conflict("run", task, None, name, holder, (), {}).skip()
     rows = table(DOCS / "reference/celery.md", "TaskSkipped")
     assert [row[0] for row in rows] == list(result)
