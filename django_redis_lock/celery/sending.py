@@ -15,25 +15,10 @@ from celery.utils.time import maybe_make_aware
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.current import runs
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.key_locks import (
-    EXPIRES,
-    NO_SLIP,
-    QUEUED,
-    SINCE,
-    SUPERSEDED,
-    SUPERSEDING,
-    UNSENT_LEASE,
-    GuardedCall,
-    Slip,
-    TaskLock,
-    clock_at,
-    is_made_up,
-    queued_since,
-    sent_of,
-    stored_state,
-)
+from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, Slip, TaskLock, queued_since
 from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.run import Run
@@ -82,7 +67,9 @@ class Sending(GuardedCall):
         ours = (run for run in runs() if run.lock and run.task_id == task_id)
         run = next(ours, None) if task_id else None
         named = Slip.of(message.get("headers"), task_id)
-        was_sent = bool(message.get("retries")) or named is not NO_SLIP  # it was sent before
+        was_sent = (
+            bool(message.get("retries")) or named is not key_locks.NO_SLIP
+        )  # it was sent before
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
         now = time.time() if self._id_may_be_reused() else 0.0
@@ -97,7 +84,8 @@ class Sending(GuardedCall):
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
         in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
-        return bool(self._message.get("task_id")) and not (in_canvas and is_made_up(self.task_id))
+        made_up = in_canvas and key_locks.is_made_up(self.task_id)
+        return bool(self._message.get("task_id")) and not made_up
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
@@ -108,7 +96,7 @@ class Sending(GuardedCall):
         goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self.task_id:
             return bool(self._message.get("task_id")) or goes_on
-        return self.slip.sent != sent_of(holder) and goes_on
+        return self.slip.sent != key_locks.sent_of(holder) and goes_on
 
     def _send_guarded(self, run: Run | None) -> Any:
         options = self.options
@@ -152,7 +140,7 @@ class Sending(GuardedCall):
             renewal = Renew([(lock.name, lock.token, milliseconds(self._lease()))])
             self.backend.run(ask(renewal))
             if older is not None and record is not None:
-                known = self.record(record.name, SUPERSEDED, older.ttl)
+                known = self.record(record.name, key_locks.SUPERSEDED, older.ttl)
                 known.take_over(record.token_id)
         return result
 
@@ -161,8 +149,9 @@ class Sending(GuardedCall):
         if older is None:
             lock.release()
             return
-        marks = {**older.marks, SINCE: f"{queued_since(older):.6f}"}
-        former = self.handle(older.name, older.ttl or UNSENT_LEASE, "", older.task_id, **marks)
+        marks = {**older.marks, key_locks.SINCE: f"{queued_since(older):.6f}"}
+        lease = older.ttl or key_locks.UNSENT_LEASE
+        former = self.handle(older.name, lease, "", older.task_id, **marks)
         former.take_over(lock.token_id)
         if self._record is not None:
             self._record.release()
@@ -173,7 +162,7 @@ class Sending(GuardedCall):
         place, again = self.reservations[0], False
         name = place if self.options.scope == "queue" else self.name
         for _ in range(MOST_TRIES):
-            lock = self.handle(name, min(self._lease(), UNSENT_LEASE), state=QUEUED)
+            lock = self.handle(name, min(self._lease(), key_locks.UNSENT_LEASE), state=QUEUED)
             lock.sharing = ALONE if name == place else self.sharing
             if lock.acquire(blocking=False):
                 return lock, None
@@ -205,7 +194,7 @@ class Sending(GuardedCall):
         handle holds nothing.
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
-        marks = {} if self._expires is None else {EXPIRES: repr(self._expires)}
+        marks = {} if self._expires is None else {key_locks.EXPIRES: repr(self._expires)}
         for attempt in range(MOST_TRIES):
             time.sleep(0.02 if attempt > 1 else 0.0)
             holders = self.holders(self.reservations)
@@ -222,10 +211,10 @@ class Sending(GuardedCall):
             name, since = (older.name if older else [*free, self.reservations[0]][0]), f"+{due:.6f}"
             if older is not None:
                 others = [queued_since(one) + 1e-6 for one in waiting if one is not older]
-                begun = min(queued_since(older), clock_at(older) / 1_000_000 + due)
+                begun = min(queued_since(older), key_locks.clock_at(older) / 1_000_000 + due)
                 since = f"{max(begun, *others, 0.0):.6f}"
-            unsent = min(lease, UNSENT_LEASE)
-            lock = self.handle(name, unsent, state=QUEUED, **{**marks, SINCE: since})
+            unsent = min(lease, key_locks.UNSENT_LEASE)
+            lock = self.handle(name, unsent, state=QUEUED, **{**marks, key_locks.SINCE: since})
             if older is None:
                 if not free or lock.acquire(blocking=False):
                     return lock, None
@@ -235,7 +224,9 @@ class Sending(GuardedCall):
 
     def _take_from(self, older: Holder, lock: TaskLock) -> bool:
         """Take the place of an older message, and say so on record first."""
-        record = self.record(self.record_of(older.task_id, sent_of(older)), SUPERSEDING)
+        record = self.record(
+            self.record_of(older.task_id, key_locks.sent_of(older)), key_locks.SUPERSEDING
+        )
         if not record.acquire(blocking=False):
             theirs = self.backend.holder(record.name)
             # Another sender takes the place at once, unless it has died.
@@ -262,7 +253,7 @@ class Sending(GuardedCall):
 
     def _outlives(self, reserved: Holder) -> bool:
         """Whether this message expires no sooner than that of a reservation."""
-        theirs = float(reserved.marks.get(EXPIRES, math.inf))
+        theirs = float(reserved.marks.get(key_locks.EXPIRES, math.inf))
         return self._expires is None or theirs < self._expires + 0.1  # both were read from a clock
 
     def _may_be_superseded(self, reserved: Holder, lease: float) -> bool:
@@ -270,7 +261,7 @@ class Sending(GuardedCall):
 
         One that comes again is due after ``countdown``.
         """
-        waited = clock_at(reserved) / 1_000_000 - queued_since(reserved)
+        waited = key_locks.clock_at(reserved) / 1_000_000 - queued_since(reserved)
         options = self.options
         return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
 
@@ -279,7 +270,10 @@ class Sending(GuardedCall):
         if holder.marks.get("state") != QUEUED:
             return False
         task = self.task.app.tasks.get(holder.task_name, self.task)
-        return stored_state(task, holder.task_id, sent_of(holder)) in states.READY_STATES
+        return (
+            key_locks.stored_state(task, holder.task_id, key_locks.sent_of(holder))
+            in states.READY_STATES
+        )
 
     def _give_way(self, holder: Holder | None) -> Any:
         policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
