@@ -27,12 +27,8 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, Lock
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.functions import finished
-from django_redis_lock.tasks.conflicts import (
-    TaskAlreadyRunning,
-    logger,
-    task_taken_over,
-    task_waiting,
-)
+from django_redis_lock.tasks import conflicts
+from django_redis_lock.tasks.conflicts import logger, task_waiting
 
 WAIT_FOR_FIRST = 10.0
 """Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
@@ -157,7 +153,8 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
         end(run, lock, SUCCEEDED)
     key_locks.forget_earlier(run.task, run.task_id, run.slip.sent)
     if takes_over:
-        run.conflict(run.first).notify(task_taken_over, "takes over lock %r, which was %s")
+        text = "takes over lock %r, which was %s"
+        run.conflict(run.first).notify(conflicts.task_taken_over, text)
     return lock, None
 
 
@@ -244,14 +241,8 @@ def park(run: Run, holder: Holder | None) -> Entry | None:
     if parking.park(run, holder):
         run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
-    match run.policy:
-        case "raise":
-            return refuse(run, holder, FULL)
-        case "skip":
-            return skip(run, holder, FULL)
-        case "retry":
-            return retry(run, holder)
-    return None
+    full = {"raise": refuse, "skip": skip}.get(run.policy)  # "retry" has a row of its own
+    return full(run, holder, FULL) if full else None
 
 
 def wait(run: Run, holder: Holder | None) -> Entry | None:
@@ -324,7 +315,7 @@ def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
     except (Ignore, Reject, LockUnavailable, key_locks.WorkerStops):
         raise
     except Exception as error:
-        if not isinstance(error, TaskAlreadyRunning):
+        if not isinstance(error, conflicts.TaskAlreadyRunning):
             text = "Task %s[%s] failed, and stores no result: another task with its id runs"
             logger.exception(text, run.task.name, run.task_id)
         run.task.backend.mark_as_failure(
