@@ -13,13 +13,7 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.options import (
-    Options,
-    check_number,
-    make_options,
-    project_defaults,
-    refuse_idle,
-)
+from django_redis_lock.celery.options import Options, check_number, make_options, project_defaults
 from django_redis_lock.support.arguments import MOST_AT_ONCE, Sharing
 from django_redis_lock.support.functions import is_async, is_generator
 from django_redis_lock.tasks.keys import MAX_KEY_LENGTH, AsModels, KeyMaker, check_key
@@ -47,9 +41,7 @@ class Guard:
         """
         defaults = project_defaults()
         if self._options is None or self._defaults is not defaults:
-            options = make_options(defaults, self._given)
-            refuse_idle(self._given, options)
-            self._options, self._defaults = options, defaults
+            self._options, self._defaults = make_options(defaults, self._given), defaults
         return self._options
 
     def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -106,7 +106,8 @@ NAMES = tuple(Options.__dataclass_fields__)
 def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
     """Return the given options over the defaults.
 
-    A given ``on_conflict`` also replaces the default ``blocking_timeout``.
+    A given ``on_conflict`` also replaces the default ``blocking_timeout``. Raises ``ValueError`` if
+    a given option has no effect; defaults are for those tasks where they have one.
     """
     merged = {**defaults, **given}
     if "on_conflict" in given and "blocking_timeout" not in given:
@@ -114,14 +115,12 @@ def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Optio
     for name in merged:
         if name not in NAMES:
             raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
-    return Options(**merged)
+    options = Options(**merged)
+    _refuse_idle(given, options)
+    return options
 
 
-def refuse_idle(given: Mapping[str, Any], options: Options) -> None:
-    """Raise ``ValueError`` if one of the given options has no effect among all options.
-
-    Defaults for many tasks are not to be given: they are for those where they have an effect.
-    """
+def _refuse_idle(given: Mapping[str, Any], options: Options) -> None:
     in_queue = "scope='queue' or 'queue_and_run'"
     policies = given.get("on_conflict")
     if options.scope == "run" and isinstance(policies, Mapping) and "queue" in policies:
@@ -155,8 +154,7 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     """
     default_run = "retry" if scope == "queue" else "skip"
     if isinstance(given, Mapping):
-        unknown = sorted(set(given) - set(ON_CONFLICT))
-        if unknown:
+        if unknown := sorted(set(given) - set(ON_CONFLICT)):
             raise ValueError(f"on_conflict has no {unknown[0]!r}; it can have 'queue' and 'run'.")
         on_queue, on_run = given.get("queue", "skip"), given.get("run", default_run)
     elif callable(given):
@@ -222,7 +220,7 @@ def project_defaults() -> Mapping[str, Any]:
                 f"{SETTING} can't have {name!r}, which depends on the task; set it there."
             )
     try:
-        make_options({}, given)
+        make_options(given, {})
     except (TypeError, ValueError) as error:
         raise ImproperlyConfigured(f"{SETTING}: {error}") from None
     _checked.append(dict(given))
