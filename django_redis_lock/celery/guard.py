@@ -35,9 +35,6 @@ WAYS_TO_RUN = {"Strategy": (Task.Strategy, STRATEGY), "__trace__": (Task.__trace
 OTHER_GUARDS = ("celery_once", "celery_singleton")
 """The packages whose base classes guard a task with locks of their own."""
 
-POSITIONAL = ("task_id", "producer", "link", "link_error", "shadow")
-"""The arguments of ``apply_async`` that may be given by position after those of the task."""
-
 
 def install(guard: Guard, cls: type[AnyTask]) -> None:
     """Guard the tasks of a class: their calls, by workers or directly, and their sending.
@@ -153,7 +150,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
     def guarded_apply_async(
         task: Any, args: Any = None, kwargs: Any = None, *positional: Any, **options: Any
     ) -> Any:
-        names = POSITIONAL[: len(positional)]
+        names = ("task_id", "producer", "link", "link_error", "shadow")[: len(positional)]
         message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
             raise TypeError("once= is an argument of celery-once, which does not guard this task.")
