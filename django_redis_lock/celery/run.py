@@ -23,9 +23,6 @@ from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import Default, Sharing
 
-GIVE_UP_LEASE = 10.0
-"""Seconds of lease while a reservation is given up, in case the process dies in between."""
-
 Entry: TypeAlias = "tuple[TaskLock | None, Any]"
 """The lock that the task may run with, or ``None`` and the result of the call."""
 
@@ -248,7 +245,7 @@ class Run(key_locks.GuardedCall):
         return given_up
 
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
-        reserved = self.handle(name, GIVE_UP_LEASE, using=using)
+        reserved = self.handle(name, 10.0, using=using)  # seconds, if the process dies now
         taken = reserved.take_over(ticket)
         is_place = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # which nobody shares
         if not taken and not is_place and locks[using].can_share:
