@@ -55,6 +55,13 @@ def parks(consumer: Consumer, message: Any, **delivery: bool) -> bool:
     return isinstance(outcome, Ignore) and consumer.kinds().count("parked") > before
 
 
+def parked_messages(consumer: Consumer, task: Any, most: int) -> list[Any]:
+    """Send a task so often, with a number each; return the messages, all of which are parked."""
+    messages = [consumer.send(task, number) for number in range(most)]
+    assert [parks(consumer, each) for each in messages] == [True] * most
+    return messages
+
+
 def look(consumer: Consumer) -> float:
     """Do as a worker does every two seconds; return when the next look is due."""
     publisher, due = Publisher(consumer.app), 0.0
@@ -73,6 +80,12 @@ def outbox(client: redis.Redis, consumer: Consumer) -> dict[str, list[str]]:
         "messages": client.hkeys(parked_key(consumer, f"::{consumer.app.main}")),
         "outbox": client.zrange(parked_key(consumer, ":outbox"), 0, -1),
     }
+
+
+def make_due(client: redis.Redis, consumer: Consumer) -> None:
+    """Make due what is to be tried again later."""
+    members = dict.fromkeys(outbox(client, consumer)["outbox"], 0)
+    client.zadd(parked_key(consumer, ":outbox"), members)
 
 
 EMPTY: dict[str, list[str]] = {"messages": [], "outbox": []}
@@ -110,8 +123,7 @@ def test_release_of_a_run_publishes_the_next_at_once(
 ) -> None:
     task = parking(consumer)
     holder = held(task)
-    messages = [consumer.send(task, number) for number in range(3)]
-    assert [parks(consumer, each) for each in messages] == [True] * 3
+    messages = parked_messages(consumer, task, 3)
     holder.release()
     look(consumer)
     for message in messages:
@@ -127,14 +139,11 @@ def test_place_is_kept_though_hundreds_come_meanwhile(
 ) -> None:
     task = parking(consumer, concurrency=2)
     with semaphore(consumer.app.main, 2), semaphore(consumer.app.main, 2):
-        first, second = consumer.send(task, 1), consumer.send(task, 2)
-        assert parks(consumer, first)
-        assert parks(consumer, second)
+        first, second = parked_messages(consumer, task, 2)
     look(consumer)
     came = [consumer.message(), consumer.message()]
     assert [id_of(each) for each in came] == [id_of(first), id_of(second)]
-    others = [consumer.send(task, number) for number in range(20)]
-    assert all(parks(consumer, each) for each in others)
+    others = parked_messages(consumer, task, 20)
     assert [consumer.deliver(each) for each in came] == ["ran"] * 2
     assert [consumer.deliver() for _ in others] == ["ran"] * 20
     assert outbox(client, consumer) == EMPTY
@@ -233,36 +242,27 @@ def test_what_a_broker_refuses_stays_in_the_outbox(
         assert f"Parked task {id_of(message)} can't be published now" in log.text
     look(consumer)
     assert consumer.message() is None  # who failed has ten seconds
-    client.zadd(
-        parked_key(consumer, ":outbox"),
-        dict.fromkeys(outbox(client, consumer)["outbox"], 0),
-    )
+    make_due(client, consumer)
     look(consumer)
     assert consumer.deliver() == "ran"
     assert outbox(client, consumer) == EMPTY
 
 
-@pytest.mark.parametrize("limit", [None, 1])
-def test_look_grants_what_a_dead_holder_leaves(
-    consumer: Consumer, client: redis.Redis, limit: int | None
+@pytest.mark.parametrize("holder", ["lock", "permit", "unclaimed"])
+def test_look_grants_what_the_dead_leave(
+    consumer: Consumer, client: redis.Redis, holder: str
 ) -> None:
     """Also a lock that was handed off to a process that is dead; the next look is when it ends."""
-    task, name = parking(consumer, concurrency=limit or 1), consumer.app.main
-    holder = semaphore(name, 1, timeout=1) if limit else lock(name, timeout=1)
-    holder.acquire()
-    assert parks(consumer, consumer.send(task))
-    assert 0 < look(consumer) <= 1.01
-    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
-    assert consumer.deliver() == "ran"
-
-
-def test_look_takes_back_what_nobody_claims(consumer: Consumer, client: redis.Redis) -> None:
     task, name = parking(consumer), consumer.app.main
-    token, index = "0123456789abcdef" * 2, str(time.time_ns() // 1000)
-    due = int(time.time() * 1000) + 1000
-    value = f'{token} {index} {{"unclaimed":"{due} 30000 gone-1","host":"x","since":{due}}}'
-    client.set(f"{locks['default'].lock_keys}{name}", value, px=30_000)
+    if holder == "unclaimed":
+        due, index = int(time.time() * 1000) + 1000, time.time_ns() // 1000
+        marks = f'{{"unclaimed":"{due} 30000 gone-1","host":"x","since":{due}}}'
+        value = f"{'0123456789abcdef' * 2} {index} {marks}"
+        client.set(f"{locks['default'].lock_keys}{name}", value, px=30_000)
+    else:
+        (lock(name, 1) if holder == "lock" else semaphore(name, 1, timeout=1)).acquire()
     assert parks(consumer, consumer.send(task))
+    assert holder == "unclaimed" or 0 < look(consumer) <= 1.01
     eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
     assert consumer.deliver() == "ran"
 
@@ -288,8 +288,7 @@ def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
 def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) -> None:
     task, publisher = parking(consumer), Publisher(consumer.app)
     with lock(consumer.app.main):
-        messages = [consumer.send(task, number) for number in range(3)]
-        assert all(parks(consumer, each) for each in messages)
+        messages = parked_messages(consumer, task, 3)
         unpark = publisher.unpark
         assert unpark(locks["default"], consumer.app.main, id_of(messages[1])) == 1
         assert [one.task_id for one in waiting(consumer)] == [id_of(messages[n]) for n in (0, 2)]
@@ -306,9 +305,7 @@ def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) 
 def test_revoked_task_is_sent_to_who_drops_it(consumer: Consumer, client: redis.Redis) -> None:
     task = parking(consumer)
     with lock(consumer.app.main):
-        first, second = consumer.send(task, 1), consumer.send(task, 2)
-        assert parks(consumer, first)
-        assert parks(consumer, second)
+        first, second = parked_messages(consumer, task, 2)
         Publisher(consumer.app).unpark_revoked(locks["default"], {id_of(first), "unknown"})
         look(consumer)
         assert id_of(consumer.message()) == id_of(first)
@@ -393,8 +390,7 @@ def test_lock_that_rests_and_limits_that_rise_let_parked_tasks_run(
 ) -> None:
     task = parking(consumer, concurrency=2, at_least_for=1.0)
     locks["default"].set_limit(consumer.app.main, 0)
-    messages = [consumer.send(task, number) for number in range(3)]
-    assert all(parks(consumer, each) for each in messages)
+    parked_messages(consumer, task, 3)
     look(consumer)
     assert consumer.message() is None
     locks["default"].set_limit(consumer.app.main, None)
@@ -423,15 +419,6 @@ def test_queue_stays_as_long_as_a_message_is_parked(
         eventually(lambda: waiters(name) == 1)
         assert client.ttl(f"{locks['default'].key_prefix}-queue:{name}") > 0
     assert waiter.outcome()
-
-
-def test_calls_that_no_worker_makes_are_refused(consumer: Consumer) -> None:
-    task = parking(consumer)
-    with lock(consumer.app.main):
-        for call in (task, task.apply):
-            with pytest.raises(TaskAlreadyRunning, match="can't be parked, because no worker"):
-                outcome = call()
-                raise outcome.result
 
 
 def test_alias_that_cannot_park_is_refused(consumer: Consumer) -> None:
@@ -466,8 +453,7 @@ def test_messages_that_are_deleted_from_the_queue_are_sent_again(
     process = f"@{outbox_of(consumer.app)}:{consumer.app.main}"
     keys = [f"{locks['default'].key_prefix}-{kind}:{process}" for kind in ("tokens", "waiters")]
     with lock(consumer.app.main):
-        messages = [consumer.send(task, number) for number in range(3)]
-        assert all(parks(consumer, each) for each in messages)
+        messages = parked_messages(consumer, task, 3)
         (first,) = client.zrange(keys[1], 0, 0)
         client.zrem(keys[1], first)
         client.hdel(keys[0], str(first).split()[0])
@@ -503,7 +489,7 @@ def test_limit_is_that_of_the_worker_that_began_last(
     task = parking(consumer, concurrency=before)
     holders = [semaphore(name, 3) for _ in range(3)] if before != 1 else [lock(name)]
     assert all(holder.acquire(blocking=False) for holder in holders)
-    assert all(parks(consumer, consumer.send(task, number)) for number in range(4))
+    parked_messages(consumer, task, 4)
     new = deploy(consumer, monkeypatch, concurrency=after)
     look(new)
     monkeypatch.setattr(outbox_module, "FAMILY", "old")
@@ -548,7 +534,7 @@ def test_limits_of_functions_are_asked_for_again(
 def test_live_waiters_and_a_backlog_take_turns(consumer: Consumer) -> None:
     task, name = parking(consumer), consumer.app.main
     with lock(name):
-        assert all(parks(consumer, consumer.send(task, number)) for number in range(3))
+        parked_messages(consumer, task, 3)
         threads = []
         for number in range(2):
             threads.append(Background(lambda: lock(name, blocking_timeout=20).__enter__()))
@@ -599,7 +585,7 @@ def test_message_of_other_workers_is_left_to_them(
     """It has its lock for ten seconds, is put aside after an hour, and can be put back."""
     task, backend, name = parking(consumer), locks["default"], consumer.app.main
     worker = consumer if other == "another key" else Consumer(f"{name}-other")
-    keys = {kind: parked_key(consumer, f":{kind}") for kind in ("outbox", "troubles", "aside")}
+    keys = {kind: parked_key(consumer, f":{kind}") for kind in ("troubles", "aside")}
     with lock(name):
         assert parks(consumer, consumer.send(task))
 
@@ -607,7 +593,7 @@ def test_message_of_other_workers_is_left_to_them(
         """Let a worker meet it so long after the first one that could not read it."""
         for token in client.hkeys(keys["troubles"]):
             client.hset(keys["troubles"], token, round((time.time() - seconds) * 1000))
-        client.zadd(keys["outbox"], dict.fromkeys(client.zrange(keys["outbox"], 0, -1), 0))
+        make_due(client, consumer)
         with override_settings(SECRET_KEY="x" * (worker is consumer) or settings.SECRET_KEY):
             look(worker)
 
@@ -638,14 +624,10 @@ def test_what_a_broker_returns_gives_its_lock_to_the_next(
 
     monkeypatch.setattr(Publisher, "_send", publish)
     with lock(consumer.app.main):
-        first, second = consumer.send(task, 1), consumer.send(task, 2)
-        assert parks(consumer, first)
-        assert parks(consumer, second)
+        first, _ = parked_messages(consumer, task, 2)
     for _ in range(2):
         look(consumer)
-        client.zadd(
-            parked_key(consumer, ":outbox"), dict.fromkeys(outbox(client, consumer)["outbox"], 0)
-        )
+        make_due(client, consumer)
     assert consumer.deliver() == "ran"
     assert log.text.count("can't be published, and is tried again: NO_ROUTE") == 1
     away.clear()
@@ -658,8 +640,7 @@ def test_revocations_cost_as_much_as_they_are(consumer: Consumer, client: redis.
     """And not as much as is parked, nor do tasks that are not."""
     task, publisher = parking(consumer), Publisher(consumer.app)
     with lock(consumer.app.main):
-        messages = [consumer.send(task, number) for number in range(3)]
-        assert all(parks(consumer, each) for each in messages)
+        messages = parked_messages(consumer, task, 3)
         with counted(client) as counts:
             publisher.unpark_revoked(locks["default"], {id_of(messages[1]), *map(str, range(299))})
         assert sum(counts.values()) < 340
@@ -676,8 +657,7 @@ def test_reservation_of_a_task_that_has_ended_is_given_up(
     task = parking(consumer)
     monkeypatch.setattr(outbox_module, "OLD", 0.0)
     with lock(consumer.app.main):
-        messages = [consumer.send(task, number) for number in range(2)]
-        assert all(parks(consumer, each) for each in messages)
+        messages = parked_messages(consumer, task, 2)
     look(consumer)
     assert id_of(consumer.message()) == id_of(messages[0])  # and is lost
     task.backend.store_result(id_of(messages[0]), None, state)
