@@ -134,10 +134,7 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
 
 
 def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
-    """Run with the lock that is held now, unless another delivery has succeeded.
-
-    ``dead``: whether the delivery that had the lock has died.
-    """
+    """Run with the lock that is held now, unless another delivery, not ``dead``, has succeeded."""
     takes_over = run.first is not None and not run.was_sent_by(run.first)
     patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
     if takes_over:

@@ -144,10 +144,7 @@ class Run(key_locks.GuardedCall):
         return holder.fence == self.slip.follows or before < self.retries
 
     def has_succeeded(self, patience: float = 0.0) -> bool:
-        """Whether another delivery has stored a success, as it does after its release.
-
-        ``patience``: the seconds to wait for that.
-        """
+        """Whether another delivery stores a success in ``patience`` seconds, after its release."""
         if not self.may_have_succeeded or self.request.ignore_result:
             return False
         sent, until = self.slip.sent, monotonic() + patience
@@ -202,8 +199,7 @@ class Run(key_locks.GuardedCall):
 
         Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
-        ours = bool(slip.ticket) and slip.using == self.options.using
-        return ours and slip.lock == self.name
+        return bool(slip.ticket) and (slip.using, slip.lock) == (self.options.using, self.name)
 
     def slip_to_send(self) -> Slip:
         assert self.task_id is not None
