@@ -63,8 +63,6 @@ MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
 UNSENT_LEASE = 30.0
 """Seconds of lease for a reservation until its message was sent, in case the process dies first."""
-STOP_EVERY = 0.5
-"""Seconds after which a wait notices at the latest that its worker is to stop."""
 POLL_EVERY = 0.8
 """Seconds between checks whether the lock that a task waits for is held for a message."""
 
@@ -148,7 +146,7 @@ class TaskLock(Lock):
                 if holders and all(map(is_for_message, holders)):
                     raise HeldForMessage
             self._read_due = monotonic() + POLL_EVERY
-        return monotonic() + STOP_EVERY
+        return monotonic() + 0.5  # after which it notices at the latest that the worker stops
 
 
 @dataclass(frozen=True)
