@@ -135,7 +135,7 @@ def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any
     @single_instance_task(on_conflict=policy)
     def work() -> None: ...
 
-    worker = Mock(app=own_app)
+    worker = Mock(**{"app.tasks": {name: work}})
     with override_settings(SECRET_KEY=""):
         assert found(name) == (["E014"] if policy == "park" else [])
         with pytest.raises(ImproperlyConfigured) if policy == "park" else nullcontext():
