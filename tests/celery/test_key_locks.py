@@ -158,13 +158,18 @@ def test_message_that_is_not_due_has_not_waited(consumer: Consumer) -> None:
     assert waiting(consumer) == {id_of(latest), id_of(soon)}
 
 
-def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer) -> None:
-    """A worker that comes to the newer message first supersedes the older one then."""
-    task = consumer.task(body, **SUPERSEDE, supersede_for=0)
+@pytest.mark.parametrize("how", ["behind it", "in its place", "without the place"])
+def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer, how: str) -> None:
+    """What is superseded, when the newer one is sent or else has begun, is on record by itself."""
+    times = {"supersede_for": 0} if how == "behind it" else {}
+    task = consumer.task(body, **SUPERSEDE, **times)
     older, newer = consumer.send(task), consumer.send(task)
+    if how == "without the place":
+        locks["locmem"].force_release(key_locks(task).reservations[0])
     assert consumer.deliver(newer) == "ran"
     assert not waiting(consumer)
     assert is_superseded(consumer.deliver(older))
+    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
 
 
 def test_message_that_is_superseded_keeps_the_result_of_a_newer_one(consumer: Consumer) -> None:
@@ -244,18 +249,6 @@ def test_only_what_lasts_longer_supersedes(
     assert is_superseded(others[0]) is (ends == "superseded")
     assert others[1] == "ran"
     assert not waiting(consumer)
-
-
-@pytest.mark.parametrize("lost", [0, 1])
-def test_superseded_message_stays_so_without_the_place(consumer: Consumer, lost: int) -> None:
-    """What was superseded is on record by itself, until it has come."""
-    task = consumer.task(body, **SUPERSEDE)
-    older, newer = consumer.send(task), consumer.send(task)
-    if lost:
-        locks["locmem"].force_release(key_locks(task).reservations[0])
-    assert consumer.deliver(newer) == "ran"
-    assert is_superseded(consumer.deliver(older))
-    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
 
 
 NUMBERS = ["x", [], -1, True, float("nan"), float("inf"), 2**63, 10**400]
