@@ -306,10 +306,7 @@ def test_lock_is_released_between_two_questions(
 
 @pytest.mark.parametrize("other", ["", "another"])
 def test_delivery_ends_if_the_one_before_has_succeeded(
-    consumer: Consumer,
-    patience: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-    other: str,
+    consumer: Consumer, patience: Callable[..., None], monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
     """It stores its result soon after it has released its lock, whoever has had that since."""
     patience(RESULT_PATIENCE=LONG, RESULT_MOMENT=0)
@@ -846,9 +843,8 @@ def test_duplicate_comes_again_so_often(consumer: Consumer, most: int) -> None:
         message = consumer.message()
     error = consumer.deliver(message)
     assert isinstance(error, TaskAlreadyRunning)
-    assert str(error) == refusal(
-        task, f"lock {task.app.main!r} was held at each of {most + 1} attempts."
-    )
+    why = f"lock {task.app.main!r} was held at each of {most + 1} attempts."
+    assert str(error) == refusal(task, why)
     assert error.holder is not None
     assert consumer.message() is None
 
@@ -928,17 +924,11 @@ DUPLICATE_OF = {
 }
 
 
-def awaited(consumer: Consumer, task: Any) -> Any:
-    """Send a task that was a duplicate when it was sent."""
-    message = consumer.send(task)
-    message.headers |= Slip(id_of(message), duplicate_of=DUPLICATE_OF).header()
-    return message
-
-
 def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
     """Without a run, although the lock is free by now."""
     task = consumer.task(body, scope="queue")
-    message = awaited(consumer, task)
+    message = consumer.send(task)
+    message.headers |= Slip(id_of(message), duplicate_of=DUPLICATE_OF).header()
     locks["locmem"].force_release(key_locks(task).reservations[0])
     assert consumer.deliver(message) == {
         "skipped": True,
@@ -997,22 +987,20 @@ def stop(consumer: Consumer) -> Iterator[Callable[[], object]]:
 
 
 @pytest.mark.parametrize(
-    "how",
+    ("how", "guard"),
     [
-        *("by a policy", "in time", "among several", "in the queue"),
-        *("behind its id", "beside its id"),
+        ("by a policy", {}),
+        ("in time", {"blocking_timeout": 1000}),
+        ("among several", {"concurrency": 2}),
+        ("in the queue", {"scope": "queue"}),
+        ("behind its id", {}),
+        ("beside its id", {"concurrency": 2}),
     ],
 )
-def test_wait_ends_when_the_worker_is_to_stop(consumer: Consumer, stop: Any, how: str) -> None:
+def test_wait_ends_when_the_worker_is_to_stop(
+    consumer: Consumer, stop: Any, how: str, guard: dict[str, Any]
+) -> None:
     """The message goes back with its place, and runs when its turn comes."""
-    guard: dict[str, Any] = {
-        "by a policy": {},
-        "in time": {"blocking_timeout": 1000},
-        "among several": {"concurrency": 2},
-        "in the queue": {"scope": "queue"},
-        "behind its id": {},
-        "beside its id": {"concurrency": 2},
-    }[how]
     task = consumer.task(body, on_conflict={"run": "wait"}, **guard)
     if how.endswith("its id"):
         first, message = twins(consumer, task)
