@@ -17,15 +17,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from tests.apps.celery import scopes as tasks
 from tests.apps.celery.app import NOWHERE, QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING
 from tests.tools import eventually
-from tests.tools.celery_worker import (
-    WAIT,
-    Worker,
-    all_free,
-    go,
-    key_of,
-    ran,
-    started,
-)
+from tests.tools.celery_worker import WAIT, Worker, all_free, go, key_of, ran, started
 
 FAILS = {(scope, "raise") for scope in SCOPES} | {(RUN, how) for how in ("wait", "retry")}
 """Conflicts that raise ``TaskAlreadyRunning`` if their result is awaited."""

@@ -95,11 +95,7 @@ def test_number_that_is_none_fails_as_a_key_does(
     ],
 )
 def test_nobody_runs_while_the_number_is_0(
-    consumer: Consumer,
-    pause: str,
-    policy: Any,
-    outcome: type,
-    caplog: pytest.LogCaptureFixture,
+    consumer: Consumer, pause: str, policy: Any, outcome: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The policy says what becomes of those who come; the log and the error say who paused it."""
     caplog.set_level("INFO", "django_redis_lock.celery")

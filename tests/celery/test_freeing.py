@@ -67,11 +67,9 @@ def test_lock_is_released_for_its_holder(
 
 def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
     """Of tasks of any worker whose process on this host is proved to be gone, and no others."""
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    gone, cut_off = [subprocess.Popen([sys.executable, "-c", ""]) for _ in range(2)]
+    assert gone.wait() == cut_off.wait() == 0
     ours, me = {"worker": FAMILY}, os.getpid()
-    cut_off = subprocess.Popen([sys.executable, "-c", ""])
-    cut_off.wait()
     killed: dict[str, Any] = {"pid": cut_off.pid, "marks": {}}
     here: dict[str, Any] = {
         "host": current_process().host,
@@ -136,9 +134,7 @@ def test_aliases_do_not_wait_for_each_other(
     assert not [each for each in threading.enumerate() if "-free-" in each.name]
 
 
-def test_more_than_can_be_pending_ends_with_its_lease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_more_than_can_be_pending_ends_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     released: list[str] = []
     begun, go = threading.Event(), threading.Event()
 

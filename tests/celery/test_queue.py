@@ -22,13 +22,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery import scopes as tasks
 from tests.apps.celery import settings as worker_settings
-from tests.apps.celery.app import (
-    QUEUE,
-    QUEUE_NAME,
-    SCOPES,
-    WAITING,
-    app,
-)
+from tests.apps.celery.app import QUEUE, QUEUE_NAME, SCOPES, WAITING, app
 from tests.settings import server_url
 from tests.tools import eventually
 from tests.tools.celery_worker import (
@@ -53,12 +47,7 @@ from tests.tools.celery_worker import (
     "table", [tasks.retrying, tasks.autoretrying, tasks.beside], ids=["self", "auto", "beside"]
 )
 def test_retries_are_one_chain(
-    client: redis.Redis,
-    worker: Worker,
-    what: str,
-    table: dict[str, Any],
-    scope: str,
-    failures: int,
+    client: redis.Redis, worker: Worker, what: str, table: dict[str, Any], scope: str, failures: int
 ) -> None:
     """A retried task comes through its own lock, one run after the other, and ends with none.
 

@@ -73,14 +73,11 @@ def test_dead_child_frees_its_own_permit_alone(
     free(name)
 
 
-RESTS = [
-    (tasks.rested, 1, True),
-    (tasks.rested_permit, 2, True),
-    (tasks.rested_requeued, 1, False),
-]
-
-
-@pytest.mark.parametrize(("task", "most", "again"), RESTS, ids=["run", "permit", "redelivered"])
+@pytest.mark.parametrize(
+    ("task", "most", "again"),
+    [(tasks.rested, 1, True), (tasks.rested_permit, 2, True), (tasks.rested_requeued, 1, False)],
+    ids=["run", "permit", "redelivered"],
+)
 def test_killed_run_keeps_its_lock_at_least_for_its_time(
     client: redis.Redis, worker: Worker, name: str, task: Any, most: int, again: bool
 ) -> None:

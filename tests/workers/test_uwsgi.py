@@ -60,9 +60,7 @@ def entries(session_server: EmbeddedServer) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture(
-    scope="module",
-    params=[[], ["--py-call-uwsgi-fork-hooks"]],
-    ids=["as it comes", "with hooks"],
+    scope="module", params=[[], ["--py-call-uwsgi-fork-hooks"]], ids=["as it comes", "with hooks"]
 )
 def site(
     request: pytest.FixtureRequest,
