@@ -279,14 +279,10 @@ class GuardedCall:
         """Return a handle; ``using`` and ``task_id`` override those of the task."""
         if self.slip.sent:
             marks.setdefault("sent", repr(self.slip.sent))
-        lock = TaskLock(
-            partial(locks.__getitem__, using or self.options.using),
-            name,
-            timeout,
-            task_id=task_id or self.task_id,
-            task_name=self.task.name,
-        )
-        lock.task, lock.task_id = self.task, task_id or self.task_id
+        task_id = task_id or self.task_id
+        backend = partial(locks.__getitem__, using or self.options.using)
+        lock = TaskLock(backend, name, timeout, task_id=task_id, task_name=self.task.name)
+        lock.task, lock.task_id = self.task, task_id
         lock._origin["marks"] = {"worker": FAMILY, **marks}
         return lock
 

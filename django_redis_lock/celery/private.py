@@ -79,20 +79,17 @@ Body: TypeAlias = tuple[str | bytes, str, str]
 
 def encode_body(request: Any, content_type: str | None) -> Body:
     """Return the body of that message."""
-    embedded = {name: getattr(request, name) for name in _OF_BODY}
+    message = request.args, request.kwargs, {name: getattr(request, name) for name in _OF_BODY}
     serializer = registry.type_to_name.get(content_type) or running_task().app.conf.task_serializer
-    content_type, encoding, body = registry.dumps(
-        (request.args, request.kwargs, embedded), serializer=serializer
-    )
+    content_type, encoding, body = registry.dumps(message, serializer=serializer)
     return body, content_type, encoding
 
 
 def decode_body(app: Any, body: str | bytes, options: dict[str, Any]) -> Any:
     """Return the arguments of a message, and what is embedded in it."""
     kind, encoding = options["content_type"], options["content_encoding"]
-    return registry.loads(
-        body, kind, encoding, accept=prepare_accept_content(app.conf.accept_content)
-    )
+    accept = prepare_accept_content(app.conf.accept_content)
+    return registry.loads(body, kind, encoding, accept=accept)
 
 
 def revoked_ids() -> frozenset[str]:
@@ -192,9 +189,7 @@ def argument_models(run: Callable[..., Any], static: bool) -> Callable[..., Any]
     def returned(*args: Any, **kwargs: Any) -> Any:
         return args[len(own) :], kwargs
 
-    cells = {
-        **dict(zip(code.co_freevars, run.__closure__ or (), strict=True)),
-        "task_fun": CellType(returned),
-    }
+    cells = dict(zip(code.co_freevars, run.__closure__ or (), strict=True))
+    cells["task_fun"] = CellType(returned)
     wrapper = FunctionType(code, vars(base), closure=tuple(cells.values()))
     return lambda args, kwargs: wrapper(*own, *args, **kwargs)
