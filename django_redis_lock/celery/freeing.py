@@ -188,11 +188,10 @@ class ChildWatch(threading.Thread):
         alive = {(pid, began_at(pid)): child for pid, child in children.items() if state_of(pid)}
         gone = {pid: child for (pid, at), child in self._alive.items() if (pid, at) not in alive}
         self._gone |= {pid: (child, self._seen) for pid, child in gone.items()}
-        removed = self._gone.keys() - children.keys()
-        since = {
-            pid: private.cut_off_since(*self._gone.pop(pid), self._jobs.get(pid)) for pid in removed
-        }
-        killed = {pid: began for pid, began in since.items() if began}
+        killed = {}
+        for pid in self._gone.keys() - children.keys():
+            if since := private.cut_off_since(*self._gone.pop(pid), self._jobs.get(pid)):
+                killed[pid] = since
         born = len(alive) + len(gone) - len(self._alive)
         died = born > len(gone) or bool(killed) or not all(map(private.was_recycled, gone.values()))
         if died or self._died:
