@@ -19,6 +19,7 @@ from django_redis_lock.celery.key_locks import FAMILY
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, current_process
 from example_project.embedded import EmbeddedServer
+from tests.celery.consumer import lines
 from tests.tools import eventually
 from tests.tools.admin import hold_as
 
@@ -30,10 +31,6 @@ def _finished() -> Iterator[None]:
     """What a test has begun ends with it."""
     yield
     freeing.finish(WAIT)
-
-
-def texts(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [item.getMessage() for item in caplog.records if item.name == freeing.logger.name]
 
 
 def take(name: str) -> Holder:
@@ -55,8 +52,8 @@ def test_lock_is_released_for_its_holder(
     holder = take(name)
     freeing.free("default", name, holder.token_id)
     eventually(is_free(name))
-    eventually(lambda: texts(caplog))
-    assert texts(caplog) == [f"Lock {name!r} was released for {holder}, which is gone"]
+    eventually(lambda: lines(caplog))
+    assert lines(caplog) == [f"Lock {name!r} was released for {holder}, which is gone"]
     (entry,) = locks["default"].history(name)
     assert entry.reason == "the process or message that it was held for is gone"
     take(name)
@@ -125,11 +122,11 @@ def test_aliases_do_not_wait_for_each_other(
     settings.LOCKS = {**settings.LOCKS, "down": {"LOCATION": "redis://127.0.0.1:1/0"}}
     for _ in range(2):
         freeing.free("down", name, "0" * 16)
-    eventually(lambda: texts(caplog))
+    eventually(lambda: lines(caplog))
     freeing.free("default", name, take(name).token_id)
     eventually(is_free(name))
     freeing.finish(WAIT)
-    told = [text for text in texts(caplog) if "can't be released yet" in text]
+    told = [text for text in lines(caplog) if "can't be released yet" in text]
     assert len(told) == 1
     assert not [each for each in threading.enumerate() if "-free-" in each.name]
 
