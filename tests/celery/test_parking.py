@@ -302,16 +302,6 @@ def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) 
     assert [consumer.deliver() for _ in messages] == ["ran"] * 3
 
 
-def test_revoked_task_is_sent_to_who_drops_it(consumer: Consumer, client: redis.Redis) -> None:
-    task = parking(consumer)
-    with lock(consumer.app.main):
-        first, second = parked_messages(consumer, task, 2)
-        Publisher(consumer.app).unpark_revoked(locks["default"], {id_of(first), "unknown"})
-        look(consumer)
-        assert id_of(consumer.message()) == id_of(first)
-        assert [one.task_id for one in waiting(consumer)] == [id_of(second)]
-
-
 def test_newest_arguments_take_the_place_of_the_oldest(
     consumer: Consumer, client: redis.Redis
 ) -> None:
@@ -636,8 +626,8 @@ def test_what_a_broker_returns_gives_its_lock_to_the_next(
     assert outbox(client, consumer) == EMPTY
 
 
-def test_revocations_cost_as_much_as_they_are(consumer: Consumer, client: redis.Redis) -> None:
-    """And not as much as is parked, nor do tasks that are not."""
+def test_revoked_task_is_sent_to_who_drops_it(consumer: Consumer, client: redis.Redis) -> None:
+    """That costs as much as is revoked, and not as much as is parked, nor do tasks that are not."""
     task, publisher = parking(consumer), Publisher(consumer.app)
     with lock(consumer.app.main):
         messages = parked_messages(consumer, task, 3)
@@ -646,7 +636,7 @@ def test_revocations_cost_as_much_as_they_are(consumer: Consumer, client: redis.
         assert sum(counts.values()) < 340
         look(consumer)
         assert id_of(consumer.message()) == id_of(messages[1])
-        assert len(waiting(consumer)) == 2
+        assert [one.task_id for one in waiting(consumer)] == [id_of(messages[n]) for n in (0, 2)]
 
 
 @pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "PARKED"])
