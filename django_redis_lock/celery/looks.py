@@ -54,25 +54,25 @@ class _Look(threading.Thread):
 
     def __init__(self, app: Any, using: str) -> None:
         super().__init__(name=f"django-redis-lock-parked-{using}", daemon=True)
-        self._publisher, self._backend = Publisher(app), locks[using]
-        self._backend.open()  # before the thread needs what that imports
+        self._publisher, self._using = Publisher(app), using
+        locks[using].open()  # before the thread needs what that imports
         self._ended, self._skip, self._revoked = False, 0, frozenset[str]()
         self._due = 0.0  # when (monotonic) locks are to be attended to again
 
     def end(self) -> None:
         self._ended = True
-        look_soon(self._backend.alias)
+        look_soon(self._using)
         self.join(LOOK_EVERY)
 
     def run(self) -> None:
-        bell, failure = _bells[self._backend.alias][0], ""
+        bell, failure = _bells[self._using][0], ""
         while not self._ended:
             try:
                 pause, failure = self._look(), ""
             except Exception as error:
                 if repr(error) != failure:
                     text = "Parked tasks of LOCKS[%r] can't be looked after yet: %s"
-                    logger.warning(text, self._backend.alias, error)
+                    logger.warning(text, self._using, error)
                 pause, failure = LOOK_EVERY, repr(error)
             select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))
             with contextlib.suppress(BlockingIOError):
@@ -81,14 +81,16 @@ class _Look(threading.Thread):
 
     def _look(self) -> float:
         """Look once; return the seconds until the next time."""
-        revoked = private.revoked_ids()
+        backend, revoked = locks[self._using], private.revoked_ids()
+        if not backend.runs_scripts:  # perhaps it does in the next test
+            return LOOK_EVERY
         if revoked - self._revoked:
-            self._publisher.unpark_revoked(self._backend, revoked - self._revoked)
+            self._publisher.unpark_revoked(backend, revoked - self._revoked)
         self._revoked = revoked
         attends = monotonic() >= self._due
-        pause, found = self._publisher.publish(self._backend, self._skip if attends else -1)
+        pause, found = self._publisher.publish(backend, self._skip if attends else -1)
         if attends:
-            if self._publisher.attend(self._backend, found):
+            if self._publisher.attend(backend, found):
                 pause = 0.0
             connections.close_all()  # which functions that give limits may have opened
             self._skip = self._skip + LOCKS_AT_ONCE if len(found) >= LOCKS_AT_ONCE else 0
@@ -121,11 +123,14 @@ class Looks(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         for using in locks:
             with contextlib.suppress(InvalidLockBackend, ImproperlyConfigured):  # checks report it
-                if locks[using].runs_scripts:
-                    _looks.append(_Look(parent.app, using))
-                    _looks[-1].start()
+                _looks.append(_Look(parent.app, using))
+                _looks[-1].start()
 
     close = end_waits
+
+    def terminate(self, parent: Any) -> None:
+        """End the looks of a worker that sends no signal."""
+        _end_looks()
 
 
 @worker_init.connect(weak=False)
@@ -140,7 +145,7 @@ def _on_init(sender: Any, **kwargs: Any) -> None:
 
 
 @worker_shutdown.connect(weak=False)
-def _on_shutdown(**kwargs: Any) -> None:
+def _end_looks(**kwargs: Any) -> None:
     while _looks:
         _looks.pop().end()
     while _bells:

@@ -71,7 +71,7 @@ def looking(consumer: Consumer) -> Iterator[None]:
     looks._on_init(sender=consumer)
     looks.Looks(consumer).start(consumer)
     yield
-    looks._on_shutdown()
+    looks._end_looks()
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ PARKED = """
     from celery.contrib.testing.worker import start_worker
 
     def looking():
-        return any(one.name == "django-redis-lock-parked" for one in threading.enumerate())
+        return any(one.name.startswith("django-redis-lock-parked") for one in threading.enumerate())
 
     def test_parked(celery_session_app):
         celery_session_app.finalize()  # as start_worker does before it imports the tasks
