@@ -291,8 +291,8 @@ class Publisher:
             self.close()
             failed = str(error) or "no answer"
             if failed != self.unreachable:
-                text_ = "Parked task %s can't be published now; that is tried again: %s"
-                logger.warning(text_, visible(str(message.get("id"))), error)
+                line = "Parked task %s can't be published now; that is tried again: %s"
+                logger.warning(line, visible(str(message["id"])), visible(failed))
             self.unreachable = failed
         except Exception as error:  # the broker has no use for this one
             self.close()

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis
@@ -13,7 +14,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.outbox import Publisher
+from django_redis_lock.celery.outbox import Publisher, sealed
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import release_shown
 from django_redis_lock.protocol.records import Holder
@@ -40,9 +41,12 @@ def refused(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unpublished(holder: Holder, monkeypatch: pytest.MonkeyPatch) -> None:
-    publisher = object.__new__(Publisher)
-    publisher.app = SimpleNamespace(conf=None)
-    publisher._publish(locks["default"], "token", json.dumps({"id": EVIL}).encode())
+    publisher, about = object.__new__(Publisher), {"lock": holder.name, "token": "token"}
+    publisher.app, publisher.unreachable, publisher._producer = None, "", None
+    monkeypatch.setattr(publisher, "_task_of", Mock())
+    monkeypatch.setattr(publisher, "_send", Mock(side_effect=OSError(EVIL)))
+    text = sealed({**about, "id": EVIL, "options": {"headers": {}}}).encode()
+    publisher._publish(locks["default"], holder.name, "token", text)
 
 
 WAYS: dict[str, Callable[[Holder, pytest.MonkeyPatch], object]] = {
