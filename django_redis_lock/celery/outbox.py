@@ -128,7 +128,7 @@ class Publisher:
         self._producer: Any = None
         self._owners: dict[str, Any] = {}
         self._asked: dict[str, float] = {}
-        self._failure = ""
+        self._failure, self._no_results = "", 0.0
         forget_after_fork(self)
 
     def after_fork(self) -> None:
@@ -321,14 +321,20 @@ class Publisher:
             logger.error(text, name, then, visible(why))
 
     def _remove_place(self, task: Any, message: dict[str, Any]) -> None:
-        """Let the state of a task not tell its place any more, before it may run."""
-        task_id = message["id"]
-        if not (task.ignore_result or message["options"]["headers"].get("ignore_result")):
-            with contextlib.suppress(Exception):  # of any result backend
-                stored = task.backend.get_task_meta(task_id)
-                if stored["status"] == PARKED and "place" in stored["result"]:
-                    del stored["result"]["place"]
-                    task.update_state(task_id, PARKED, stored["result"])
+        """Let the state of a task not tell its place any more, before it may run.
+
+        A result backend that fails is left alone for a while, as it may take long to do so.
+        """
+        headers, task_id = message["options"]["headers"], message["id"]
+        if task.ignore_result or headers.get("ignore_result") or monotonic() < self._no_results:
+            return
+        try:
+            stored = task.backend.get_task_meta(task_id)
+            if stored["status"] == PARKED and "place" in stored["result"]:
+                del stored["result"]["place"]
+                task.update_state(task_id, PARKED, stored["result"])
+        except Exception:  # of any result backend
+            self._no_results = monotonic() + RETURNED_AGAIN
 
     def _send(self, message: dict[str, Any]) -> None:
         """Publish a message. Raises an error unless the broker has it, in a queue."""
