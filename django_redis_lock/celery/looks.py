@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
+import socket
 import threading
 from time import monotonic
 from typing import Any
@@ -32,8 +32,8 @@ SHORTEST = 0.02
 LOCKS_AT_ONCE = 16
 """How many locks ``park_look.lua`` reads."""
 
-_bells: dict[str, tuple[int, int]] = {}
-"""A pipe for each alias: what children of a worker write into it wakes the worker's look."""
+_bells: dict[str, tuple[socket.socket, socket.socket]] = {}
+"""A pair for each alias: what children of a worker send wakes the worker's look."""
 _looks: list[_Look] = []
 
 
@@ -46,7 +46,7 @@ def pass_on(lock: TaskLock) -> None:
 def look_soon(using: str) -> None:
     """Have the worker of this process, or of its parent, look at the outbox of an alias."""
     with contextlib.suppress(KeyError, OSError):  # no worker; it was woken often, or has ended
-        os.write(_bells[using][1], b"!")
+        _bells[using][1].send(b"!")
 
 
 class _Look(threading.Thread):
@@ -76,7 +76,7 @@ class _Look(threading.Thread):
                 pause, failure = LOOK_EVERY, repr(error)
             select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))
             with contextlib.suppress(BlockingIOError):
-                os.read(bell, 4096)
+                bell.recv(4096)
         self._publisher.close()
 
     def _look(self) -> float:
@@ -138,9 +138,9 @@ def _on_init(sender: Any, **kwargs: Any) -> None:
     stops[0] = 0  # an earlier worker may have run in this process
     worker_began()
     for using in locks:
-        _bells[using] = os.pipe()
+        _bells[using] = socket.socketpair()
         for end in _bells[using]:
-            os.set_blocking(end, False)
+            end.setblocking(False)
     sender.app.steps["worker"].add(Looks)
 
 
@@ -150,4 +150,4 @@ def _end_looks(**kwargs: Any) -> None:
         _looks.pop().end()
     while _bells:
         for end in _bells.popitem()[1]:
-            os.close(end)
+            end.close()

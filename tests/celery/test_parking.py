@@ -267,6 +267,16 @@ def test_look_grants_what_the_dead_leave(
     assert consumer.deliver() == "ran"
 
 
+def test_look_finds_what_nobody_has_looked_at(consumer: Consumer, client: redis.Redis) -> None:
+    """As after ten minutes without a worker, when it is not known any more what is due."""
+    assert lock(consumer.app.main, timeout=60).acquire()
+    assert parks(consumer, consumer.send(parking(consumer)))
+    prefix = locks["default"].key_prefix
+    client.delete(f"{prefix}-due", f"{prefix}:{consumer.app.main}")
+    look(consumer)
+    assert consumer.deliver() == "ran"
+
+
 @pytest.mark.parametrize("beyond", ["raise", "skip", "retry"])
 def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
     task = parking(consumer, queue_limit=1, beyond=beyond)
