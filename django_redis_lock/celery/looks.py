@@ -29,6 +29,8 @@ LOOK_EVERY = 2.0
 """Seconds between looks, at most."""
 SHORTEST = 0.02
 """Seconds between looks, at least, unless one is asked for."""
+NEXT_LOCKS = 0.2
+"""Seconds until the next of many locks are attended to, once all have been."""
 LOCKS_AT_ONCE = 16
 """How many locks ``park_look.lua`` reads."""
 
@@ -57,6 +59,7 @@ class _Look(threading.Thread):
         self._publisher, self._using = Publisher(app), using
         locks[using].open()  # before the thread needs what that imports
         self._ended, self._skip, self._revoked = False, 0, frozenset[str]()
+        self._knows_all = False
         self._due = 0.0  # when (monotonic) locks are to be attended to again
 
     def end(self) -> None:
@@ -94,7 +97,8 @@ class _Look(threading.Thread):
                 pause = 0.0
             connections.close_all()  # which functions that give limits may have opened
             self._skip = self._skip + LOCKS_AT_ONCE if len(found) >= LOCKS_AT_ONCE else 0
-            self._due = monotonic() + LOOK_EVERY * (not self._skip)
+            self._knows_all |= not self._skip
+            self._due = monotonic() + (NEXT_LOCKS * self._knows_all if self._skip else LOOK_EVERY)
         return min(pause, max(0.0, self._due - monotonic()))
 
 

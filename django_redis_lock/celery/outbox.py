@@ -157,7 +157,7 @@ class Publisher:
             self._publish(backend, name, token, text)
             if self.unreachable:
                 break
-        if messages and not self.unreachable:
+        if len(messages) == 2 * AT_ONCE and not self.unreachable:
             return 0.0, found
         return (pause_ms / 1000 if pause_ms >= 0 else math.inf), found
 
