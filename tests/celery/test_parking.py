@@ -578,13 +578,21 @@ def test_poison_is_put_aside_and_the_rest_goes_on(
     assert log.text.count("can't be published, and was put aside") == 1
 
 
+@pytest.fixture
+def stranger(consumer: Consumer) -> Iterator[Consumer]:
+    """A worker of the same broker with other tasks."""
+    stranger = Consumer(f"{consumer.app.main}-other")
+    yield stranger
+    stranger.close()
+
+
 @pytest.mark.parametrize("other", ["another key", "an unknown task"])
 def test_message_of_other_workers_is_left_to_them(
-    consumer: Consumer, client: redis.Redis, settings: Any, other: str
+    consumer: Consumer, stranger: Consumer, client: redis.Redis, settings: Any, other: str
 ) -> None:
     """It has its lock for ten seconds, is put aside after an hour, and can be put back."""
     task, backend, name = parking(consumer), locks["default"], consumer.app.main
-    worker = consumer if other == "another key" else Consumer(f"{name}-other")
+    worker = consumer if other == "another key" else stranger
     keys = {kind: parked_key(consumer, f":{kind}") for kind in ("troubles", "aside")}
     with lock(name):
         assert parks(consumer, consumer.send(task))
