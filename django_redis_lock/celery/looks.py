@@ -139,7 +139,8 @@ class Looks(bootsteps.StartStopStep):
 
 @worker_init.connect(weak=False)
 def _on_init(sender: Any, **kwargs: Any) -> None:
-    stops[0] = 0  # an earlier worker may have run in this process
+    _end_looks()  # of an earlier worker in this process, which also has told waits to end
+    stops[0] = 0
     worker_began()
     for using in locks:
         _bells[using] = socket.socketpair()
