@@ -74,7 +74,7 @@ class _Look(threading.Thread):
                 pause, failure = self._look(), ""
             except Exception as error:
                 if repr(error) != failure:
-                    text = "Parked tasks of LOCKS[%r] can't be looked after yet: %s"
+                    text = "Parked tasks of LOCKS[%r] can't be published yet: %s"
                     logger.warning(text, self._using, error)
                 pause, failure = LOOK_EVERY, repr(error)
             select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))

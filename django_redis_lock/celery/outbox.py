@@ -179,8 +179,8 @@ class Publisher:
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
         """Send the parked messages of a lock back to the broker, or that of one task.
 
-        Returns how many they are. They have no place any more: a task that parks is parked again
-        if it finds no room. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
+        Returns how many they are. They lose their place: a task is parked again if its lock is
+        held then. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
         publish them later.
         """
         ids = () if task_id is None else (digest(task_id),)

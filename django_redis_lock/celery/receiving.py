@@ -45,7 +45,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Any:
 
 
 def _is_new(request: Any) -> bool:
-    """Whether a message parks if it finds no room, and was never received or parked before."""
+    """Whether a message is parked if its lock is held, and was not received or parked before."""
     headers, scope = request.request_dict, getattr(request.task, GUARD).options.scope
     again = request.delivery_info.get("redelivered") or headers.get("retries")
     first = not again and key_locks.Slip.of(headers, request.id) is key_locks.NO_SLIP
@@ -54,12 +54,12 @@ def _is_new(request: Any) -> bool:
 
 
 def _run_of(request: Any) -> Run | None:
-    """Return the run of a message; ``None`` if a child is to raise what its functions raise."""
+    """Return the run of a message; ``None`` if a function of it raises, as it does in a child."""
     context, arguments = request._context, (tuple(request.args), dict(request.kwargs))
     context.called_directly = False  # as children are told
     try:
         return Run(getattr(request.task, GUARD), request.task, arguments, (), context)
-    except BaseException:
+    except BaseException:  # SystemExit, too: it must not end this thread
         return None
 
 

@@ -243,7 +243,7 @@ class Run(key_locks.GuardedCall):
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
         reserved = self.handle(name, 10.0, using=using)  # seconds, if the process dies now
         taken = reserved.take_over(ticket)
-        is_place = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # which nobody shares
+        is_place = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # is never shared
         if not taken and not is_place and locks[using].can_share:
             reserved.sharing = Sharing(shared=True)
             taken = reserved.take_over(ticket)

@@ -188,7 +188,7 @@ def _parks(backend: BaseLockBackend, app: Any) -> bool:
     """Whether a task of an app parks messages with a backend, or some of its broker are parked."""
     if app is None or not backend.runs_scripts:
         return False
-    with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
+    with suppress(Exception):  # of Celery, its settings or the server
         from django_redis_lock.celery.options import GUARD
         from django_redis_lock.celery.outbox import outbox_of
 

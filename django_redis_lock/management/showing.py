@@ -142,7 +142,7 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
     with backends.noting(backend.alias):
         known.history = backend.history(name, 10)
     if "celery" in sys.modules and backend.runs_scripts:
-        with suppress(Exception):  # of Celery, its settings or the server: then nobody can tell
+        with suppress(Exception):  # of Celery, its settings or the server
             from django_redis_lock.celery.outbox import outbox_of
 
             known.aside = operators.set_aside(backend, outbox_of(output.celery_app()), name)

@@ -1,8 +1,8 @@
 local heard_key = KEYS[5]
 -- include common
 -- include parked
--- Return the first waiter: its process and its entry; the process alone for messages, nil if nobody
--- waits, false if more have to be looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
+-- Return the first waiter: its process and its entry. Return the process alone for parked messages, nil
+-- if none waits, false if more have to be looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
 -- After a lock was taken back, one counts as such sooner: all of a host may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do

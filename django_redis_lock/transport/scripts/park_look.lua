@@ -64,7 +64,7 @@ local function read_lock(name)
   if redis.call('EXISTS', turns) == 1 then
     if not (redis.call('ZSCORE', KEYS[2], process) and redis.call('ZSCORE', due, name)) then
       note_turn(name, process)
-      look_within(name, 0, now) -- the queue was deleted, or nobody has looked for STAYS
+      look_within(name, 0, now) -- the queue was deleted, or its due mark has expired
     end
     for _, turn in ipairs(redis.call('ZRANDMEMBER', turns, SOME)) do
       local token = redis.call('ZRANGE', backlog_key(process, turn, name), 0, 0)[1]
