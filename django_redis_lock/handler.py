@@ -23,6 +23,7 @@ from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
+    from django_redis_lock.support.arguments import OnUnavailable
     from django_redis_lock.testing.tools import LockSpace
 
 DEFAULT_ALIAS = "default"
@@ -163,6 +164,7 @@ def lock(
     after_commit: bool = True,
     shared: bool = False,
     max_waiters: int | None = None,
+    on_unavailable: OnUnavailable = "raise",
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
@@ -180,6 +182,10 @@ def lock(
     With ``shared``, all who ask for the lock so hold it together, and none without. All wait in one
     queue: those who come after one who wants it alone wait behind it. ``max_waiters`` is how many
     may wait; a further caller does not get the lock, at once.
+
+    If the server can't be reached, or refuses, ``on_unavailable`` says whether to raise
+    ``LockUnavailable``, by default, or with ``"run"`` to go on without the lock, with a warning in
+    the log. ``guarded`` of the handle is False then.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
     before the lock is acquired.
@@ -200,6 +206,7 @@ def lock(
         wait=wait,
         metadata=metadata,
         after_commit=after_commit,
+        on_unavailable=on_unavailable,
         sharing=Sharing(shared, None, max_waiters),
     )
 
@@ -218,6 +225,7 @@ def semaphore(
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
     max_waiters: int | None = None,
+    on_unavailable: OnUnavailable = "raise",
 ) -> Lock:
     """Return a handle for one of the ``limit`` permits of the semaphore ``name``.
 
@@ -242,6 +250,7 @@ def semaphore(
         wait=wait,
         metadata=metadata,
         after_commit=after_commit,
+        on_unavailable=on_unavailable,
         sharing=Sharing(True, limit, max_waiters),
     )
 
@@ -259,6 +268,7 @@ def lock_many(
     shared: bool = False,
     limit: int | None = None,
     max_waiters: int | None = None,
+    on_unavailable: OnUnavailable = "raise",
 ) -> LockGroup:
     """Return a handle for several locks, of which it acquires all or none.
 
@@ -300,7 +310,7 @@ def lock_many(
         after_commit=after_commit,
         max_waiters=max_waiters,
     )
-    return LockGroup(list(map(make, distinct)))
+    return LockGroup(list(map(make, distinct)), on_unavailable)
 
 
 @receiver(setting_changed, dispatch_uid="django_redis_lock")

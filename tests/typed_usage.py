@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import datetime
-from typing import Self, assert_type
+from typing import Any, Self, assert_type
 
 from django.db import models
 from django.db.models import F
@@ -57,7 +57,8 @@ from django_redis_lock.views import GuardedRequest, LockedRequest, NoLock, locke
 def synchronous() -> None:
     with lock("a", timeout=10, blocking_timeout=2, metadata={"shop": "7"}) as held:
         assert_type(held, Lock)
-        assert_type(held.fence, int)
+        assert_type(held.fence, int | Any)
+        assert_type(held.guarded, bool)
         assert_type(held.remaining, float)
         assert_type(held.is_held_here, bool)
         assert_type(held.lost, bool)

@@ -50,6 +50,8 @@ class BaseLockBackend(Runner):
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
+    _failed_until = 0.0
+    """When (monotonic) callers that may run unguarded give the server its usual time again."""
     _indexes = 1
     """How many servers or shards list the locks."""
 

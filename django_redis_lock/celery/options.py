@@ -14,7 +14,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
 from django_redis_lock.tasks.keys import Key, UniqueOn
 
 Scope = Literal["run", "queue", "queue_and_run"]
@@ -33,7 +33,6 @@ GUARD = "single_instance_guard"
 Handler = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The arguments of a task, by position and by name."""
-OnUnavailable = Literal["raise", "run"]
 
 
 class Policies(TypedDict, total=False):

@@ -16,13 +16,13 @@ from django.apps import apps
 from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives import held as holds
 from django_redis_lock.primitives.held import Held, register
-from django_redis_lock.protocol.calls import Steps
+from django_redis_lock.protocol.calls import Renew, Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.process import Identity, kind_of_execution
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+FAILED_FOR = 0.5
+"""Seconds after a failure for which callers that may run unguarded only probe the server."""
+PROBE_FOR = 0.005
+"""Seconds that the server gets to answer a probe."""
 
 
 class Handle(ABC):
@@ -41,6 +45,10 @@ class Handle(ABC):
 
     do_not_call_in_templates = True
     """Tells Django's templates to read its attributes; as a decorator it can be called."""
+    on_unavailable: OnUnavailable = "raise"
+    """Whether to raise ``LockUnavailable`` or to run without the lock, if it can't be acquired."""
+    _blocking_timeout: float | Default | None = DEFAULT
+    _attempt: weakref.ref[Identity] | None = None  # of the caller that is acquiring
 
     def __init__(
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
@@ -48,9 +56,15 @@ class Handle(ABC):
         self.name = self._busy = name  # _busy: the lock that could not be acquired
         self.blocking = blocking if blocking is True else arguments.check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
-            blocking_timeout = arguments.check_wait(blocking_timeout)
-        self._blocking_timeout = blocking_timeout
-        self._attempt: weakref.ref[Identity] | None = None  # of the caller that is acquiring
+            self._blocking_timeout = arguments.check_wait(blocking_timeout)
+
+    @property
+    def guarded(self) -> bool:
+        """Whether the lock, or every lock of a group, is held, as far as this process knows.
+
+        False in a block that ``on_unavailable="run"`` let run without. Makes no round trip.
+        """
+        return all(each.is_held_here for each in self._locks())
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -70,14 +84,16 @@ class Handle(ABC):
 
         ``blocking`` (a bool) and ``blocking_timeout`` (seconds in all, ``None`` for no limit)
         override those of the handle. Raises ``LockError`` if the handle already holds a lock, which
-        it keeps, and ``LockUnavailable``.
+        it keeps, and ``LockUnavailable``; with ``on_unavailable="run"`` it returns True instead.
         """
         began = monotonic()
         try:
             return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
         except BaseException as error:
             self._abandon(error, began)
-            raise
+            if not self._run_without(error):
+                raise
+            return True
 
     async def aacquire(
         self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
@@ -88,20 +104,23 @@ class Handle(ABC):
             return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
         except BaseException as error:
             self._abandon(error, began)
-            raise
+            if not self._run_without(error):
+                raise
+            return True
 
     def release(self) -> None:
         """Release the lock, or all locks of a group; each goes to its longest waiter.
 
         Raises ``LockLost`` if one was lost, after releasing the others; ``LockNotOwned`` if none is
         held; and ``LockUnavailable``. In the last case the release is retried in the background,
-        and can be called again.
+        and can be called again. In a block that runs without the lock, it does nothing.
         """
         try:
             self.backend.run(self._release())
         except BaseException as error:
             self._abandon(error)
-            raise
+            if not self._leave_unguarded(error):
+                raise
 
     async def arelease(self) -> None:
         """Asynchronous version of ``release``."""
@@ -109,7 +128,8 @@ class Handle(ABC):
             await self.backend.arun(self._release())
         except BaseException as error:
             self._abandon(error)
-            raise
+            if not self._leave_unguarded(error):
+                raise
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
         """Add seconds to each lease; with ``replace_ttl``, let it end in so many seconds from now.
@@ -294,10 +314,39 @@ class Handle(ABC):
     def _release(self) -> Steps[None]:
         held = self._to_release()
         if held and not defer(held, holds.finish):
-            if len(held) == 1:
-                yield from holds.release(held[0])
-            else:
-                yield from holds.release_all(held)
+            yield from (holds.release(held[0]) if len(held) == 1 else holds.release_all(held))
+
+    def _probe(self) -> Steps[None]:
+        """Raise ``LockUnavailable`` soon if a call has failed, and the server does not answer now.
+
+        One caller at a time gives it its usual time again.
+        """
+        now, backend = monotonic(), self.backend
+        if now < backend._failed_until:
+            name = self._locks()[0].name
+            yield Renew([(name, "probe", 0)], patient=False, until=now + PROBE_FOR)
+            backend._failed_until = 0.0
+        elif backend._failed_until:
+            backend._failed_until = now + FAILED_FOR
+
+    def _run_without(self, error: BaseException) -> bool:
+        """Whether a block runs without the locks, since the server was unavailable."""
+        if self.on_unavailable == "raise" or not isinstance(error, LockUnavailable):
+            return False
+        backend, now = self.backend, monotonic()
+        if now >= backend._failed_until:
+            backend._failed_until = now + FAILED_FOR
+        logger.warning("The block runs without %s: %s", self._label, error)
+        for each in self._locks():
+            each._unguarded += 1
+        return True
+
+    def _leave_unguarded(self, error: BaseException) -> bool:
+        """Whether a release failed because the block that ends has run without the locks."""
+        ended = [each for each in self._locks() if each._unguarded and type(error) is LockNotOwned]
+        for each in ended:
+            each._unguarded -= 1
+        return bool(ended)
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
@@ -348,14 +397,18 @@ class Handle(ABC):
             holds.abandon(left)
 
     def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
-        """Raise the failure of a release, unless it would mask the error of the block."""
+        """Raise the failure of a release, unless it would mask the error of the block.
+
+        Where the block may run without the lock, an unavailable server does not fail its end.
+        """
         self._abandon(failure)
-        if error is None or not isinstance(failure, LockError):
+        optional = self.on_unavailable == "run" and isinstance(failure, LockUnavailable)
+        if not isinstance(failure, LockError) or (error is None and not optional):
             try:
                 raise failure
             finally:
                 del failure  # else the error keeps this frame, and the frame the error
-        logger.warning("The release of %s failed after an error: %s", self._label, failure)
+        logger.warning("The release of %s failed after the block: %s", self._label, failure)
 
 
 def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:

@@ -44,6 +44,8 @@ class Held:
     """The handle that acquired the hold, of which signals tell, if this one goes on with it."""
     _deferred = False
     """Released or detached, but held until a transaction ends."""
+    _unguarded = 0
+    """How many blocks run without the lock, because the server was unavailable."""
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -51,12 +53,13 @@ class Held:
         return self._backend or self._find_backend()
 
     @property
-    def fence(self) -> int:
+    def fence(self) -> int | Any:
         """The fence of this hold, greater than that of every earlier holder.
 
-        Raises ``LockNotOwned`` if the lock is not held.
+        ``None`` if ``on_unavailable="run"`` let the block run without the lock. Raises
+        ``LockNotOwned`` if the lock is not held.
         """
-        return self._held().fence
+        return None if self._lease is None and self._unguarded else self._held().fence
 
     @property
     def token_id(self) -> str:
@@ -107,7 +110,8 @@ class Held:
     def _held(self) -> Lease:
         lease = self._lease
         if lease is None:
-            raise self._not_owned("is not held by this handle")
+            why = "; the server was unavailable, and the block runs without" * bool(self._unguarded)
+            raise self._not_owned(f"is not held by this handle{why}")
         if lease.process is not process.current_process():
             pid = lease.process.pid
             raise self._not_owned(f"is held by the parent process {pid}, not by its forked child")

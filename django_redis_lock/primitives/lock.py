@@ -62,10 +62,13 @@ class Lock(Held, Handle):
         task_name: str | None = None,
         after_commit: bool = True,
         max_hold: float | None = None,
+        on_unavailable: arguments.OnUnavailable = "raise",
         sharing: arguments.Sharing = arguments.ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
         self._find_backend = find_backend
+        if on_unavailable != "raise":
+            self.on_unavailable = arguments.check_on_unavailable(on_unavailable)
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
         if not (auto_renew is None and max_hold is None):
@@ -147,7 +150,7 @@ class Lock(Held, Handle):
     def _fresh(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._attempt, other._again = None, 0
+        other._attempt, other._again, other._unguarded = None, 0, 0
         other._lease, other._backend, other._deferred = None, None, False
         return other
 
@@ -157,6 +160,8 @@ class Lock(Held, Handle):
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began, attempt = monotonic(), self._occupy()
         try:
+            if self.on_unavailable == "run":
+                yield from self._probe()
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
             facts = {"waited": monotonic() - began, "reason": "unavailable"}
@@ -166,14 +171,14 @@ class Lock(Held, Handle):
             del attempt
         if acquired is None:
             return True
-        self._acquired_at = monotonic()
-        waited, backend = self._acquired_at - began, self.backend
+        self._acquired_at, backend = monotonic(), self.backend
         try:
             if not acquired:
                 reason = "full" if self._full else "busy" if until is None else "timeout"
-                facts = {"waited": waited, "reason": reason}
+                facts = {"waited": self._acquired_at - began, "reason": reason}
                 yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
+                waited = self._acquired_at - began
                 yield from backend.emit(signals.lock_acquired, self.name, lock=self, waited=waited)
         except GeneratorExit:
             raise

@@ -7,7 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 LONGEST_LEASE = 100 * 365 * 86400
 """Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
@@ -25,6 +25,10 @@ WAITING_SCHEMES = ("queue", "blpop", "poll")
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+OnUnavailable = Literal["raise", "run"]
+"""What a caller does if the server can't be reached, or refuses: it fails, or runs unguarded."""
 
 
 class Default:
@@ -144,6 +148,13 @@ def check_scheme(wait: str | None) -> str | None:
             f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
         )
     return wait
+
+
+def check_on_unavailable(value: Any) -> OnUnavailable:
+    """Return what to do without a server. Raises ``ValueError``."""
+    if value not in ("raise", "run"):
+        raise ValueError(f"on_unavailable={_shown(value)} is unknown; choose from 'raise', 'run'.")
+    return value  # type: ignore[no-any-return]
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:

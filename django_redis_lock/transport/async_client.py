@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from django_redis_lock.protocol.calls import retain
+from django_redis_lock.protocol.calls import LAST_CALL, retain
 from django_redis_lock.support.process import InThread, forget_after_fork, retain_inherited
 from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is_read_only
 from django_redis_lock.transport.connections import connect
@@ -76,7 +76,8 @@ class AsyncClient:
         try:
             return await _answer(connection, packed, reply)
         except asyncio.CancelledError:
-            if monotonic() >= packed.until and connection.received_at < sent_at:
+            had_time = packed.until > sent_at + LAST_CALL
+            if had_time and monotonic() >= packed.until and connection.received_at < sent_at:
                 connection.hang_up()  # other calls that wait for a reply are sent again
             raise
 

@@ -1,0 +1,260 @@
+"""``on_unavailable="run"``: a block that runs without its lock, as the server is unavailable."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from django_redis_lock import lock, lock_many, locks, semaphore, signals
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.fencing import _Guard
+from django_redis_lock.primitives import handle as handles
+from example_project.embedded import EmbeddedServer
+from tests.primitives import test_failed_releases as failed
+from tests.tools import PATIENCE, Background, eventually, owes, stored, taken_connections, told
+from tests.tools.proxy import Proxy
+
+MAKERS: dict[str, Callable[..., Any]] = {
+    "lock": lock,
+    "shared": functools.partial(lock, shared=True),
+    "reentrant": functools.partial(lock, reentrant=True),
+    "semaphore": functools.partial(semaphore, limit=2),
+    "several": lambda name, **given: lock_many([name, name + "!"], **given),
+}
+refused = failed.refused
+every_kind = pytest.mark.parametrize("kind", MAKERS)
+
+
+def optional(kind: str, name: str, **given: Any) -> Any:
+    return MAKERS[kind](name, on_unavailable="run", **given)
+
+
+def alone(handle: Any, name: str) -> Any:
+    """Return the handle of one lock."""
+    return handle[name] if hasattr(handle, "names") else handle
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+
+
+@pytest.fixture
+def proxy(own_server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
+    with Proxy(own_server.port) as proxy:
+        location = f"redis://127.0.0.1:{proxy.port}/0"
+        settings.LOCKS = {
+            "default": {"LOCATION": location},
+            "direct": {"LOCATION": own_server.url()},
+        }
+        yield proxy
+        locks.reset()
+
+
+@every_kind
+def test_the_block_runs_without_the_lock(
+    name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handle holds nothing and says so; a warning and the signals tell of it, once."""
+    handle = optional(kind, name)
+    with refused.refusing(), told(signals.lock_unavailable, signals.lock_not_acquired) as sent:
+        with handle as held:
+            assert held is handle
+            assert not held.guarded
+            assert not held.owned()
+            assert not held.lost
+            assert held.remaining == 0.0
+            assert alone(held, name).fence is None
+            for use in (held.ensure_held, held.reacquire, lambda: alone(held, name).ticket):
+                with pytest.raises(LockNotOwned):
+                    use()
+            with pytest.raises(LockNotOwned, match="the server was unavailable, and the block"):
+                _Guard(alone(held, name))
+        with pytest.raises(LockNotOwned):
+            handle.release()
+    (warning,) = warnings_of(caplog)
+    assert warning.startswith("The block runs without lock")
+    assert name in warning
+    assert "LOCKS['default'] refused: NOREPLICAS" in warning
+    assert [each.get("reason") for each in sent] == ["unavailable", None]
+    assert not refused.holds(name)
+
+
+@every_kind
+def test_the_handle_can_be_used_again(name: str, refused: failed.Refusing, kind: str) -> None:
+    """It acquires the lock once the server is available, and holds it then."""
+    handle = optional(kind, name)
+    with refused.refusing(), handle:
+        pass
+    with handle as held:
+        held.ensure_held()
+        assert held.guarded
+        assert alone(held, name).fence > 0
+    assert not held.guarded
+
+
+@every_kind
+def test_under_asyncio_and_as_a_decorator(name: str, refused: failed.Refusing, kind: str) -> None:
+    ran: list[bool] = []
+
+    @optional(kind, name)
+    async def work() -> None:
+        handle = optional(kind, name)
+        async with handle as held:
+            ran.append(held.guarded)
+            assert not await held.aowned()
+        with pytest.raises(LockNotOwned):
+            await handle.arelease()
+
+    with refused.refusing():
+        asyncio.run(work())
+    assert ran == [False]
+
+
+def test_blocks_are_nested(name: str, refused: failed.Refusing) -> None:
+    """Each release ends its own block, whether that had the lock or not."""
+    handle = optional("reentrant", name)
+    with refused.refusing():
+        handle.acquire()
+        handle.acquire()
+    with handle as held:
+        assert held.guarded
+    assert not refused.holds(name)
+    handle.release()
+    handle.release()
+    with pytest.raises(LockNotOwned):
+        handle.release()
+
+
+def test_only_an_unavailable_server_lets_it_run(name: str, refused: failed.Refusing) -> None:
+    """A lock that another holds, wrong use, a wrong setting and the default raise, as ever."""
+    with lock(name), pytest.raises(LockNotAcquired), optional("lock", name, blocking=False):
+        pass
+    with optional("lock", name) as held, pytest.raises(LockError, match="already holds"):
+        held.acquire()
+    with pytest.raises(ImproperlyConfigured):
+        optional("lock", name, using="nowhere").acquire()
+    for make in MAKERS.values():
+        with refused.refusing(), pytest.raises(LockUnavailable):
+            make(name).acquire()
+        with pytest.raises(ValueError, match="on_unavailable='skip' is unknown"):
+            make(name, on_unavailable="skip")
+
+
+@pytest.mark.parametrize("kind", ["lock", "several"])
+def test_a_server_that_fails_during_the_block(
+    name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The block ends without an error; ``release()`` raises it. Both go on in the background."""
+    with optional(kind, name) as held:
+        refused.refuse()
+        with pytest.raises(LockUnavailable):
+            held.release()
+    (warning,) = warnings_of(caplog)
+    assert "failed after the block" in warning
+    refused.accept()
+    eventually(lambda: not refused.holds(name))
+
+
+def test_no_lock_of_a_group_is_kept(name: str, proxy: Proxy) -> None:
+    """The first is given back if the server refuses the second."""
+    proxy.refuse(f"lock:{name}!".encode(), b"-OOM command not allowed\r\n")
+    with optional("several", name, timeout=60) as held:
+        assert not held.guarded
+        eventually(lambda: stored(locks["direct"], name) is None)
+
+
+def test_a_reply_that_is_lost(name: str, proxy: Proxy) -> None:
+    """The server took the lock, so it is released in the background."""
+    with told(signals.lock_unavailable) as sent:
+        proxy.lose_replies(1000)
+        with optional("lock", name, timeout=60) as held:
+            assert not held.guarded
+            assert len(sent) == 1
+            proxy.lose_replies(0)
+            eventually(lambda: not owes())
+            assert stored(locks["direct"], name) is None
+
+
+class Sent:
+    """The calls to a backend, and how long each may take at most."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, float]] = []
+        backend = locks["default"]
+        monkeypatch.setattr(backend, "call", functools.partial(self._note, backend.call))
+
+    def _note(self, send: Callable[[Any], Any], call: Any) -> Any:
+        self.calls.append((type(call).__name__, call.until - time.monotonic()))
+        return send(call)
+
+    def kinds(self) -> list[str]:
+        return [kind for kind, _ in self.calls]
+
+
+@pytest.mark.parametrize("kind", ["lock", "several"])
+def test_a_stopped_server_is_probed_after_a_failure(
+    name: str, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers that may run without it send a probe of 5 ms; one at a time tries in earnest."""
+    backend, sent = locks["default"], Sent(monkeypatch)
+    proxy.hold_back()
+    with optional(kind, name, blocking=False) as held:
+        assert not held.guarded
+    assert sent.kinds() == ["Acquire"]
+    assert 0 < backend._failed_until <= time.monotonic() + handles.FAILED_FOR
+    backend._failed_until, sent.calls = time.monotonic() + 1000, []
+    for _ in range(3):
+        with optional(kind, name) as held:
+            assert not held.guarded
+    assert sent.kinds() == ["Renew"] * 3
+    assert max(seconds for _, seconds in sent.calls) <= handles.PROBE_FOR
+    sent.calls = []
+    with pytest.raises(LockUnavailable):  # who needs the lock waits for the server as ever
+        MAKERS[kind](name, blocking=False).acquire()
+    assert sent.kinds() == ["Acquire"]
+    backend._failed_until, sent.calls = time.monotonic() - 1, []
+    trying = Background(lambda: optional(kind, name, blocking=False).acquire())
+    eventually(sent.kinds)
+    assert sent.kinds() == ["Acquire"]
+    assert backend._failed_until > time.monotonic() - 1  # so that others only probe
+    assert trying.outcome()
+
+
+@every_kind
+def test_a_server_that_is_back_is_noticed(
+    name: str, refused: failed.Refusing, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first probe that is answered ends the probing."""
+    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    locks["default"]._failed_until = time.monotonic() + 1000
+    with optional(kind, name) as held:
+        assert held.guarded
+    assert locks["default"]._failed_until == 0.0
+
+
+def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
+    """Under asyncio all share a connection, over which others may still get their answers."""
+
+    async def main() -> int:
+        async with lock(name):
+            pass
+        before = taken_connections(f"redis://127.0.0.1:{proxy.port}/0")
+        proxy.hold_back()
+        acquiring = asyncio.ensure_future(lock(name, blocking_timeout=20).aacquire())
+        await asyncio.sleep(0)  # it is sent
+        locks["default"]._failed_until = math.inf
+        async with optional("lock", name) as held:
+            assert not held.guarded
+        proxy.let_go()
+        assert await acquiring
+        return taken_connections(f"redis://127.0.0.1:{proxy.port}/0") - before
+
+    assert asyncio.run(main()) == 1  # that of the question
