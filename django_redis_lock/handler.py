@@ -157,6 +157,7 @@ def lock(
     blocking: bool = True,
     blocking_timeout: float | Default | None = DEFAULT,
     auto_renew: bool | None = None,
+    max_hold: float | None = None,
     reentrant: bool = False,
     wait: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -170,7 +171,8 @@ def lock(
 
     ``timeout`` is the lease in seconds. Without it, the lease is the backend's TIMEOUT and is
     renewed in the background while the handle lives. With it, the lease is fixed unless
-    ``auto_renew`` is true. An explicit ``None`` never expires.
+    ``auto_renew`` is true. An explicit ``None`` never expires. A renewed lease is renewed for
+    ``max_hold`` seconds at most, and then lost.
 
     ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most, by
     default the backend's BLOCKING_TIMEOUT; ``None`` waits without limit. ``wait`` overrides the
@@ -202,6 +204,7 @@ def lock(
         blocking=blocking,
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
+        max_hold=max_hold,
         reentrant=reentrant,
         wait=wait,
         metadata=metadata,
@@ -219,6 +222,7 @@ def semaphore(
     blocking: bool = True,
     blocking_timeout: float | Default | None = DEFAULT,
     auto_renew: bool | None = None,
+    max_hold: float | None = None,
     reentrant: bool = False,
     wait: str | None = None,
     metadata: Mapping[str, str] | None = None,
@@ -246,6 +250,7 @@ def semaphore(
         blocking=blocking,
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
+        max_hold=max_hold,
         reentrant=reentrant,
         wait=wait,
         metadata=metadata,
@@ -262,6 +267,7 @@ def lock_many(
     blocking: bool = True,
     blocking_timeout: float | Default | None = DEFAULT,
     auto_renew: bool | None = None,
+    max_hold: float | None = None,
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
@@ -305,6 +311,7 @@ def lock_many(
         blocking=blocking,
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
+        max_hold=max_hold,
         metadata=metadata,
         using=using,
         after_commit=after_commit,

@@ -7,7 +7,9 @@ overtaken.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Self
 
 from django_redis_lock.backends.renewal import renewer
@@ -132,6 +134,7 @@ class LockGroup(Handle):
                 self._busy = lock.name
                 return False
             lease = lock._held()
+            lease.renew_until = math.inf  # until all are held
             if until is not None and not lease.auto_renew and lease.timeout is not None:
                 renewer.add(lease, self.backend, lock)
         return True
@@ -139,7 +142,8 @@ class LockGroup(Handle):
     def _begin_leases(self, locks: list[Lock]) -> Steps[bool]:
         """Let all leases begin now, if there was a wait; return False if one is lost."""
         leases = [lock._held() for lock in locks]
-        for lease in leases:
+        for lock, lease in zip(locks, leases, strict=True):
+            lease.renew_until = monotonic() + (lock._max_hold or math.inf)
             if not lease.auto_renew:
                 renewer.discard(lease)
         if not any(lock._waited for lock in locks):

@@ -7,13 +7,14 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 from time import monotonic
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import Lock, lock, lock_many, locks, signals
+from django_redis_lock import Lock, lock, lock_many, locks, semaphore, signals
 from django_redis_lock.backends.renewal import BATCH, Entry, renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
@@ -169,6 +170,39 @@ def test_renewal_ends_at_max_hold(
         held.release()
     assert waiting.outcome()
     assert len(lost) == 1
+
+
+@pytest.mark.parametrize(
+    "make", [lock, partial(semaphore, limit=1), lambda one, **given: lock_many([one], **given)]
+)
+def test_max_hold_is_an_argument_of_every_kind(name: str, lost: Told, make: Any) -> None:
+    """It limits the renewal of a lock, of a permit and of each of several locks."""
+    held = make(name, timeout=0.2, auto_renew=True, max_hold=0.3)
+    held.acquire()
+    eventually(lambda: lost)
+    assert held.lost
+    with pytest.raises(ValueError, match=r"max_hold=5.*timeout=10.*auto_renew=True"):
+        make(name, timeout=10, max_hold=5)
+    with pytest.raises(ValueError, match="max_hold=0 is no time"):
+        make(name, max_hold=0)
+
+
+def test_several_are_held_for_max_hold_once_all_are_held(name: str) -> None:
+    """Those that are held while others are waited for do not run out."""
+    first, second = f"{name}-a", f"{name}-b"
+    ahead, group = (
+        lock(second),
+        lock_many([second, first], timeout=0.3, auto_renew=True, max_hold=0.3),
+    )
+    ahead.acquire()
+    taking = Background(group.acquire)
+    fence = eventually(lambda: (found := locks["default"].holder(first)) and found.fence)
+    lease = group[first]._lease
+    eventually(lambda: lease.lost or lease.deadline > lease.began + 0.9)
+    ahead.release()
+    assert taking.outcome()
+    assert group[first].fence == fence
+    eventually(lambda: group.lost)
 
 
 def test_a_late_renewal_knows_that_max_hold_has_passed(
