@@ -271,8 +271,8 @@ def lock_many(
     metadata: Mapping[str, str] | None = None,
     using: str = DEFAULT_ALIAS,
     after_commit: bool = True,
-    shared: bool = False,
-    limit: int | None = None,
+    shared: bool | Iterable[str] = False,
+    limit: int | Mapping[str, int] | None = None,
     max_waiters: int | None = None,
     on_unavailable: OnUnavailable = "raise",
 ) -> LockGroup:
@@ -281,8 +281,9 @@ def lock_many(
     The locks are acquired one by one in the order of their names, so that callers never deadlock;
     after a wait, all leases begin with the last one. If one is held, those before it are given back
     at once. Duplicate names count once. ``blocking_timeout`` is for all locks together. With
-    ``limit``, it takes a permit of each as with ``semaphore()``. The other arguments are those of
-    ``lock()``.
+    ``limit``, it takes a permit of each as with ``semaphore()``. Names in ``shared`` are further
+    locks, which are shared, and a dict as ``limit`` has further names, with the limit of each. The
+    other arguments are those of ``lock()``.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments.
     """
@@ -295,29 +296,57 @@ def lock_many(
         )
     from django_redis_lock.primitives.group import LockGroup  # unless it is used, it is not needed
 
-    distinct = sorted(set(names))
-    if not distinct:
+    kinds = _kinds(names, shared, limit, max_waiters)
+    if not kinds:
         raise ValueError("There are no names of locks to acquire.")
-    if len(distinct) > MOST_NAMES:
+    if len(kinds) > MOST_NAMES:
         raise ValueError(
-            f"{len(distinct)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
+            f"{len(kinds)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
-    if shared and limit is not None:
-        raise ValueError("shared and limit exclude each other; leave one of them out.")
     make = partial(
-        partial(lock, shared=shared) if limit is None else partial(semaphore, limit=limit),
+        Lock,
+        partial(locks.__getitem__, using),
         timeout=timeout,
         blocking=blocking,
         blocking_timeout=blocking_timeout,
         auto_renew=auto_renew,
         max_hold=max_hold,
         metadata=metadata,
-        using=using,
         after_commit=after_commit,
-        max_waiters=max_waiters,
     )
-    return LockGroup(list(map(make, distinct)), on_unavailable)
+    several = [make(name=name, sharing=kinds[name]) for name in sorted(kinds)]
+    return LockGroup(several, on_unavailable)
+
+
+def _kinds(
+    names: Iterable[str],
+    shared: bool | Iterable[str],
+    limit: int | Mapping[str, int] | None,
+    max_waiters: int | None,
+) -> dict[str, Sharing]:
+    """Return how each lock of a group is shared. Raises ``ValueError`` or ``TypeError``."""
+    if isinstance(shared, str):
+        raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
+    readers: Iterable[str] = ()
+    permits: Mapping[str, int] = {}
+    if isinstance(shared, Iterable):
+        readers, shared = shared, False
+    if isinstance(limit, Mapping):
+        permits, limit = limit, None
+    if shared and limit is not None:
+        raise ValueError("shared and limit exclude each other; leave one of them out.")
+    if None in permits.values():
+        raise ValueError(f"limit={permits!r} must have a whole number for each name.")
+    kinds: dict[str, Sharing] = {}
+    for name, kind in (
+        *((name, Sharing(limit is not None or shared, limit, max_waiters)) for name in names),
+        *((name, Sharing(True, None, max_waiters)) for name in readers),
+        *((name, Sharing(True, most, max_waiters)) for name, most in permits.items()),
+    ):
+        if kinds.setdefault(name, kind) != kind:
+            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
+    return kinds
 
 
 @receiver(setting_changed, dispatch_uid="django_redis_lock")

@@ -110,6 +110,7 @@ def sharing() -> None:
         held.downgrade()
         assert_type(held.sharing.limit, int | None)
     assert_type(lock_many(["a", "b"], max_hold=60, on_unavailable="run"), LockGroup)
+    assert_type(lock_many(["a", "b"], shared={"c"}, limit={"d": 2}), LockGroup)
     assert_type(lock_many(["a", "b"], shared=True, max_waiters=20), LockGroup)
     assert_type(lock_many(["a", "b"], limit=4), LockGroup)
     backend = locks["default"]

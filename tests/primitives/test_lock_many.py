@@ -13,7 +13,7 @@ import redis
 from django.db import connection
 from django.db.transaction import atomic
 
-from django_redis_lock import LockGroup, lock, lock_many, locks, signals
+from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore, signals
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import (
     LockError,
@@ -153,6 +153,35 @@ class TestEveryBackend:
         assert waiting.outcome() is True
         group.ensure_held()
         group.release()
+
+    def test_each_in_its_own_way(self, names: list[str], using: str) -> None:
+        """Some alone, others shared, and permits of others, in the order of all names."""
+        (alone, event, printer), given = names, {"using": using, "blocking_timeout": 0.01}
+
+        def mixed(**options: Any) -> LockGroup:
+            return lock_many(
+                [alone], shared=iter([event]), limit={printer: 1}, **{**given, **options}
+            )
+
+        with mixed() as group:
+            assert group.names == tuple(sorted(names))
+            assert len(group.fences) == 3
+            with lock(event, shared=True, **given):
+                assert not lock(event, using=using, blocking=False).acquire()
+            for taken in (lock(alone, shared=True, **given), semaphore(printer, 1, **given)):
+                assert not taken.acquire()
+        with semaphore(printer, 1, using=using):
+            printer_is_taken = f"semaphore|{printer}.*: the only permit is taken"
+            with pytest.raises(LockNotAcquired, match=printer_is_taken) as caught:
+                mixed().__enter__()
+            assert caught.value.name == printer
+            assert held(names, using) == [printer[-1]]
+        with lock(alone, using=using):
+            waiting = Background(mixed(blocking_timeout=20).acquire)
+            eventually(lambda: waiters(alone, using))
+            before = {each[-1] for each in names if each < alone}
+            assert set(held(names, using)) == {alone[-1], *before}
+        assert waiting.outcome() is True
 
     def test_loss_of_one(self, names: list[str], using: str) -> None:
         """If one lock is lost so is the group; the error names it, and the others are released."""
@@ -320,6 +349,34 @@ def test_invalid_names() -> None:
         lock_many(map(str, range(1001)))
     with pytest.raises(ValueError, match="name"):
         lock_many(["a", ""])
+
+
+@pytest.mark.parametrize(
+    ("names", "options", "error", "message"),
+    [
+        (["a"], {"shared": "event:7"}, TypeError, "shared='event:7' is one name"),
+        (["a"], {"shared": 1}, TypeError, "shared=1 must be True or False"),
+        (["a"], {"shared": ["b", "a"]}, ValueError, "'a' is given twice, in different ways"),
+        (["a"], {"limit": {"a": 2}}, ValueError, "'a' is given twice, in different ways"),
+        ([], {"shared": ["a"], "limit": {"a": 2}}, ValueError, "'a' is given twice"),
+        (["a"], {"limit": {"b": None}}, ValueError, "must have a whole number for each name"),
+        (["a"], {"limit": {"b": -1}}, ValueError, "limit=-1 must be a whole number"),
+        (["a"], {"shared": True, "limit": 2}, ValueError, "shared and limit exclude each other"),
+        ([], {"shared": [], "limit": {}}, ValueError, "no names"),
+    ],
+)
+def test_invalid_ways(names: list[str], options: Any, error: Any, message: str) -> None:
+    """A name that is given in two ways, and what is no limit, are refused by name at once."""
+    with pytest.raises(error, match=message):
+        lock_many(names, **options)
+
+
+def test_a_name_given_twice_in_one_way() -> None:
+    """It counts once; names that are given apart have the way of the others, or their own."""
+    assert lock_many(["a", "a"], shared=["b", "b"]).names == ("a", "b")
+    group = lock_many(["b"], shared=True, limit={"a": 2})
+    assert [group[name].sharing[:2] for name in group] == [(True, 2), (True, None)]
+    assert lock_many(["a"], shared=["b"], limit=3)["a"].sharing.limit == 3
 
 
 @pytest.mark.usefixtures("server")
