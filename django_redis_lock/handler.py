@@ -314,9 +314,9 @@ def lock_many(
         max_hold=max_hold,
         metadata=metadata,
         after_commit=after_commit,
+        on_unavailable=on_unavailable,
     )
-    several = [make(name=name, sharing=kinds[name]) for name in sorted(kinds)]
-    return LockGroup(several, on_unavailable)
+    return LockGroup([make(name=name, sharing=kinds[name]) for name in sorted(kinds)])
 
 
 def _kinds(

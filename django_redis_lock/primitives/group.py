@@ -20,7 +20,6 @@ from django_redis_lock.primitives.held import finish, renew_in_time, waiting
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
-from django_redis_lock.support.arguments import OnUnavailable, check_on_unavailable
 
 
 class LockGroup(Handle):
@@ -30,14 +29,14 @@ class LockGroup(Handle):
     lock. ``django_redis_lock.lock_many()`` creates it, and documents the arguments.
     """
 
-    def __init__(self, locks: Sequence[Lock], on_unavailable: OnUnavailable = "raise") -> None:
+    def __init__(self, locks: Sequence[Lock]) -> None:
         self._by_name = {lock.name: lock for lock in locks}
         super().__init__(
             ", ".join(self._by_name),
             blocking=locks[0].blocking,
             blocking_timeout=locks[0]._blocking_timeout,
         )
-        self.on_unavailable = check_on_unavailable(on_unavailable)
+        self.on_unavailable = locks[0].on_unavailable
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {', '.join(map(repr, self._by_name))}>"
@@ -76,7 +75,7 @@ class LockGroup(Handle):
         return any(lock.lost for lock in self._locks())
 
     def _fresh(self) -> Self:
-        return type(self)([lock._fresh() for lock in self._locks()], self.on_unavailable)
+        return type(self)([lock._fresh() for lock in self._locks()])
 
     def _locks(self) -> list[Lock]:
         return list(self._by_name.values())
@@ -90,8 +89,6 @@ class LockGroup(Handle):
     def _acquire(self, until: float | None) -> Steps[bool]:
         attempt = self._occupy()
         try:
-            if self.on_unavailable == "run":
-                yield from self._probe()
             return (yield from self._take(until))
         finally:
             del attempt

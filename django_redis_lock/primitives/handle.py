@@ -60,10 +60,7 @@ class Handle(ABC):
 
     @property
     def guarded(self) -> bool:
-        """Whether the lock, or every lock of a group, is held, as far as this process knows.
-
-        False in a block that ``on_unavailable="run"`` let run without. Makes no round trip.
-        """
+        """Whether it is held, or all of a group are; False where the block runs without."""
         return all(each.is_held_here for each in self._locks())
 
     @property
@@ -317,16 +314,13 @@ class Handle(ABC):
             yield from (holds.release(held[0]) if len(held) == 1 else holds.release_all(held))
 
     def _probe(self) -> Steps[None]:
-        """Raise ``LockUnavailable`` soon if a call has failed, and the server does not answer now.
-
-        One caller at a time gives it its usual time again.
-        """
+        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again."""
         now, backend = monotonic(), self.backend
         if now < backend._failed_until:
             name = self._locks()[0].name
             yield Renew([(name, "probe", 0)], patient=False, until=now + PROBE_FOR)
             backend._failed_until = 0.0
-        elif backend._failed_until:
+        elif backend._failed_until:  # one caller at a time gives it its usual time again
             backend._failed_until = now + FAILED_FOR
 
     def _run_without(self, error: BaseException) -> bool:
@@ -397,10 +391,7 @@ class Handle(ABC):
             holds.abandon(left)
 
     def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
-        """Raise the failure of a release, unless it would mask the error of the block.
-
-        Where the block may run without the lock, an unavailable server does not fail its end.
-        """
+        """Raise the failure of a release, unless it masks an error or the lock is optional."""
         self._abandon(failure)
         optional = self.on_unavailable == "run" and isinstance(failure, LockUnavailable)
         if not isinstance(failure, LockError) or (error is None and not optional):

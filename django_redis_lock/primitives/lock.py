@@ -66,9 +66,10 @@ class Lock(Held, Handle):
         sharing: arguments.Sharing = arguments.ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
-        self._find_backend = find_backend
-        if on_unavailable != "raise":
-            self.on_unavailable = arguments.check_on_unavailable(on_unavailable)
+        self._find_backend, self.on_unavailable = find_backend, on_unavailable
+        if on_unavailable not in ("raise", "run"):
+            choices = "choose from 'raise', 'run'"
+            raise ValueError(f"on_unavailable={on_unavailable!r} is unknown; {choices}.")
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
         if not (auto_renew is None and max_hold is None):
@@ -160,8 +161,6 @@ class Lock(Held, Handle):
     def _acquire(self, until: float | None, from_token_id: str = "") -> Steps[bool]:
         began, attempt = monotonic(), self._occupy()
         try:
-            if self.on_unavailable == "run":
-                yield from self._probe()
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
             facts = {"waited": monotonic() - began, "reason": "unavailable"}
@@ -221,6 +220,8 @@ class Lock(Held, Handle):
     def _obtain(
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
+        if self.on_unavailable == "run":
+            yield from self._probe()
         request = self._request(backend)
         if self.sharing is not arguments.ALONE:
             self._share(request, backend)

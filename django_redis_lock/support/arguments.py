@@ -150,13 +150,6 @@ def check_scheme(wait: str | None) -> str | None:
     return wait
 
 
-def check_on_unavailable(value: Any) -> OnUnavailable:
-    """Return what to do without a server. Raises ``ValueError``."""
-    if value not in ("raise", "run"):
-        raise ValueError(f"on_unavailable={_shown(value)} is unknown; choose from 'raise', 'run'.")
-    return value  # type: ignore[no-any-return]
-
-
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     """Return a copy of a holder's metadata.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -42,10 +41,6 @@ def alone(handle: Any, name: str) -> Any:
     return handle[name] if hasattr(handle, "names") else handle
 
 
-def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
-
-
 @pytest.fixture
 def proxy(own_server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
     with Proxy(own_server.port) as proxy:
@@ -62,7 +57,10 @@ def proxy(own_server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
 def test_the_block_runs_without_the_lock(
     name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handle holds nothing and says so; a warning and the signals tell of it, once."""
+    """The handle holds nothing and says so; a warning and the signals tell of it, once.
+
+    It can be used again, and holds the lock once the server is available.
+    """
     handle = optional(kind, name)
     with refused.refusing(), told(signals.lock_unavailable, signals.lock_not_acquired) as sent:
         with handle as held:
@@ -79,20 +77,12 @@ def test_the_block_runs_without_the_lock(
                 _Guard(alone(held, name))
         with pytest.raises(LockNotOwned):
             handle.release()
-    (warning,) = warnings_of(caplog)
+    (warning,) = caplog.messages
     assert warning.startswith("The block runs without lock")
     assert name in warning
     assert "LOCKS['default'] refused: NOREPLICAS" in warning
     assert [each.get("reason") for each in sent] == ["unavailable", None]
     assert not refused.holds(name)
-
-
-@every_kind
-def test_the_handle_can_be_used_again(name: str, refused: failed.Refusing, kind: str) -> None:
-    """It acquires the lock once the server is available, and holds it then."""
-    handle = optional(kind, name)
-    with refused.refusing(), handle:
-        pass
     with handle as held:
         held.ensure_held()
         assert held.guarded
@@ -118,14 +108,22 @@ def test_under_asyncio_and_as_a_decorator(name: str, refused: failed.Refusing, k
     assert ran == [False]
 
 
-def test_blocks_are_nested(name: str, refused: failed.Refusing) -> None:
-    """Each release ends its own block, whether that had the lock or not."""
+def test_blocks_are_nested(
+    name: str, refused: failed.Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each release ends its own block, with the lock or without; to enter again asks nobody."""
     handle = optional("reentrant", name)
     with refused.refusing():
         handle.acquire()
         handle.acquire()
     with handle as held:
         assert held.guarded
+        with monkeypatch.context() as patch:
+            patch.setattr(locks["default"], "call", None)
+            locks["default"]._failed_until = math.inf
+            with optional("reentrant", name) as other, handle:
+                assert other.guarded
+        held.ensure_held()
     assert not refused.holds(name)
     handle.release()
     handle.release()
@@ -157,7 +155,7 @@ def test_a_server_that_fails_during_the_block(
         refused.refuse()
         with pytest.raises(LockUnavailable):
             held.release()
-    (warning,) = warnings_of(caplog)
+    (warning,) = caplog.messages
     assert "failed after the block" in warning
     refused.accept()
     eventually(lambda: not refused.holds(name))
@@ -183,47 +181,40 @@ def test_a_reply_that_is_lost(name: str, proxy: Proxy) -> None:
             assert stored(locks["direct"], name) is None
 
 
-class Sent:
-    """The calls to a backend, and how long each may take at most."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[tuple[str, float]] = []
-        backend = locks["default"]
-        monkeypatch.setattr(backend, "call", functools.partial(self._note, backend.call))
-
-    def _note(self, send: Callable[[Any], Any], call: Any) -> Any:
-        self.calls.append((type(call).__name__, call.until - time.monotonic()))
-        return send(call)
-
-    def kinds(self) -> list[str]:
-        return [kind for kind, _ in self.calls]
-
-
 @pytest.mark.parametrize("kind", ["lock", "several"])
 def test_a_stopped_server_is_probed_after_a_failure(
     name: str, proxy: Proxy, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Callers that may run without it send a probe of 5 ms; one at a time tries in earnest."""
-    backend, sent = locks["default"], Sent(monkeypatch)
+    backend, sent = locks["default"], list[tuple[str, float]]()
+    call = backend.call
+
+    def noted(one: Any) -> Any:
+        sent.append((type(one).__name__, one.until - time.monotonic()))
+        return call(one)
+
+    monkeypatch.setattr(backend, "call", noted)
     proxy.hold_back()
     with optional(kind, name, blocking=False) as held:
         assert not held.guarded
-    assert sent.kinds() == ["Acquire"]
+    assert [kind for kind, _ in sent] == ["Acquire"]
     assert 0 < backend._failed_until <= time.monotonic() + handles.FAILED_FOR
-    backend._failed_until, sent.calls = time.monotonic() + 1000, []
+    sent.clear()
+    backend._failed_until = time.monotonic() + 1000
     for _ in range(3):
         with optional(kind, name) as held:
             assert not held.guarded
-    assert sent.kinds() == ["Renew"] * 3
-    assert max(seconds for _, seconds in sent.calls) <= handles.PROBE_FOR
-    sent.calls = []
+    assert [kind for kind, _ in sent] == ["Renew"] * 3
+    assert max(seconds for _, seconds in sent) <= handles.PROBE_FOR
+    sent.clear()
     with pytest.raises(LockUnavailable):  # who needs the lock waits for the server as ever
         MAKERS[kind](name, blocking=False).acquire()
-    assert sent.kinds() == ["Acquire"]
-    backend._failed_until, sent.calls = time.monotonic() - 1, []
+    assert [kind for kind, _ in sent] == ["Acquire"]
+    sent.clear()
+    backend._failed_until = time.monotonic() - 1
     trying = Background(lambda: optional(kind, name, blocking=False).acquire())
-    eventually(sent.kinds)
-    assert sent.kinds() == ["Acquire"]
+    eventually(lambda: sent)
+    assert [kind for kind, _ in sent] == ["Acquire"]
     assert backend._failed_until > time.monotonic() - 1  # so that others only probe
     assert trying.outcome()
 
