@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from datetime import UTC, datetime
 from time import time
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from celery.beat import PersistentScheduler, Scheduler
 from celery.utils.imports import load_extension_class_names, qualname, symbol_by_name
 from celery.utils.time import maybe_make_aware
 
-from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
+from django_redis_lock.exceptions import LockError, LockLost
 from django_redis_lock.handler import lock
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.tasks.conflicts import logger
@@ -24,7 +25,8 @@ from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 STANDBY = 5.0
 """Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""
 TRY_AGAIN = 1.0
-"""Seconds after which a beat tries again to reach the lock server."""
+"""Seconds after which a beat tries again after an error of the lock server."""
+TIME = re.compile(rb"\d{1,10}(\.\d+)?")  # the year 2286 at most
 
 
 class LeaderScheduler(Scheduler):
@@ -84,7 +86,7 @@ class LeaderScheduler(Scheduler):
             if isinstance(error, LockLost):
                 self._led = None  # another leads, so what it would store is out of date
             self._resign(led)
-            return TRY_AGAIN if isinstance(error, LockUnavailable) else 0.0
+            return 0.0 if isinstance(error, LockLost) else TRY_AGAIN
         finally:
             self._busy = False
 
@@ -108,7 +110,11 @@ class LeaderScheduler(Scheduler):
             self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
             return False
         found = self._backend.run(ask(ReadTicks(self.lock_name)))
-        self._sent = {name.decode(): float(found[2 * at + 1]) for at, name in enumerate(found[::2])}
+        notes = dict(zip(found[::2], found[1::2], strict=True))
+        if odd := {entry: at for entry, at in notes.items() if not TIME.fullmatch(at)}:
+            where = f"for {self.lock_name!r}"
+            self._say(logging.WARNING, f"beat: ignored notes without a valid time {where}: {odd}")
+        self._sent = {one.decode(errors="replace"): float(notes[one]) for one in notes.keys() - odd}
         self._began, self._led = time(), self._kind(self.app, **self._options)
         self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")
         return True

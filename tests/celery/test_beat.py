@@ -10,6 +10,7 @@ from time import time
 from typing import Any, ClassVar
 
 import pytest
+import redis
 from celery import Celery
 from celery.beat import PersistentScheduler, Scheduler
 from celery.schedules import schedule
@@ -44,6 +45,13 @@ class Fleeting(Brief):
 def app(server: EmbeddedServer) -> Celery:
     entry = {"task": "hourly", "schedule": schedule(timedelta(seconds=HOUR))}
     return new_app("beat", task_default_queue=QUEUE, beat_schedule={"hourly": entry})
+
+
+@pytest.fixture
+def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
+    """A client of the locks' database."""
+    with redis.Redis.from_url(server.url()) as client:
+        yield client
 
 
 Make = Callable[..., Any]
@@ -122,6 +130,36 @@ def test_what_became_due_meanwhile_is_sent_once(make: Make) -> None:
     note(first, 1.5 * HOUR)
     first.close()
     assert sent(make()) == 1
+
+
+def test_notes_that_are_no_times_are_skipped_and_named(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The entry that one of them is about is sent as if it had none, and then has a note."""
+    key, odd = "lock-ticks:beat:test", ["soon", "", "inf", "nan", "-1", "1e300", b"\xff"]
+    client.hset(key, mapping={f"entry {number}": at for number, at in enumerate(odd)})
+    client.hset(key, mapping={b"\xfe": "1", "hourly": "1e12", "other": f"{time():.6f}"})
+    leader = led(make())
+    assert {*leader._sent} == {"other", "\ufffd"}
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "beat: ignored notes without a valid time for 'beat:test': " in told
+    assert all(repr(word) in told for word in (b"entry 0", b"soon", b"\xff", b"hourly", b"1e12"))
+    run_ago(leader, 2 * HOUR)
+    assert sent(leader) == 1
+    assert float(client.hget(key, "hourly")) < 1e11
+
+
+def test_notes_of_the_wrong_type_are_named(
+    make: Make, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The beat does not end, and tries again at leisure."""
+    client.set("lock-ticks:beat:test", "no hash")
+    leader = make()
+    assert [leader.tick() for _ in range(3)] == [beat.TRY_AGAIN] * 3
+    (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "What is stored for lock 'beat:test' under 'lock-ticks' was written by another" in told
+    client.delete("lock-ticks:beat:test")
+    led(leader)
 
 
 def test_the_time_of_a_note_is_in_the_zone_of_the_app(make: Make, app: Celery) -> None:
