@@ -39,10 +39,22 @@ def wait() -> str:
 
 
 @pytest.fixture
-def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str]], redis.Redis]]:
+def prefix() -> str:
+    return "lock"
+
+
+def key(rest: str) -> str:
+    return f"{locks['default'].key_prefix}-{rest}"
+
+
+@pytest.fixture
+def locker(
+    own_server: EmbeddedServer, wait: str, prefix: str
+) -> Iterator[Callable[[list[str]], redis.Redis]]:
     """Give the locks a user with a rule; return a client of the administrator."""
     entry = {
         "LOCATION": f"redis://locker:secret@127.0.0.1:{own_server.port}/1",
+        "KEY_PREFIX": prefix,
         "TIMEOUT": 20,
         "OPTIONS": {"WAIT": wait, "POLL_INTERVAL": 0.02},
     }
@@ -58,11 +70,12 @@ def locker(own_server: EmbeddedServer, wait: str) -> Iterator[Callable[[list[str
         yield become
 
 
+@pytest.mark.parametrize("prefix", ["lock", "shop"])
 @pytest.mark.parametrize("wait", USERS)
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
-    wait: str, locker: Callable[[list[str]], redis.Redis]
+    wait: str, prefix: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
-    rule = acl_rule(wait) + acl_rule("worker")
+    rule = acl_rule(wait, prefix) + acl_rule("worker", prefix)
     admin = locker(rule)
     with counted(admin) as counts:
         _do_everything(admin)
@@ -75,6 +88,7 @@ def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
 
 
 def _do_everything(admin: redis.Redis) -> None:
+    prefix = locks["default"].key_prefix
     first = lock("a", timeout=20)
     assert first.acquire()
     assert first.extend(10)
@@ -83,40 +97,40 @@ def _do_everything(admin: redis.Redis) -> None:
     heir = lock("a", timeout=20)
     waiting = Background(heir.acquire)
     eventually(lambda: waiters("a"))
-    inbox = f"lock-inbox:{admin.zrange('lock-queue:a', 0, 0)[0]}"
+    inbox = key(f"inbox:{admin.zrange(key('queue:a'), 0, 0)[0]}")
     admin.rpush(inbox, "a message that it missed")
-    admin.delete("lock-queue:a")  # its next heartbeat brings it back
+    admin.delete(key("queue:a"))  # its next heartbeat brings it back
     eventually(lambda: waiters("a") and not admin.exists(inbox))
     first.extend(5, replace_ttl=True)  # the waiters are told
     assert lock("a", blocking_timeout=0.05).acquire() is False  # and one of them gives up
     first.release()
     assert waiting.outcome()
     assert [holder.name for holder in locks["default"].holders()] == ["a"]
-    admin.zadd("lock-index", {f"endless:{number}": math.inf for number in range(20)})
+    admin.zadd(key("index"), {f"endless:{number}": math.inf for number in range(20)})
     with patch.object(RedisLockBackend, "page_size", 1):  # ten names a page
         assert len(locks["default"].read_index("endless:*")) == 20
     assert locks["default"].force_release("a")
     assert len(locks["default"].history("a")) == 1
 
     with admin.pubsub() as deaf:  # a process that is notified and does not run
-        deaf.subscribe("lock-grant:c0-1")
+        deaf.subscribe(key("grant:c0-1"))
         deaf.get_message(timeout=5)
         with lock("deaf", timeout=20):
-            enqueue(admin, "deaf", "{}", process="c0-1")
+            enqueue(admin, "deaf", "{}", process="c0-1", prefix=prefix)
         assert lock("deaf", blocking_timeout=10).acquire()
-        assert not admin.exists("lock-queue:deaf")
+        assert not admin.exists(key("queue:deaf"))
         locks["default"].force_release("deaf")
     with lock("parked elsewhere", timeout=20):
-        enqueue(admin, "parked elsewhere", "{}", process="i0-1")
-    assert len(admin.lrange("lock-inbox:i0-1", 0, -1)) == 1
-    last = admin.set("lock-fence", "9" * 16, get=True)
+        enqueue(admin, "parked elsewhere", "{}", process="i0-1", prefix=prefix)
+    assert len(admin.lrange(key("inbox:i0-1"), 0, -1)) == 1
+    last = admin.set(key("fence"), "9" * 16, get=True)
     with lock("a fence of the future", timeout=20) as held:
         assert held.fence == 10**16
-    admin.set("lock-fence", last)
+    admin.set(key("fence"), last)
 
     with lock("renewed", timeout=2, auto_renew=True):
-        end = admin.zscore("lock-index", "renewed")
-        eventually(lambda: admin.zscore("lock-index", "renewed") > end)
+        end = admin.zscore(key("index"), "renewed")
+        eventually(lambda: admin.zscore(key("index"), "renewed") > end)
     with lock("endless", timeout=None):
         pass
     assert lock("lapsed", timeout=0.001).acquire()
@@ -180,7 +194,7 @@ def _share() -> None:
 def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:
     def swept() -> bool:
         with lock("sweeper", timeout=5):
-            return admin.zscore("lock-index", "lapsed") is None
+            return admin.zscore(key("index"), "lapsed") is None
 
     return swept
 

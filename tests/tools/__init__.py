@@ -72,14 +72,16 @@ def waiters(name: str, using: str = "default") -> int:
     return 0 if holder is None else holder.waiters
 
 
-def enqueue(client: redis.Redis, name: str, *records: str, process: str = "c0-1") -> None:
+def enqueue(
+    client: redis.Redis, name: str, *records: str, process: str = "c0-1", prefix: str = "lock"
+) -> None:
     """Have a process, as of a far host, wait for a lock; it is heard now, and never again."""
     now = round(time.time() * 1000)
     entries = {f"{n:x} 10000 {record}": n for n, record in enumerate(records, 1)}
-    client.zadd(f"lock-waiters:{process}:{name}", entries)
-    client.hset(f"lock-tokens:{process}:{name}", mapping={f"{n}": f"t{n}" for n in range(1, 9)})
-    client.zadd(f"lock-queue:{name}", {process: 1})
-    client.zadd("lock-heard", {process: now})
+    client.zadd(f"{prefix}-waiters:{process}:{name}", entries)
+    client.hset(f"{prefix}-tokens:{process}:{name}", mapping={f"{n}": f"t{n}" for n in range(1, 9)})
+    client.zadd(f"{prefix}-queue:{name}", {process: 1})
+    client.zadd(f"{prefix}-heard", {process: now})
 
 
 def permits(name: str, number: int, limit: int = 5) -> list[Any]:

@@ -64,7 +64,8 @@ USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
 """The user on the page for each waiting scheme."""
 
 
-def acl_rule(wait: str = "queue") -> list[str]:
+def acl_rule(wait: str = "queue", prefix: str = "lock") -> list[str]:
+    """Return a rule of the page, for another ``KEY_PREFIX`` as the page says."""
     text = (DOCS / "how-to/restrict-by-acl.md").read_text()
     (rule,) = re.findall(rf"^ACL SETUSER {USERS.get(wait, wait)} (.*)$", text, re.MULTILINE)
-    return str(rule).split()
+    return re.sub("(?<=[~&])lock", prefix, rule).split()
