@@ -161,6 +161,8 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     handle = make_lock(options["name"], options["timeout"], options["wait"], using)
     Backends(using, terminal)  # says if it excludes no other process
     program = Program(words, handle, options["grace"], terminal)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the system would forget the exit code
     with signals_to(program.on_signal, HANDLED), holding(handle, visible(words[0])):
         code = program.run()
     if code:
@@ -197,6 +199,9 @@ class Program:
         until = monotonic() + self._grace * self._told
         with suppress(ProcessLookupError, PermissionError):
             while monotonic() < until or self._killer.is_alive():  # others of its group end later
+                with suppress(ChildProcessError):
+                    while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
+                        pass  # process 1 inherits them, and collects those that have ended
                 os.killpg(self._process.pid, 0)
                 sleep(0.05)
         lock_lost.disconnect(self._on_lost)

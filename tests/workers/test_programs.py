@@ -152,6 +152,27 @@ def test_the_lock_is_held_until_the_process_group_has_ended(
     assert locks["default"].holder(name) is None
 
 
+def started_with(what: str, *command: str) -> Running:
+    """Run a program in a process that does something before."""
+    text = f"import ctypes, os, signal, sys; {what}; os.execv(sys.argv[1], sys.argv[1:])"
+    return Running(command=[sys.executable, "-c", text, *command])
+
+
+def test_process_one_collects_the_orphans_of_the_group(server: EmbeddedServer, name: str) -> None:
+    """Those that have ended would count as alive; here it inherits them as a subreaper."""
+    words = ["sh", "-c", "sleep 60 & sleep 60 & echo runs; wait"]
+    command = arguments("run", name, "--grace", "60", "--", *words)
+    running = started_with("ctypes.CDLL(None).prctl(36, 1)", *command)
+    assert running.line() == "runs"
+    assert running.end(signal.SIGTERM) == (128 + signal.SIGTERM, "")
+
+
+def test_a_process_that_was_told_to_ignore_its_children(server: EmbeddedServer, name: str) -> None:
+    command = arguments("run", name, "--", "sh", "-c", "exit 3")
+    running = started_with("signal.signal(signal.SIGCHLD, signal.SIG_IGN)", *command)
+    assert running.end() == (3, "")
+
+
 def test_sigkill_leaves_the_lease(server: EmbeddedServer, name: str) -> None:
     with talking(name, "--timeout", "40") as (running, fence, _):
         running.process.kill()
