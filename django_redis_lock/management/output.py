@@ -179,7 +179,7 @@ class Terminal:
 
     def __init__(self, command: BaseCommand, options: dict[str, Any]) -> None:
         self._out, self._err = command.stdout, command.stderr
-        self.as_json = options["format"] == "json"
+        self.as_json = options.get("format") == "json"
         coloured = self._out.isatty() and not os.environ.get("NO_COLOR")
         self.style: Any = command.style if coloured or options["force_color"] else no_style()
 

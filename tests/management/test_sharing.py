@@ -263,7 +263,7 @@ def test_a_limit_of_one_name_lets_waiters_in(caplog: pytest.LogCaptureFixture) -
     ("words", "told"),
     [
         (["render", "x"], "not a whole number"),
-        (["render", "-1"], "'-1' is not a whole number from 0."),
+        (["render", "-1"], "'-1' is not a whole number from 0 to 1000000."),
         (["render", "1000001"], "from 0 to 1000000"),
         (["a\nb", "1"], "control characters"),
         (["render", "1", "--clear"], "--clear needs a name, and no limit"),

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError
 
 from django_redis_lock import locks
 from django_redis_lock.management.commands.locks import Command
@@ -225,9 +226,54 @@ def test_common_options_stand_before_or_after_the_command(words: list[str]) -> N
 
 
 @pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("--sort lease", "list"),
+        ("--sort=lease", "list"),
+        ("--sor lease --limit 5", "list"),
+        ("--settings shop.down --pythonpath lists -v 2", "list"),
+        ("--using runs", "list"),
+        ("--using run", "list"),
+        ("--using run list --sort lease", "list"),
+        ("--using run run x -- show", "run"),
+        ("--format json show x", "show"),
+        ("--older-than 5m -- runs", "list"),
+    ],
+)
+def test_the_value_of_an_option_is_no_command(line: str, command: str) -> None:
+    parsed = Command().create_parser("manage.py", "locks").parse_args(line.split())
+    assert (parsed.command, parsed.program) == (command, ["show"] if command == "run" else [])
+    assert parsed.using in (None, "run", "runs")
+
+
+@pytest.mark.parametrize(
+    ("line", "zero"),
+    [
+        ("-v", True),
+        ("list --older-than", True),
+        ("list --limit", False),
+        ("limit x", True),
+        ("history --limit", False),
+        ("run x --timeout", True),
+        ("run x --wait", True),
+        ("run x --grace", True),
+    ],
+)
+def test_numbers_are_checked_when_they_are_read(line: str, zero: bool) -> None:
+    parser = Command().create_parser("manage.py", "locks")
+    for text in ("nan", "inf", "1e300", str(2**63), "-1", "9" * 5000, *["0"] * (not zero)):
+        with pytest.raises(CommandError, match=r"not a duration of|not a whole|invalid"):
+            parser.parse_args([*line.split(), text])
+    for text in ["1", *["0"] * zero]:
+        assert parser.parse_args([*line.split(), text])
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["relase", "a"], "did you mean 'release'?"),
+        (["--sort", "lease", "relase", "a"], "did you mean 'release'?"),
+        (["run", "a", "--format", "json", "--", "true"], "unrecognized arguments: --format json"),
         (["list", "--older-than", "soon"], "'soon' is not a duration"),
         (["list", "--limit", "0"], "'0' is not a whole number from 1"),
     ],

@@ -17,7 +17,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_redis_lock import __version__
 from django_redis_lock.management import changing, doctor, locked, parked, showing
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
-from django_redis_lock.support.arguments import DEFAULT
+from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
 from django_redis_lock.support.text import visible
 
 RUN = {
@@ -41,12 +41,7 @@ Exit codes: that of the program, or 128 and the signal that ended it; 69 the
 server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and
 127 the program can't be run."""
 EXAMPLES = {
-    "": (
-        "locks",
-        "locks list --older-than 10m --sort held",
-        "locks show import:7",
-        "locks release import:7 --reason 'stuck since 9 am'",
-    ),
+    "": ("locks", "locks show import:7", "locks release import:7 --reason 'stuck since 9 am'"),
     "list": (
         "locks list 'product:*'",
         "locks list --attention",
@@ -85,6 +80,7 @@ class Command(BaseCommand):
         parser.epilog = _epilog("")
         parser.formatter_class = Formatter
         commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
+        self._parsers: dict[str, CommandParser] = commands.choices
         _add_list(commands)
         show = _add(commands, "show", "show one lock with its holder, waiters and history")
         show.add_argument("name", help="the lock's name")
@@ -118,19 +114,39 @@ class Command(BaseCommand):
         parser = super().create_parser(prog_name, subcommand, **kwargs)
 
         def parse_completed(args: Any = None, namespace: Any = None) -> Any:
-            words, program = list(args or []), []
-            command = next((word for word in words if word in RUN), "")
-            if command == "run" and "--" in words:  # the rest is for another program
+            words, program = self._complete(parser, list(args or [])), []
+            runs = words[:1] == ["run"]
+            if runs and "--" in words:  # the rest is for another program
                 at = words.index("--")
                 words, program = words[:at], words[at + 1 :]
-            parsed, unknown = parser.parse_known_args(_complete(parser, words), namespace)
-            if unknown and (program or command != "run"):  # without the dashes, `run` asks for them
+            parsed, unknown = parser.parse_known_args(words, namespace)
+            if unknown and (program or not runs):  # without the dashes, `run` asks for them
                 parser.error(f"unrecognized arguments: {' '.join(unknown)}")
             parsed.program = program
             return parsed
 
         parser.parse_args = parse_completed  # type: ignore[method-assign]
         return parser
+
+    def _complete(self, parser: CommandParser, words: list[str]) -> list[str]:
+        """Return the command line with its command in front: ``list`` if it names none."""
+        actions = [action for each in self._parsers.values() for action in each._actions]
+        options = [" ".join(["", *one.option_strings]) for one in actions if one.nargs is None]
+        takers = "".join(options)  # of which an option may be the beginning
+        pairs = zip(words, ["list", *words], strict=False)
+        free = [word for word, before in pairs if word[:1] != "-" and f" {before}" not in takers]
+        first = next(iter(free), "")
+        if first in RUN:
+            words.remove(first)
+            return [first, *words]
+        if any(word in ("-h", "--help", "--version") for word in words):
+            return words
+        for meant in difflib.get_close_matches(first, RUN, n=1):
+            parser.error(
+                f"There is no command {visible(first)!r}; did you mean {meant!r}? "
+                f"To list the locks with that name, use: locks list {visible(first)}"
+            )
+        return ["list", *words]
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run as a program: escape what can't be encoded, and handle Ctrl-C and a closed pipe."""
@@ -182,7 +198,8 @@ def _add_release(commands: Any) -> None:
 
 def _add_run(commands: Any) -> None:
     running = _add(commands, "run", "run a program while a lock is held")
-    running.usage = "%(prog)s NAME [--timeout S] [--wait S | --no-wait] -- PROGRAM [ARGUMENT ...]"
+    options = "[--timeout S] [--wait S | --no-wait] [--grace S] [--using ALIAS]"
+    running.usage = f"%(prog)s NAME {options} -- PROGRAM [ARGUMENT ...]"
     running.add_argument("name", help="the lock's name")
     wait = running.add_mutually_exclusive_group()
     for where, option, default, text in (
@@ -211,7 +228,8 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         epilog=_epilog(name),
         formatter_class=Formatter,
     )
-    parser.add_argument("--format", choices=("table", "json"), default="table")
+    if name != "run":  # its output is that of the program
+        parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument(
         "--using", metavar="ALIAS", help="an alias in LOCKS; by default all, for run 'default'"
     )
@@ -225,22 +243,10 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
     return parser
 
 
-def _complete(parser: CommandParser, words: list[str]) -> list[str]:
-    """Return the command line with ``list`` inserted if it names no command."""
-    if any(word in (*RUN, "-h", "--help", "--version") for word in words):
-        return words
-    first = next((word for word in words if not word.startswith("-")), "")
-    for meant in difflib.get_close_matches(first, RUN, n=1):
-        parser.error(
-            f"There is no command {visible(first)!r}; did you mean {meant!r}? "
-            f"To list the locks with that name, use: locks list {visible(first)}"
-        )
-    return ["list", *words]
-
-
 def _whole(text: str, least: int = 0) -> int:
-    if not text.isdecimal() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least}.")
+    if not re.fullmatch(r"\d{1,9}", text) or not least <= int(text) <= MOST_AT_ONCE:
+        why = f"{text!r} is not a whole number from {least} to {MOST_AT_ONCE}."
+        raise argparse.ArgumentTypeError(why)
     return int(text)
 
 
@@ -255,8 +261,9 @@ def parse_duration(text: str) -> float:
         parts = re.findall(r"(\d+(?:\.\d+)?)([smhd])", text)
         is_whole = bool(parts) and "".join(map("".join, parts)) == text
         seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
-    if not 0 <= seconds < float("inf"):
+    if not 0 <= seconds <= LONGEST_LEASE:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a duration; give seconds, or for example 90s, 10m, 1h30m or 2d."
+            f"{text!r} is not a duration of at most a hundred years; give seconds, or for example "
+            f"90s, 10m, 1h30m or 2d."
         )
     return seconds
