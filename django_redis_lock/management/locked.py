@@ -114,7 +114,9 @@ def _acquire(handle: Lock, name: str, who: str) -> None:
             return
         holder = handle.backend.holder(handle.name)
     except LockUnavailable as error:
-        raise CommandError(f"{error} {who} did not run.", returncode=UNAVAILABLE) from error
+        doctor = f"manage.py locks doctor --using {visible(handle.backend.alias)}"
+        text = f"{who} did not run: {str(error).rstrip('.')}. For the remedy, run: {doctor}"
+        raise CommandError(text, returncode=UNAVAILABLE) from error
     except LockError as error:
         own = f"This thread holds lock {name!r}, and would wait for itself."
         why = own if register.held_here(handle.name) else str(error)  # as of another program's data

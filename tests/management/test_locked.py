@@ -7,6 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks
@@ -115,10 +116,16 @@ def test_a_command_whose_lock_was_lost_tells(server: EmbeddedServer) -> None:
 
 def test_a_command_without_a_server(own_server: EmbeddedServer, settings: Any) -> None:
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    own_server.kill()
-    with pytest.raises(CommandError, match="This command did not run") as told:
-        call_command(Quick())
-    assert told.value.returncode == UNAVAILABLE
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.replicaof("127.0.0.1", 1)
+    why = r"refused: You can't write against a read only replica\. "
+    for reason in (why, "is not available: .*"):
+        remedy = "For the remedy, run: manage.py locks doctor --using default$"
+        what = rf"^This command did not run: LOCKS\['default'\] {reason}"
+        with pytest.raises(CommandError, match=what + remedy) as told:
+            call_command(Quick())
+        assert told.value.returncode == UNAVAILABLE
+        own_server.kill()
 
 
 def test_a_command_with_a_wrong_name() -> None:
