@@ -6,18 +6,23 @@ Their workers run a task by calling its function, so the guard is put around tha
 from __future__ import annotations
 
 import inspect
+import math
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from time import monotonic
 from types import FunctionType
 from typing import Any, Literal, TypeVar, get_args, overload
 
 from asgiref.sync import sync_to_async
 
+from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
@@ -33,6 +38,8 @@ IN_QUEUE = (
 """Options and policies of Celery tasks about messages that wait in the queue, or are sent again."""
 GUARDED = "single_instance_task"
 """The attribute of a guarded function."""
+DB_WORKER = "django_tasks_db.management.commands.db_worker"
+"""The module whose worker handles signals by a method, and then is not ``running`` any more."""
 
 
 @overload
@@ -94,7 +101,7 @@ class Guard:
             raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
         most = self.concurrency
         self.lock = partial(
-            Lock,
+            _RunLock,
             partial(locks.__getitem__, self.using),
             timeout=self.timeout,
             blocking=waits,
@@ -175,3 +182,36 @@ class _Run:
         if self._policy == "skip":
             return conflict.skip()
         raise conflict.error()
+
+
+class WorkerStops(Exception):
+    """The worker in which a task waited for its lock is to stop, so the task goes back."""
+
+
+class _RunLock(Lock):
+    """The lock of a run. A worker of django-tasks-db that is to stop ends the wait for it."""
+
+    def _request(self, backend: BaseLockBackend) -> Request:
+        request = super()._request(backend)
+        request.before_sleep = _check_worker
+        return request
+
+
+def _check_worker() -> float:
+    """Raise in a worker that is to stop; see ``before_sleep``."""
+    worker: Any = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # if it is a method
+    if type(worker).__module__ != DB_WORKER:
+        return math.inf
+    if worker.running:
+        return monotonic() + 0.5
+    sys.modules[DB_WORKER].task_finished.connect(_put_back)
+    raise WorkerStops
+
+
+def _put_back(task_result: Any, **kwargs: Any) -> None:
+    """Leave the task to another worker: nothing but its wait has begun."""
+    row: Any = getattr(task_result, "db_result", None)  # of no other backend's task
+    if row and row.exception_class_path == f"{__name__}.{WorkerStops.__name__}":
+        row.status, row.started_at, row.finished_at = "READY", None, None
+        row.exception_class_path = row.traceback = ""
+        row.save()

@@ -29,6 +29,12 @@ def waits(shop, what):
     return tell_and_wait(what)
 
 
+@single_instance_task(key="{shop}", on_conflict="wait")
+@task
+async def async_waits(shop, what):
+    return tell_and_wait(what)
+
+
 @single_instance_task(key="{shop}", concurrency=2)
 @task
 def shares(shop, what):

@@ -15,7 +15,9 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from django.test import override_settings
 
+from django_redis_lock import lock
 from django_redis_lock.management.locked import BUSY
 from example_project.embedded import EmbeddedServer
 from example_project.postgres import Postgres
@@ -185,6 +187,27 @@ def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
     assert started(workers, "b") != killed
     go(workers, "b")
     assert result(environment, second) == ("SUCCESSFUL", "go")
+
+
+@pytest.mark.parametrize("task", ["waits", "async_waits"])
+def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
+    environment: Environment, own_server: EmbeddedServer, task: str
+) -> None:
+    """And another worker runs it, as the same task."""
+    run(environment, "migrate", "--verbosity", "0")
+    command = [sys.executable, "-m", "django", "db_worker", "--interval", "0.05"]
+    locked = override_settings(LOCKS={"default": {"LOCATION": own_server.url()}})
+    with events() as client, redis.Redis.from_url(own_server.url()) as locks, locked:
+        with lock("7", timeout=LONG), programs(environment, command) as (first,):
+            waiting = enqueue(environment, task, "a")
+            eventually(lambda: locks.zcard("lock-queue:7") == 1, "the task waits")
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(LONG) == 0
+            assert not locks.exists("lock-queue:7")
+        with programs(environment, command):
+            started(client, "a")
+            go(client, "a")
+            assert result(environment, waiting) == ("SUCCESSFUL", "go")
 
 
 # Beats with the scheduler of django-celery-beat.
