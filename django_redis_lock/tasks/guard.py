@@ -185,7 +185,7 @@ class _Run:
 
 
 class WorkerStops(Exception):
-    """The worker in which a task waited for its lock is to stop, so the task goes back."""
+    """The worker in which a task, whose path it has, waited for its lock is to stop."""
 
 
 class _RunLock(Lock):
@@ -193,11 +193,11 @@ class _RunLock(Lock):
 
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
-        request.before_sleep = _check_worker
+        request.before_sleep = partial(_check_worker, self._origin["task_name"])
         return request
 
 
-def _check_worker() -> float:
+def _check_worker(path: str) -> float:
     """Raise in a worker that is to stop; see ``before_sleep``."""
     worker: Any = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # if it is a method
     if type(worker).__module__ != DB_WORKER:
@@ -205,13 +205,13 @@ def _check_worker() -> float:
     if worker.running:
         return monotonic() + 0.5
     sys.modules[DB_WORKER].task_finished.connect(_put_back)
-    raise WorkerStops
+    raise WorkerStops(path)
 
 
 def _put_back(task_result: Any, **kwargs: Any) -> None:
     """Leave the task to another worker: nothing but its wait has begun."""
     row: Any = getattr(task_result, "db_result", None)  # of no other backend's task
-    if row and row.exception_class_path == f"{__name__}.{WorkerStops.__name__}":
+    if row and row.traceback.endswith(f"{WorkerStops.__name__}: {row.task_path}\n"):
         row.status, row.started_at, row.finished_at = "READY", None, None
         row.exception_class_path = row.traceback = ""
         row.save()

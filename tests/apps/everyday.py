@@ -35,6 +35,11 @@ async def async_waits(shop, what):
     return tell_and_wait(what)
 
 
+@task
+def calls_one_that_waits(shop, what):
+    return waits.call(shop, what)
+
+
 @single_instance_task(key="{shop}", concurrency=2)
 @task
 def shares(shop, what):

@@ -189,11 +189,11 @@ def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
     assert result(environment, second) == ("SUCCESSFUL", "go")
 
 
-@pytest.mark.parametrize("task", ["waits", "async_waits"])
+@pytest.mark.parametrize("task", ["waits", "async_waits", "calls_one_that_waits"])
 def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
     environment: Environment, own_server: EmbeddedServer, task: str
 ) -> None:
-    """And another worker runs it, as the same task."""
+    """And another worker runs it, as the same task, unless more than its wait had begun."""
     run(environment, "migrate", "--verbosity", "0")
     command = [sys.executable, "-m", "django", "db_worker", "--interval", "0.05"]
     locked = override_settings(LOCKS={"default": {"LOCATION": own_server.url()}})
@@ -204,6 +204,10 @@ def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
             first.send_signal(signal.SIGTERM)
             assert first.wait(LONG) == 0
             assert not locks.exists("lock-queue:7")
+        if task == "calls_one_that_waits":
+            stopped = "django_redis_lock.tasks.guard.WorkerStops"
+            assert result(environment, waiting) == ("FAILED", stopped)
+            return
         with programs(environment, command):
             started(client, "a")
             go(client, "a")
