@@ -26,7 +26,13 @@ from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.exceptions import (
+    LockError,
+    LockLost,
+    LockNotAcquired,
+    LockNotOwned,
+    LockUnavailable,
+)
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import django_private
@@ -37,6 +43,7 @@ logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 View = Callable[..., Any]
 Name = str | Callable[..., str]
+Answer = Callable[[Any, Exception], HttpResponse]
 
 BLOCKING_TIMEOUT = 10.0
 """Seconds that a request waits where neither the view nor the alias says how long."""
@@ -97,6 +104,7 @@ def locked(
     max_waiters: int | None = None,
     status: int = 409,
     retry_after: int | None = None,
+    answer: Answer | None = None,
 ) -> Callable[[Decorated], Decorated]:
     """Run a view only while it holds a lock, which is ``request.lock``.
 
@@ -110,8 +118,9 @@ def locked(
 
     A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, or at
     once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503; and
-    with 503 when the server is unavailable. With ``limit``, so many requests hold it at once, as
-    with ``semaphore()``. The other arguments are those of ``lock()``.
+    with 503 when the server is unavailable. ``answer(request, error)`` returns another response.
+    With ``limit``, so many requests hold it at once, as with ``semaphore()``. The other arguments
+    are those of ``lock()``.
 
     The request's body is received before the lock is taken, so that a slow client holds no lock;
     the transaction of ATOMIC_REQUESTS begins after that. Raises ``ValueError`` or ``TypeError`` for
@@ -126,6 +135,10 @@ def locked(
         )
     if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
         raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
+    if answer is not None and (not callable(answer) or is_async(answer)):
+        raise TypeError(
+            f"answer={answer!r} must be a function of request and error, and not async."
+        )
     if shared and limit is not None:
         raise ValueError("shared and limit exclude each other; leave one of them out.")
     if isinstance(max_hold, Default):
@@ -144,8 +157,8 @@ def locked(
         sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
     new_lock(name="checks the arguments")
-    guard = _Guard(NameMaker(name), new_lock, _check_methods(methods), status, retry_after, using)
-    return guard.decorate
+    methods = _check_methods(methods)
+    return _Guard(NameMaker(name), new_lock, methods, status, retry_after, using, answer).decorate
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:
@@ -166,6 +179,7 @@ class _Guard:
     _status: int
     _retry_after: int | None
     _using: str
+    _make_answer: Answer | None
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
         if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
@@ -192,7 +206,7 @@ class _Guard:
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
-            if _returns_coroutine(view, args):
+            if getattr(type(_owner(view, args)), "view_is_async", False):
                 if declined.wanted():  # as Django does
                     raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
                 return self._arun(view, args, kwargs)
@@ -210,12 +224,11 @@ class _Guard:
         request, rest = _split(view, args)
         if self._runs_without(request):
             return declined.atomic(answered)(*args, **kwargs)
-        held = self._prepare(view, request, rest, kwargs)
         try:
-            if not held.acquire():
-                return self._answer(request, held)
-        except LockUnavailable as error:
-            return self._answer(request, held, error)
+            held = self._prepare(view, request, rest, kwargs)
+            held.__enter__()
+        except (BadRequest, LockNotAcquired, LockUnavailable) as error:
+            return self._refuse(view, args, kwargs, error)
         request.lock = held
         unconfirmed: list[BaseException] = []
 
@@ -236,7 +249,7 @@ class _Guard:
         except LockUnavailable as error:
             if error not in unconfirmed:
                 raise
-            return self._answer(request, held, error)  # nothing was written
+            return self._refuse(view, args, kwargs, error)  # nothing was written
 
     async def _arun(self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         async def answered() -> Any:
@@ -245,17 +258,15 @@ class _Guard:
         request, rest = _split(view, args)
         if self._runs_without(request):
             return await answered()
-        # The name may need the database (request.user), and under WSGI the body has yet to arrive.
-        if self._make_name.reads_request or not has_arrived(_djangos(request)):
-            held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
-        else:
-            held = self._prepare(view, request, rest, kwargs)
         try:
-            acquired = await held.aacquire()
-        except LockUnavailable as error:
-            return await sync_to_async(self._answer)(request, held, error)
-        if not acquired:
-            return await sync_to_async(self._answer)(request, held)
+            # The name may need the database (request.user), and under WSGI the body may yet arrive.
+            if self._make_name.reads_request or not has_arrived(_djangos(request)):
+                held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
+            else:
+                held = self._prepare(view, request, rest, kwargs)
+            await held.__aenter__()
+        except (BadRequest, LockNotAcquired, LockUnavailable) as error:
+            return await sync_to_async(self._refuse)(view, args, kwargs, error)
         request.lock = held
         async with AsyncExitStack() as releasing:
             releasing.push_async_exit(held)
@@ -275,36 +286,78 @@ class _Guard:
         receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
-    def _answer(
-        self, request: Any, held: Lock, error: LockUnavailable | None = None
-    ) -> HttpResponse:
-        """Return the response for a lock that is held, or for a server that is unavailable."""
+    def _refuse(
+        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
+    ) -> Any:
+        """Return the response for a request without its lock, or raise what Django answers."""
+        request, rest = _split(view, args)
+        unavailable = isinstance(error, LockUnavailable)
+        level = logging.ERROR if unavailable else logging.INFO
+        logger.log(level, "A view could not take its lock: %s", error)
+        if self._make_answer is not None:
+            return finished(self._make_answer, self._make_answer(request, error))
+        api = request if request is not _djangos(request) else _api_view(view, args)
+        if api is None and isinstance(error, BadRequest):
+            raise error
         status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
-        if error is not None:
-            logger.error("A view could not take its lock: %s", error)
+        if unavailable:
             status, code = UNAVAILABLE, "unavailable"
+        if unavailable or ": paused" in str(error):
             reason = _("This can't be done at the moment.")
-        elif (limit := held.sharing.limit) is not None:
-            why = held.backend.run(held.backend._why_refused(held.name, limit)) or "none is free"
-            logger.info("A view could not take a permit of %r: %s", held.name, why)
-            if why.startswith("paused"):
-                reason = _("This can't be done at the moment.")
-        advice = _("Please try again in a moment.")
-        response: HttpResponse = JsonResponse(
-            {"error": code, "detail": f"{reason} {advice}"}, status=status
-        )
-        if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
-            context = {"status": status, "error": code, "reason": reason, "advice": advice}
-            try:
-                page = render_to_string(TEMPLATE, context, _djangos(request))
-                response = HttpResponse(page, status=status)
-            except TemplateDoesNotExist:
-                logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
-        patch_vary_headers(response, ["Accept", "Accept-Language"])
-        retry_after = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
-        if retry_after is not None:
-            response["Retry-After"] = str(retry_after)
-        return response
+        wait = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
+        if api is None:
+            return _respond(request, status, code, reason, wait)
+        from rest_framework.exceptions import APIException, ParseError
+
+        failure: Any = ParseError()
+        if not isinstance(error, BadRequest):
+            failure = APIException(f"{reason} {_('Please try again in a moment.')}", code)
+            failure.status_code, failure.wait = status, wait
+        failure.__cause__ = error
+        if api is request:  # the framework catches it
+            raise failure
+        respond = Declined(view).atomic(functools.partial(_fail, api, failure))
+        return respond(request, *rest, **kwargs)
+
+
+def _respond(request: Any, status: int, code: str, reason: str, wait: int | None) -> HttpResponse:
+    """Return the response for a lock that is held, or for a server that is unavailable."""
+    advice = _("Please try again in a moment.")
+    data = {"error": code, "detail": f"{reason} {advice}"}
+    response: HttpResponse = JsonResponse(data, status=status)
+    if request.get_preferred_type(["application/json", "text/html"]) == "text/html":
+        context = {"status": status, "error": code, "reason": reason, "advice": advice}
+        try:
+            page = render_to_string(TEMPLATE, context, request)
+            response = HttpResponse(page, status=status)
+        except TemplateDoesNotExist:
+            logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
+    patch_vary_headers(response, ["Accept", "Accept-Language"])
+    if wait is not None:
+        response["Retry-After"] = str(wait)
+    return response
+
+
+def _api_view(view: Any, args: tuple[Any, ...]) -> Any:
+    """Return the object of a view of Django REST framework; ``None`` for another view."""
+    api, kind = _owner(view, args), getattr(view, "cls", view)
+    if hasattr(kind, "initialize_request"):  # what as_view() and api_view() return
+        api = kind(**view.initkwargs)
+        api.action_map = getattr(view, "actions", None)
+    return api if hasattr(api, "initialize_request") else None
+
+
+def _fail(api: Any, error: Exception, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what Django REST framework answers if its view raises an error."""
+    from rest_framework.views import APIView
+
+    def fail(*args: Any, **kwargs: Any) -> NoReturn:
+        raise error
+
+    method = request.method.lower()
+    if method in api.http_method_names:
+        setattr(api, method, fail)
+    return APIView.dispatch(api, request, *args, **kwargs)
 
 
 class Declined(set[str]):
@@ -354,8 +407,8 @@ def _djangos(request: Any) -> Any:
     return getattr(request, "_request", request)
 
 
-def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
-    """Whether a plain method, such as ``dispatch()``, belongs to an asynchronous class-based view.
+def _owner(view: View, args: tuple[Any, ...]) -> Any:
+    """Return the object of a class-based view that a method, such as ``dispatch()``, belongs to.
 
     ``method_decorator`` passes a partial of the bound method, which other decorators may wrap.
     """
@@ -364,7 +417,7 @@ def _returns_coroutine(view: View, args: tuple[Any, ...]) -> bool:
     while layer is not None:
         owner = getattr(getattr(layer, "func", None), "__self__", owner)
         layer = getattr(layer, "__wrapped__", None)
-    return bool(getattr(type(owner), "view_is_async", False))
+    return owner
 
 
 class NoLock:

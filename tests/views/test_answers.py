@@ -8,14 +8,19 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from django.core.exceptions import BadRequest
+from django.db import connection
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
+from django.views import View
+from rest_framework.views import APIView, exception_handler
 
 from django_redis_lock import lock, locks, semaphore
-from django_redis_lock.exceptions import LockNotOwned
+from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.testing import unavailable
 from django_redis_lock.views import RETRY_AFTER, STATUSES, locked
 from example_project.embedded import free_port
-from tests.views.conftest import BROWSER, refused
+from tests.views.conftest import ADDRESSES, BROWSER, refused
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
 
@@ -77,7 +82,10 @@ def test_a_view_that_is_paused_does_not_blame_others(
         got = asyncio.run(take(aanswer)(request)) if way == "async" else take(answer)(request)
     assert got.status_code == 409
     assert json.loads(got.content)["detail"].startswith(told)
-    assert f"A view could not take a permit of {name!r}: {logged}" in caplog.messages
+    told_by_log = (
+        f"A view could not take its lock: Could not acquire lock {name!r} at once: {logged}."
+    )
+    assert told_by_log in caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -181,7 +189,7 @@ def test_a_project_without_templates(settings: Any, caplog: Any) -> None:
     assert "APP_DIRS" in caplog.text
 
 
-@pytest.mark.parametrize("kind", ["async", "on-api-method", "on-class"])
+@pytest.mark.parametrize("kind", ["async", "on-method", "on-class"])
 def test_an_unreachable_server(
     web: Client, settings: Any, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -193,3 +201,115 @@ def test_an_unreachable_server(
     assert answer.json()["error"] == "unavailable"
     assert answer["Retry-After"] == page["Retry-After"] == str(RETRY_AFTER)
     assert "This can&#x27;t be done at the moment." in page.content.decode()
+
+
+def enveloped(error: Exception, context: dict[str, Any]) -> Any:
+    """Answer as a project does that has one form for all errors of its API."""
+    response: Any = exception_handler(error, context)
+    cause, view = type(error.__cause__), type(context["view"])
+    response.data = {"codes": error.get_codes(), "cause": cause.__name__}  # type: ignore[attr-defined]
+    assert issubclass(view, APIView)
+    return response
+
+
+@pytest.fixture
+def envelope(settings: Any, db: None) -> None:
+    handler = f"{__name__}.enveloped"
+    settings.REST_FRAMEWORK = {"EXCEPTION_HANDLER": handler}
+
+
+@pytest.mark.usefixtures("envelope")
+@pytest.mark.parametrize("address", [each for each in ADDRESSES if "api" in each])
+def test_the_framework_of_an_api_answers(web: Client, address: str) -> None:
+    """Its handler of exceptions makes the response, on whatever the lock is."""
+    with lock("product:7", timeout=60):
+        held = web.post(address)
+        page = web.post(address, headers={"accept": "application/json;indent=4"})
+    assert (held.status_code, "Retry-After" in held) == (409, False)
+    assert held.json() == {"codes": "locked", "cause": "LockNotAcquired"}
+    assert page.content.count(b"\n") == 3
+    with unavailable():
+        down = web.post(address)
+    assert (down.status_code, down["Retry-After"]) == (503, str(RETRY_AFTER))
+    assert down.json() == {"codes": "unavailable", "cause": "LockUnavailable"}
+    assert web.put(address.replace("7", "8")).status_code == 405
+    assert web.post(address).status_code == 200
+
+
+@pytest.mark.usefixtures("envelope")
+@pytest.mark.parametrize("address", ["/by-sku/", "/api/on-view-set/a%09b/"])
+def test_the_framework_answers_for_data_that_make_no_name(web: Client, address: str) -> None:
+    answer = web.post(address)
+    assert (answer.status_code, answer.json()["codes"]) == (400, "parse_error")
+
+
+@pytest.mark.usefixtures("envelope")
+def test_an_answer_of_the_framework_spoils_no_transaction(
+    web: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It marks the transaction of ATOMIC_REQUESTS for a rollback, which is not that of a test."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    with unavailable():
+        assert web.post("/atomic-api-view/").status_code == 503
+    assert not connection.needs_rollback
+
+
+ANSWERED = "view:{request.GET[name]}"
+
+
+def answer(request: Any, error: Exception) -> HttpResponse:
+    return HttpResponse(type(error).__name__, status=418)
+
+
+def views(**options: Any) -> dict[str, Any]:
+    """Return guarded views of each kind, which answer 200."""
+    take = locked(ANSWERED, blocking=False, **options)
+
+    class Answering(View):
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+    class API(APIView):
+        @take
+        def get(self, request: Any) -> HttpResponse:
+            return HttpResponse()
+
+    async def aget(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    return {
+        "class": take(type("Guarded", (Answering,), {})).as_view(),
+        "api": API.as_view(),
+        "as_view": take(Answering.as_view()),
+        "async": lambda request: asyncio.run(take(aget)(request)),
+    }
+
+
+@pytest.mark.parametrize("kind", views())
+def test_an_answer_of_the_project(kind: str) -> None:
+    view, request = views(answer=answer)[kind], RequestFactory().get("/?name=a")
+    with lock("view:a", timeout=60):
+        assert view(request).content == LockNotAcquired.__name__.encode()
+    with unavailable():
+        assert view(request).content == LockUnavailable.__name__.encode()
+    assert view(RequestFactory().get("/")).content == BadRequest.__name__.encode()
+    assert view(request).status_code == 200
+
+
+@pytest.mark.parametrize("kind", views())
+def test_an_answer_that_fails(kind: str) -> None:
+    def failing(request: Any, error: Exception) -> HttpResponse:
+        raise LookupError("the answer's own")
+
+    with pytest.raises(LookupError, match="the answer's own"):
+        views(answer=failing)[kind](RequestFactory().get("/"))
+
+
+async def aanswer(request: Any, error: Exception) -> HttpResponse:
+    return HttpResponse()
+
+
+@pytest.mark.parametrize("wrong", [aanswer, "shop.answers.locked", 409])
+def test_an_answer_that_can_t_be_called(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=r"answer=.* must be a function of request"):
+        locked("view", answer=wrong)
