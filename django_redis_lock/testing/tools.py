@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from unittest.mock import patch
@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from unittest import TestCase
 else:
     TestCase = object
+
+with suppress(ImportError):  # a lease must not end or stand still with a frozen clock
+    import freezegun
+
+    freezegun.configure(extend_ignore_list=["django_redis_lock"])
 
 logger = logging.getLogger("django_redis_lock")
 Kind = Literal["memory", "settings"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.test import override_settings
+from freezegun import freeze_time
 
 from django_redis_lock import lock, locks, semaphore, signals
 from django_redis_lock.backends.dummy import DummyLockBackend
@@ -44,6 +45,13 @@ def free(name: str) -> bool:
         return False
     handle.release()
     return True
+
+
+def test_a_frozen_clock_moves_no_lease(name: str) -> None:
+    with lock(name, timeout=20) as held, freeze_time("2030-01-01") as clock:
+        assert not lock(name, blocking_timeout=0.05).acquire()
+        clock.tick(3600)
+        held.ensure_held()
 
 
 # held_by_another()

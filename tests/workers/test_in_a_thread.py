@@ -101,8 +101,9 @@ TESTS = """
         assert part.delay(1).get() == 1
         with held_by_another("part:1"):
             assert part.delay(1).get()["skipped"]
-        with held_by_another("later"), pytest.raises(TaskAlreadyRunning):
-            later.delay().get()
+        for task, key in ((later, "later"), (parking, "parking")):
+            with held_by_another(key), pytest.raises(TaskAlreadyRunning):
+                task.delay().get()
         assert chord([part.s(1), part.s(2)])(total.s()).get() == 3
         assert again.delay().get()
 """
