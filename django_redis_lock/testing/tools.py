@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
@@ -44,6 +45,8 @@ logger = logging.getLogger("django_redis_lock")
 Kind = Literal["memory", "settings"]
 Holds = dict[tuple[str, str, str], Holder]
 """Held locks by alias, name and token id."""
+_lines: dict[str, str] = {}
+"""Which line of the project acquired a lock, by token id; known in a ``LockSpace``."""
 
 
 @contextmanager
@@ -295,6 +298,7 @@ class LockSpace:
     def __enter__(self) -> Self:
         self._outer, locks.space = locks.space, self
         locks.reset()
+        signals.lock_acquired.connect(_note_line)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -304,6 +308,8 @@ class LockSpace:
         finally:
             locks.space = self._outer
             locks.reset()
+            if self._outer is None:
+                signals.lock_acquired.disconnect(_note_line)
             for backend in [*self._made.values()]:
                 backend.close()
             self._made.clear()
@@ -315,6 +321,7 @@ class LockSpace:
         Locks that were held before, as by a fixture of the session, stay. With ``fail_on_held``
         raises ``AssertionError`` if there is any. A space that is not isolated is left as it is.
         """
+        _lines.clear()
         before = self._held()
         limits = {each: each.store.limits.copy() for each in self._in_memory}
         yield
@@ -392,7 +399,7 @@ class LockTestMixin(TestCase):
 
 
 def assert_no_locks_held(using: str | None = None) -> None:
-    """Raise ``AssertionError`` if a lock is held, saying which, by which thread and since when.
+    """Raise ``AssertionError`` if a lock is held, saying which, where it was acquired and by whom.
 
     It checks all aliases that were used, or one. Outside of a ``LockSpace``, only locks that this
     process holds count. A task's lock that rests (``at_least_for``) never does. Releases that
@@ -430,6 +437,8 @@ def _report(left: Iterable[Holder]) -> str:
 
 def _line(holder: Holder) -> str:
     line = f"  {holder.name!r} (LOCKS[{holder.using!r}])"
+    if holder.token_id in _lines:
+        line += f", acquired at {_lines[holder.token_id]}"
     if holder.held_for is not None and holder.acquired_at is not None:
         line += f", for {holder.held_for:.2f} s since {holder.acquired_at:%H:%M:%S} UTC"
     if holder.pid is not None:
@@ -437,6 +446,16 @@ def _line(holder: Holder) -> str:
     if holder.task_name:
         line += f", for task {holder.task_name}[{holder.task_id}]"
     return line
+
+
+@signals.never_blocks
+def _note_line(lock: Lock, **kwargs: Any) -> None:
+    for frame, line in traceback.walk_stack(None):
+        file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
+        installed = "site-packages" in file or file.startswith(os.path.dirname(os.__file__))
+        if not installed and module.partition(".")[0] != "django_redis_lock":
+            _lines[lock.token_id] = f"{os.path.relpath(file)}:{line}"
+            return
 
 
 def _release(backend: BaseLockBackend, but: Holds) -> None:

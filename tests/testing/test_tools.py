@@ -29,7 +29,7 @@ from django_redis_lock.testing import (
     unavailable,
 )
 from tests.settings import LOCKS, REDIS
-from tests.tools import Background, eventually, queue, waiters
+from tests.tools import ROOT, Background, eventually, queue, waiters
 
 
 @pytest.fixture(params=["memory", "settings"], autouse=True)
@@ -255,7 +255,8 @@ def test_locks_that_are_held_are_named_with_their_thread(name: str) -> None:
             assert_no_locks_held()
     told = str(caught.value)
     assert told.startswith("2 locks are still held:\n")
-    assert f"{name!r} (LOCKS['url']), for 0." in told
+    assert f"{name!r} (LOCKS['url']), acquired at {__file__.removeprefix(f'{ROOT}/')}:" in told
+    assert told.count(", for 0.") == 2
     assert "by thread 'MainThread' of process" in told
     assert_no_locks_held()
 

@@ -61,7 +61,8 @@ def test_each_test_has_locks_of_its_own(project: Project) -> None:
     project.configure("lock_space = memory", "fail_on_held_locks = true")
     project.tests(TESTS)
     assert project.run() == {"passed": 8, "error": 1}, project.output
-    assert "'forgotten' (LOCKS['default']), for 0." in project.output
+    told = "'forgotten' (LOCKS['default']), acquired at test_small.py:"
+    assert told in project.output
 
 
 def test_without_options_nothing_changes(project: Project) -> None:
