@@ -26,13 +26,7 @@ from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from django_redis_lock.exceptions import (
-    LockError,
-    LockLost,
-    LockNotAcquired,
-    LockNotOwned,
-    LockUnavailable,
-)
+from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import django_private
@@ -68,22 +62,20 @@ class ViewLock(Lock):
         return BLOCKING_TIMEOUT if wait is None else wait
 
     def confirm(self) -> None:
-        """Do as ``ensure_held()``, unless the view has released or detached the lock itself."""
+        """Do as ``ensure_held()``, unless the view has released the lock or may run without."""
         try:
             self.ensure_held()
-        except LockNotOwned as error:
-            if isinstance(error, LockLost):
+        except LockError as error:
+            optional = self.on_unavailable == "run" and isinstance(error, LockUnavailable)
+            if not optional and type(error) is not LockNotOwned:
                 raise
 
     def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
-        if isinstance(failure, LockNotOwned) and not isinstance(failure, LockLost):
-            return  # the view released or detached it
-        # The lock was held until the work was done. An error would make the client repeat the
-        # request; the lease ends by itself.
-        masks = error is not None and isinstance(failure, LockError)
-        if masks or isinstance(failure, LockUnavailable):
+        if isinstance(failure, LockUnavailable):
+            # The lock was held until the work was done. An error would make the client repeat the
+            # request; the lease ends by itself.
             logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
-        else:
+        elif type(failure) is not LockNotOwned:  # after the view released or detached it
             super()._leave_after(error, failure)
 
 
@@ -102,6 +94,7 @@ def locked(
     shared: bool = False,
     limit: int | None = None,
     max_waiters: int | None = None,
+    on_unavailable: Literal["raise", "run"] = "raise",
     status: int = 409,
     retry_after: int | None = None,
     answer: Answer | None = None,
@@ -118,9 +111,9 @@ def locked(
 
     A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, or at
     once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503; and
-    with 503 when the server is unavailable. ``answer(request, error)`` returns another response.
-    With ``limit``, so many requests hold it at once, as with ``semaphore()``. The other arguments
-    are those of ``lock()``.
+    with 503 when the server is unavailable; or with ``on_unavailable="run"``, the view runs without
+    the lock then. ``answer(request, error)`` returns another response. With ``limit``, so many
+    requests hold it at once, as with ``semaphore()``. The other arguments are those of ``lock()``.
 
     The request's body is received before the lock is taken, so that a slow client holds no lock;
     the transaction of ATOMIC_REQUESTS begins after that. Raises ``ValueError`` or ``TypeError`` for
@@ -136,9 +129,7 @@ def locked(
     if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
         raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
     if answer is not None and (not callable(answer) or is_async(answer)):
-        raise TypeError(
-            f"answer={answer!r} must be a function of request and error, and not async."
-        )
+        raise TypeError(f"answer={answer!r} must be a function, and can't be asynchronous.")
     if shared and limit is not None:
         raise ValueError("shared and limit exclude each other; leave one of them out.")
     if isinstance(max_hold, Default):
@@ -154,6 +145,7 @@ def locked(
         reentrant=reentrant,
         metadata=metadata,
         max_hold=max_hold,
+        on_unavailable=on_unavailable,
         sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
     new_lock(name="checks the arguments")
