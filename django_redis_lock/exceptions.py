@@ -31,6 +31,9 @@ class LockError(Exception):
 class LockNotAcquired(LockError):
     """Others kept the lock until the wait ended, if there was any, or too many waited for it."""
 
+    paused = False
+    """Whether the lock is a semaphore with the limit 0."""
+
 
 class LockNotOwned(LockError):
     """The handle does not hold the lock that it was told to release, extend or check."""

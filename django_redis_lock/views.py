@@ -294,7 +294,7 @@ class _Guard:
         status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
         if unavailable:
             status, code = UNAVAILABLE, "unavailable"
-        if unavailable or ": paused" in str(error):
+        if unavailable or getattr(error, "paused", False):
             reason = _("This can't be done at the moment.")
         wait = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
         if api is None:

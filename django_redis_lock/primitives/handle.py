@@ -370,7 +370,10 @@ class Handle(ABC):
         wait = self.blocking_timeout
         tried = f"within {wait:g} s" if self.blocking and wait else "at once"
         why = yield from self._why_not()
-        return LockNotAcquired(f"Could not acquire {self._label} {tried}: {why}.", name=self._busy)
+        text = f"Could not acquire {self._label} {tried}: {why}."
+        error = LockNotAcquired(text, name=self._busy)
+        error.paused = why.startswith("paused")
+        return error
 
     def _why_not(self) -> Steps[str]:
         yield from ()

@@ -118,10 +118,11 @@ class SharingContract(_Sharing):
 
         self.hold(*[self.semaphore(name, 2) for _ in range(2)])
         locks[self.using].set_limit(name, limit, by=by)
-        with pytest.raises(LockNotAcquired, match=rf"at once: {why}\.$"):
+        with pytest.raises(LockNotAcquired, match=rf"at once: {why}\.$") as caught:
             if way == "async":
                 asyncio.run(enter())
             self.semaphore(name, 2, blocking=False).__enter__()
+        assert caught.value.paused is (limit == 0)
 
     def test_readers_hold_it_together_and_writers_alone(self, name: str) -> None:
         """What an operator has set is for semaphores."""
