@@ -1,9 +1,12 @@
-"""The system checks of ``LOCKS``."""
+"""The system checks of ``LOCKS``, and of what uses it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import lru_cache
+from traceback import extract_tb
 from typing import Any
 
 from django.conf import settings
@@ -14,6 +17,8 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
+from django_redis_lock.support.celery_app import celery_app, import_tasks
+from django_redis_lock.support.text import without_passwords
 
 
 @checks.register(checks.Tags.security, deploy=True)
@@ -101,6 +106,37 @@ def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                     hint="Set using= to an alias with RedisLockBackend, on a server or a cluster.",
                     id="django_redis_lock.E011",
                 )
+
+
+@checks.register
+def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Import the Celery tasks and check those that are guarded.
+
+    Workers import them without that, and ``migrate`` (with databases) may have to create a table
+    first that a module reads.
+    """
+    app = celery_app()
+    if app and not databases and not app.loader.worker_initialized and (why := _why_not(app)):
+        text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
+        hint = "Correct that. No worker starts with it."
+        return [checks.Error(text, hint=hint, id="django_redis_lock.E015")]
+    if "django_redis_lock.celery" not in sys.modules:
+        return []
+    from django_redis_lock.celery.checks import check_tasks
+
+    return check_tasks()
+
+
+@lru_cache(maxsize=1)  # once more, it would find tasks that are half made
+def _why_not(app: Any) -> str:
+    """Return why the tasks of an app can't be imported, if so, and in which line."""
+    try:
+        import_tasks(app)
+    except Exception as error:
+        lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
+        where = "".join(f"line {one.lineno} of {one.filename}: " for one in lines[-1:])
+        return without_passwords(f"{where}{type(error).__name__}: {error}").rstrip(".")
+    return ""
 
 
 @checks.register(checks.Tags.security, deploy=True)

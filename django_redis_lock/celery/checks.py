@@ -1,6 +1,6 @@
 """Checks of guarded tasks against the limits that Celery and the broker set.
 
-Django runs them for the tasks imported so far, and a worker for its own tasks when it is ready.
+``django_redis_lock.checks`` runs them, and a worker for its own tasks when it is ready.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "s
 """The defaults, in seconds, after which a transport delivers an unacknowledged message again."""
 
 
-@checks.register
-def check_tasks(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_tasks() -> list[checks.CheckMessage]:
     """Return errors in ``SINGLE_INSTANCE_TASK`` and risks of the guarded tasks of all apps."""
     try:
         using = project_defaults().get("using")

@@ -14,6 +14,7 @@ from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Terminal, counted, nothing, usage
 from django_redis_lock.operators import backlogs_of, set_aside
 from django_redis_lock.protocol.records import Aside
+from django_redis_lock.support.celery_app import import_tasks
 from django_redis_lock.support.text import visible, without_passwords
 
 
@@ -25,7 +26,7 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
         raise CommandError("No task is parked without Celery, which can't be imported.")
     from django_redis_lock.celery.outbox import Publisher
 
-    app.loader.import_default_modules()  # messages of a task that is not known can't be read
+    import_tasks(app)  # messages of a task that is not known can't be read
     publisher, whys = Publisher(app), list[str]()
     backends = Backends(options["using"], terminal)
     able = [one for one in backends.all if one.runs_scripts]

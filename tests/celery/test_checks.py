@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,6 +20,7 @@ from django.test import override_settings
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.looks import Looks
 from django_redis_lock.exceptions import InvalidLockBackend
+from tests.tools import ROOT
 
 
 def found(name: str) -> list[str]:
@@ -167,3 +172,63 @@ def test_a_worker_logs_what_the_checks_find(
     worker_ready.send(sender=consumer)
     (line,) = [record.message for record in caplog.records if name in record.message]
     assert "W002" in line
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("single_instance_task(on_conflct='skip')(task(print))", "'on_conflct' is not an option"),
+        ("def f(): ...\nsingle_instance_task(key='{x}')(task(f))", "names 'x'"),
+        ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
+        ("(", "SyntaxError"),
+        ("raise OSError('redis://u:secret@h:1')", "redis://***@h:1"),
+    ],
+)
+def test_tasks_that_can_not_be_imported(
+    own_app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, told: str
+) -> None:
+    """The error is the same each time. ``migrate`` and workers don't import the tasks for it."""
+    module = f"{tmp_path.name}_tasks"
+    (tmp_path / f"{module}.py").write_text(
+        "from celery import current_app\n"
+        "from django_redis_lock.celery import single_instance_task\n"
+        "def task(run): return current_app.task(shared=False)(run)\n"
+        f"{source}"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    own_app.conf.include = [module]
+    own_app.set_current()
+
+    def errors(**options: Any) -> list[str]:
+        return [item.msg for item in run_checks(**options) if str(item.id).endswith("E015")]
+
+    assert errors(databases=["default"]) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(own_app.loader, "worker_initialized", True)
+        assert errors() == []
+    (text,) = found = errors()
+    assert told in text
+    assert errors() == found
+
+
+def test_the_command_finds_mistakes_of_tasks_that_only_workers_import(tmp_path: Path) -> None:
+    """Other processes have the app; nothing has imported the guard when the checks begin."""
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / "__init__.py").write_text(
+        "from celery import Celery\napp = Celery('shop')\napp.autodiscover_tasks(['shop'])\n"
+    )
+    (shop / "settings.py").write_text("from tests.settings import *\n")
+    (shop / "tasks.py").write_text(
+        "from celery import shared_task\n"
+        "from django_redis_lock.celery import single_instance_task\n"
+        "@single_instance_task(using='nope')\n@shared_task\ndef pack(): ...\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "django", "check", "--settings", "shop.settings"],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr.count("django_redis_lock.E013") == 1, done
