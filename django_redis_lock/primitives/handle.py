@@ -8,7 +8,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
 
@@ -410,13 +410,15 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
 
     An exit is a release, a detach or a downgrade; ``ends`` says whether that ends the holds.
     Returns False if it has to be carried out now: there is no transaction, a loss was noticed, the
-    app is not in ``INSTALLED_APPS``, or, with a warning, all handles that had the lock have
-    ``after_commit=False``.
+    app is not in ``INSTALLED_APPS``, or all handles that had the lock have ``after_commit=False``.
+    The last two log a warning, the former one for the whole process.
     """
     databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
     if not databases or any(each._held().lost for each in held):
         return False
     if not (apps.ready and apps.is_installed("django_redis_lock")):
+        if apps.ready and any(each._held().after_commit for each in held):
+            _warn_not_installed()
         return False
     if not any(each._held().after_commit for each in held):
         logger.warning(
@@ -430,6 +432,14 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
 
     exits.wait(held, leave, databases, ends=ends)
     return True
+
+
+@cache
+def _warn_not_installed() -> None:
+    logger.warning(
+        "A lock was released before the transaction ended, so the next holder may not see what it "
+        "wrote. Add 'django_redis_lock' to INSTALLED_APPS."
+    )
 
 
 def _in_transaction(connection: Any) -> bool:

@@ -17,6 +17,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, LockUnavailable
+from django_redis_lock.primitives import handle
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually
 
@@ -213,10 +214,13 @@ class TransactionContract:
             calls[inside] = client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
         assert calls == {False: 0, True: 3}
 
-    def test_without_the_app(self, name: str) -> None:
-        """Without the app in ``INSTALLED_APPS`` a lock is released at once, as documented."""
+    def test_without_the_app(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        """Without the app a lock is released at once, and the first such release says so."""
+        handle._warn_not_installed.cache_clear()
         others = [app for app in settings.INSTALLED_APPS if app != "django_redis_lock"]
         with override_settings(INSTALLED_APPS=others), atomic("first"):
-            with lock(name):
-                pass
-            assert not is_held(name)
+            for after_commit, warnings in ((False, 0), (True, 1), (True, 1)):
+                with lock(name, after_commit=after_commit):
+                    pass
+                assert not is_held(name)
+                assert caplog.text.count("'django_redis_lock' to INSTALLED_APPS") == warnings
