@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
+from django_redis_lock.backends.settings import OTHER_PREFIX, SETTINGS, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
@@ -66,7 +66,12 @@ class LockHandler:
             return {DEFAULT_ALIAS: {}}
         if not isinstance(configured, Mapping):
             raise InvalidLockBackend(f"LOCKS must be a dict of aliases, not {configured!r}.")
-        for alias in configured:
+        for alias, entry in configured.items():
+            if alias in SETTINGS and not isinstance(entry, Mapping):
+                raise InvalidLockBackend(
+                    f"LOCKS has {alias} itself, and is a dict of aliases: put its settings into "
+                    f"LOCKS['default']. {HOW_TO_WRITE}"
+                )
             if not isinstance(alias, str) or "//" in alias or "@" in alias:
                 raise InvalidLockBackend(
                     f"LOCKS has the alias {alias!r}; an alias must be a name, such as 'default'. "

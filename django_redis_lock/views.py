@@ -29,7 +29,7 @@ from django.utils.translation import gettext as _
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support import django_private
+from django_redis_lock.support import arguments, django_private
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_name
 from django_redis_lock.support.functions import finished, is_async, is_generator
 
@@ -60,6 +60,9 @@ class ViewLock(Lock):
     def _default_wait(self) -> float | None:
         wait = super()._default_wait()
         return BLOCKING_TIMEOUT if wait is None else wait
+
+    def __bool__(self) -> bool:
+        return True  # unlike NoLock
 
     def confirm(self) -> None:
         """Do as ``ensure_held()``, unless the view has released the lock or may run without."""
@@ -517,6 +520,7 @@ class NameMaker:
         self._roots: list[str] = []
         if isinstance(source, str):
             self._roots = list(dict.fromkeys(_roots(source)))
+            arguments.check_template(source, "name")
             if not self._roots:
                 check_name(source.format())
         elif not callable(source):
@@ -530,6 +534,8 @@ class NameMaker:
     def check(self, view: View) -> None:
         """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
         handlers = _handlers(view)
+        for handler in handlers:
+            self._check_request(handler)
         known = [item for handler in handlers for item in _arguments(handler)]
         if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
             return  # the URL decides
@@ -562,6 +568,16 @@ class NameMaker:
             return check_name(made)
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
+
+    def _check_request(self, view: View) -> None:
+        """Raise ``TypeError`` for a function or method that takes no request."""
+        if not inspect.isfunction(view):
+            return
+        known = inspect.signature(view, follow_wrapped=False).parameters.values()
+        taken = [item.name for item in known if item.kind <= item.VAR_POSITIONAL]
+        first = taken[taken[:1] == ["self"] :][:1]
+        if not first or first[0] in {*self._roots} - {REQUEST}:
+            raise TypeError(f"{view!r} is no view: it takes no request. Add it as first argument.")
 
     def _check_roots(self, known: Collection[str], where: str) -> None:
         for root in self._roots:

@@ -6,15 +6,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import override_settings
 
-from django_redis_lock import lock, locks, semaphore
+from django_redis_lock import lock, lock_many, locks, semaphore
+from django_redis_lock.celery.key_locks import TaskLock
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.primitives.held import register
+from django_redis_lock.views import ViewLock
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, eventually, waiters
 
@@ -121,6 +124,20 @@ def test_backends_that_are_not_used_are_not_imported(name: str, server: Embedded
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "make", [lock, partial(semaphore, limit=2), lambda name: lock_many([name])]
+)
+def test_a_handle_has_no_truth(make: Any) -> None:
+    with pytest.raises(TypeError, match="To acquire lock 'x', use it in a with statement"):
+        assert make("x")
+
+
+@pytest.mark.parametrize("kind", [ViewLock, TaskLock])
+def test_a_handle_that_may_be_missing_is_true(kind: Any) -> None:
+    """Of a request whose method takes no lock, or of a task that has none."""
+    assert kind(lambda: locks["default"], "x")
 
 
 def test_each_permit_that_a_thread_holds_is_known(name: str, server: EmbeddedServer) -> None:

@@ -94,6 +94,7 @@ def test_unknown_alias() -> None:
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
+        ({"LOCATION": ["locks"]}, "E002", "write an alias without a list"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
         ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),
@@ -182,6 +183,18 @@ def test_no_default_alias(settings: Any, configured: Any, words: str) -> None:
     assert found.hint.startswith(words)
     settings.LOCKS = ast.literal_eval(re.search(r"LOCKS = (.*\}\})", found.hint)[1])
     assert findings() == []
+
+
+@pytest.mark.parametrize(
+    "flat", [{"BACKEND": LOCMEM}, {"LOCATION": "redis://u:p@a", "OPTIONS": {}}]
+)
+def test_settings_without_an_alias(settings: Any, flat: dict[str, Any]) -> None:
+    settings.LOCKS = flat
+    (found,) = findings()
+    assert found.id == "django_redis_lock.E001"
+    assert f"LOCKS has {next(iter(flat))} itself" in found.msg
+    with pytest.raises(InvalidLockBackend, match=r"into LOCKS\['default'\]"):
+        lock("a").acquire()
 
 
 def test_use_without_any_alias(settings: Any) -> None:

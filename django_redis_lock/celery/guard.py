@@ -21,9 +21,9 @@ from django_redis_lock.celery.run import Run
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.support.arguments import DEFAULT, Default
 from django_redis_lock.tasks.conflicts import TaskAlreadyRunning, logger
 from django_redis_lock.tasks.guard import is_django_task
+from django_redis_lock.tasks.keys import refuse_by_position
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Given = ParamSpec("Given")
@@ -185,9 +185,7 @@ class SingleInstanceTask(Generic[Given]):
     def __call__(
         self, *args: Given.args, **kwargs: Given.kwargs
     ) -> Callable[[Decorated], Decorated]: ...
-    def __call__(  # type: ignore[misc] # it takes the one positional option by its name
-        self, timeout: Any = DEFAULT, **given: Any
-    ) -> Any:
+    def __call__(self, *target: Any, **given: Any) -> Any:
         """Let at most one instance of a task run at a time.
 
         Use it above or below ``@shared_task`` or ``@app.task``, with or without parentheses. By
@@ -224,10 +222,11 @@ class SingleInstanceTask(Generic[Given]):
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.
         """
-        if callable(timeout) or is_django_task(timeout):
-            return _apply(Guard(given), timeout)
-        if not isinstance(timeout, Default):
-            given = {"timeout": timeout, **given}
+        refuse_by_position(target)
+        if target and (callable(target[0]) or is_django_task(target[0])):
+            return _apply(Guard(given), target[0])
+        if target:
+            given = dict(timeout=target[0], **given)
         guard = Guard(given)
         return lambda target: _apply(guard, target)
 

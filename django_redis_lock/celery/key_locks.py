@@ -126,6 +126,9 @@ class TaskLock(Lock):
 
     _read_due = 0.0  # when (monotonic) the holder is due to be read
 
+    def __bool__(self) -> bool:
+        return True  # unlike the lock of a task that has none
+
     def _request(self, backend: BaseLockBackend) -> Request:
         request = super()._request(backend)
         request.before_sleep = self.check_wait

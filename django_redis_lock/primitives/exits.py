@@ -99,7 +99,7 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
         each.holds = [*others, (handle, lease)] if each.ends else others
-    acquired_at, acquired_by = former._acquired_at, former._acquired_by or former
+    acquired_at, acquired_by = former._acquired_at, former._signalled
     former._let_go(lease)
     lease.entries = 1
     handle._hold(lease, backend, None if acquired_by is handle else acquired_by)

@@ -95,7 +95,7 @@ class LockGroup(Handle):
 
     def _take(self, until: float | None) -> Steps[bool]:
         locks = self._locks()
-        retaken = [lock for lock in locks if waiting and released_here(lock)]
+        retaken = [lock for lock in locks if waiting and released_here(lock) is not None]
         for lock in locks:
             if not (lock._deferred and lock in retaken):
                 lock._vacate()

@@ -239,6 +239,13 @@ class Handle(ABC):
 
         return cast("Decorated", locked)
 
+    def __bool__(self) -> bool:
+        """Refuse to be tested, as that acquires nothing."""
+        raise TypeError(
+            f"A handle is neither true nor false. To acquire {self._label}, use it in a with "
+            f"statement, or test what its acquire() returns."
+        )
+
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled or copied, as a hold has one handle."""
         raise TypeError(

@@ -53,6 +53,11 @@ class Held:
         return self._backend or self._find_backend()
 
     @property
+    def _signalled(self) -> Held:
+        """The handle of which signals tell."""
+        return self if self._acquired_by is None else self._acquired_by
+
+    @property
     def fence(self) -> int | Any:
         """The fence of this hold, greater than that of every earlier holder.
 
@@ -151,7 +156,7 @@ class Held:
         # First, so that whatever interrupts the rest finds the lock to give up.
         self._lease, self._backend, self._deferred, self._acquired_by = lease, backend, False, by
         if lease.auto_renew or lease.verify_by is not None:
-            renewer.add(lease, backend, by or self, renew=lease.auto_renew)
+            renewer.add(lease, backend, self if by is None else by, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
         lease.after_commit |= self.after_commit
 
@@ -216,7 +221,7 @@ def release(held: Held) -> Steps[None]:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at
-        facts = {"lock": held._acquired_by or held, "held_for": held_for}
+        facts = {"lock": held._signalled, "held_for": held_for}
         yield from backend.emit(signals.lock_released, lease.name, **facts)
 
 
@@ -275,7 +280,7 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
         if mark_lost(lease, reason):
-            yield from backend.emit(signals.lock_lost, lease.name, lock=each._acquired_by or each)
+            yield from backend.emit(signals.lock_lost, lease.name, lock=each._signalled)
     name = holds[0][1].name
     return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
 

@@ -432,5 +432,5 @@ def _detach(
         reason = f"{GONE} before it was detached"
         raise (yield from holds.report_losses([(held, lease)], backend, reason))
     held_for = monotonic() - held._acquired_at
-    facts = {"lock": held._acquired_by or held, "held_for": held_for}
+    facts = {"lock": held._signalled, "held_for": held_for}
     yield from backend.emit(signals.lock_detached, held.name, **facts)

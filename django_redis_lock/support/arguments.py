@@ -24,6 +24,7 @@ WAITING_SCHEMES = ("queue", "blpop", "poll")
 """How waiters learn that it is their turn: by pub/sub, from a list, or by heartbeats."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_PRINTF = re.compile(r"%(\(\w+\))?[sdri](?!\w)")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -138,6 +139,15 @@ def check_name(name: str) -> str:
             f"{name!r} has {found[0]!r} at position {found.start()}."
         )
     return name
+
+
+def check_template(template: str, argument: str) -> None:
+    """Raise ``ValueError`` for a template of ``str.format`` that is written for ``%``."""
+    if found := _PRINTF.search(re.sub(r"\{.*?\}", "", template)):
+        raise ValueError(
+            f"{argument}={template!r} has {found[0]!r}, which stands for nothing here; write the "
+            f"name of an argument in braces, such as '{{shop_id}}'."
+        )
 
 
 def check_scheme(wait: str | None) -> str | None:

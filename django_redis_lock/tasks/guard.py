@@ -26,7 +26,7 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
-from django_redis_lock.tasks.keys import Key, KeyMaker, check_key
+from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
 
 Policy = Literal["skip", "raise", "wait"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
@@ -54,7 +54,7 @@ def single_instance_task(
     concurrency: int = 1,
     using: str = "default",
 ) -> Callable[[Decorated], Decorated]: ...
-def single_instance_task(target: Any = None, /, **options: Any) -> Any:
+def single_instance_task(*target: Any, **options: Any) -> Any:
     """Let at most one instance of a task of ``django.tasks`` run at a time.
 
     Use it above or below ``@task``, with or without parentheses, for functions and coroutine
@@ -69,6 +69,7 @@ def single_instance_task(target: Any = None, /, **options: Any) -> Any:
     Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The task
     raises ``LockUnavailable``, and ``LockLost`` at its end if the lock was lost while it ran.
     """
+    refuse_by_position(target)
     for name, value in options.items():
         if name in IN_QUEUE or (name == "on_conflict" and value in IN_QUEUE):
             raise TypeError(
@@ -77,7 +78,7 @@ def single_instance_task(target: Any = None, /, **options: Any) -> Any:
                 f"can skip, raise or wait when it is about to run."
             )
     guard = Guard(**options)
-    return guard if target is None else guard(target)
+    return guard(*target) if target else guard
 
 
 @dataclass(kw_only=True, eq=False)

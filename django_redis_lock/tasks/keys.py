@@ -22,6 +22,8 @@ from typing import Any
 
 from django.db.models import Model
 
+from django_redis_lock.support.arguments import check_template
+
 try:
     from kombu.utils.json import dumps, loads
 except ModuleNotFoundError:  # without Celery; arguments are what JSON leaves as it is, then
@@ -185,6 +187,8 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
             f"{option}={key!r} must be a template such as 'import:{{shop_id}}', or a callable "
             f"that takes the task's arguments."
         )
+    if isinstance(key, str):
+        check_template(key, option)
     if unique_on is None:
         return
     if key is not None:
@@ -197,6 +201,15 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
             )
     elif not (isinstance(unique_on, Iterable) and all(isinstance(name, str) for name in unique_on)):
         raise TypeError(f"unique_on={unique_on!r} must be a list of argument names.")
+
+
+def refuse_by_position(given: Sequence[Any]) -> None:
+    """Raise ``TypeError`` for a text, or several values, that were given without a name."""
+    if len(given) > 1 or isinstance(next(iter(given), None), str):
+        raise TypeError(
+            f"single_instance_task was given {', '.join(map(repr, given))} by position; give each "
+            f"option by its name: the name of the lock is key."
+        )
 
 
 def _fields_of(template: str) -> Iterator[str]:

@@ -79,7 +79,8 @@ class Location:
         ways = set()
         for url in urls:
             if not isinstance(url, str) or not url.startswith(("redis://", "rediss://")):
-                problem: str | None = "is no URL that begins with redis:// or rediss://"
+                instead = "write an alias without a list"
+                problem: str | None = f"is no URL that begins with redis:// or rediss://; {instead}"
             elif not (problem := problem_of(url)) and parse_url(url).get("db"):
                 problem = "names a database; a cluster has none but 0, so leave it out"
             if problem:

@@ -8,6 +8,7 @@ import decimal
 import enum
 import inspect
 import os
+import re
 import subprocess
 import sys
 import types
@@ -23,6 +24,7 @@ from django.db import models
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
+from django_redis_lock.tasks import single_instance_task as of_django
 from django_redis_lock.tasks.keys import KeyMaker
 from tests.tools import ROOT
 
@@ -481,6 +483,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"supersede_for": -1}, ValueError, "supersede_for=-1"),
     ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
     ({"turns": 7}, TypeError, "turns=7"),
+    ({"turns": "%d", "on_conflict": "park"}, ValueError, "turns='%d' has '%d'"),
+    ({"key": "{shop_id:%d}-%(shop_id)s"}, ValueError, "has '%(shop_id)s', which stands for"),
     ({"turns": "{nope}", "on_conflict": "park"}, ValueError, "turns='{nope}' names 'nope'"),
     ({"turns": "a"}, ValueError, "turns='a' requires on_conflict='park'; leave it out."),
     ({"turns": "a", "scope": "queue"}, ValueError, "as only one message of a key waits there;"),
@@ -505,6 +509,14 @@ def test_mistakes_are_found_when_the_task_is_defined(
 
     assert words in str(caught.value)
     assert next(iter(options)) in str(caught.value) or len(options) > 1
+
+
+@pytest.mark.parametrize("guard", [single_instance_task, of_django])
+@pytest.mark.parametrize("given", [("a",), ("a", "b"), (60, "a"), (print, 60)])
+def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
+    shown = ", ".join(map(repr, given))
+    with pytest.raises(TypeError, match=re.escape(f"given {shown} by position")):
+        guard(*given)
 
 
 @pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])

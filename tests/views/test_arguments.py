@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import cache, partial
+from contextlib import nullcontext
+from functools import cache, partial, wraps
 from typing import Any
 
 import pytest
@@ -108,6 +109,7 @@ def two(request: Any, product_id: int) -> HttpResponse:
         ("product:{0}", "without a name"),
         ("product:{product_id", "not a valid template"),
         ("product:}", "not a valid template"),
+        ("product:%s", "name='product:%s' has '%s'"),
         ("", "must not be empty"),
         ("a\n{product_id}", "control characters"),
         ("x" * 513, "512 characters"),
@@ -248,4 +250,26 @@ def test_what_is_no_view() -> None:
     with pytest.raises(TypeError, match="generator"):
         locked("view")(lambda request: (yield))
     with pytest.raises(TypeError, match="without a request"):
-        locked("view")(lambda: None)()
+        locked("view")(lambda *args: None)()
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "takes_one"),
+    [
+        ("a", lambda: None, False),
+        ("{product_id}", lambda product_id: None, False),
+        ("a", lambda self: None, False),
+        ("{pk}", lambda self, pk: None, False),
+        ("a", type("Page", (View,), {"get": lambda self: None}), False),
+        ("{product_id}", lambda _, product_id: None, True),
+        ("{request.user}", lambda request: None, True),
+        ("{pk}", lambda *args, **kwargs: None, True),
+        ("{pk}", lambda self, *args, pk: None, True),
+        ("{pk}", partial(lambda shop, request, pk: None, 7), True),
+        ("a", wraps(lambda: None)(lambda *args, **kwargs: None), True),
+        ("{pk}", type("Page", (View,), {"get": lambda self, request, pk: None}), True),
+    ],
+)
+def test_views_take_a_request(name: str, view: Any, takes_one: bool) -> None:
+    with nullcontext() if takes_one else pytest.raises(TypeError, match="takes no request"):
+        locked(name)(view)

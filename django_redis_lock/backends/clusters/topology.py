@@ -180,5 +180,6 @@ class Topology:
             if masters:
                 return masters, list(dict.fromkeys(found))
         raise redis.exceptions.ConnectionError(
-            f"none of {len(nodes)} nodes says which slots it serves: {why or 'they serve none'}"
+            f"none of {len(nodes)} nodes says which slots it serves: {why or 'they serve none'}; "
+            f"of a server that is no cluster, write the URL as LOCATION without a list"
         )
