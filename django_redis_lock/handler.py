@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,9 @@ class LockHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
+        self._name_makers: dict[str, Callable[[str], str] | None] = {}
+        self._plain: set[str] = set()
+        """The aliases known to take names as they are given."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -145,9 +148,21 @@ class LockHandler:
             kind, params = space.move(kind, params)
         return kind(alias, params)
 
+    def _make_name(self, using: str, given: str) -> str:
+        """Return the name that a lock has on the server, which the cache of an alias may make."""
+        if not settings.configured:
+            return given  # the settings may be importing this
+        make = self._name_makers.get(using)
+        if make is None and using not in self._plain:
+            with suppress(InvalidLockBackend):  # raised when the lock is acquired
+                make = self._name_makers[using] = self.create(using)._name_maker()
+                self._plain |= set() if make else {using}
+        return make(given) if make else given
+
     def reset(self) -> None:
         """Close all backends; new ones are made from the current settings when they are needed."""
         former, self._backends = self._backends, {}
+        self._name_makers, self._plain = {}, set()
         for backend in [*former.values()]:
             backend.close()
 
@@ -202,7 +217,7 @@ def lock(
             f"@lock needs the name of the lock, and was given {name!r}. "
             f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
         )
-    return Lock(
+    made = Lock(
         partial(locks.__getitem__, using),
         name,
         timeout,
@@ -217,6 +232,7 @@ def lock(
         on_unavailable=on_unavailable,
         sharing=Sharing(shared, None, max_waiters),
     )
+    return made if using in locks._plain else made._name_by(partial(locks._make_name, using))
 
 
 def semaphore(
@@ -248,7 +264,7 @@ def semaphore(
     """
     if limit is None:  # which would let in any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
-    return Lock(
+    made = Lock(
         partial(locks.__getitem__, using),
         name,
         timeout,
@@ -263,6 +279,7 @@ def semaphore(
         on_unavailable=on_unavailable,
         sharing=Sharing(True, limit, max_waiters),
     )
+    return made if using in locks._plain else made._name_by(partial(locks._make_name, using))
 
 
 def lock_many(

@@ -279,7 +279,8 @@ class _Guard:
     ) -> ViewLock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
         receive(_djangos(request))
-        return self._new_lock(name=self._make_name(view, request, rest, kwargs))
+        made = self._new_lock(name=self._make_name(view, request, rest, kwargs))
+        return made._name_by(functools.partial(locks._make_name, self._using))
 
     def _refuse(
         self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception

@@ -7,7 +7,7 @@ program that only locks imports none of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Collection, Hashable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -84,6 +84,10 @@ class BaseLockBackend(Runner):
     def databases(self) -> set[Hashable]:
         """Return where the keys are, as far as the settings tell; equal values are one database."""
         return set()
+
+    def _name_maker(self) -> Callable[[str], str] | None:
+        """Return what makes the names of locks of those that callers give; ``None`` for nothing."""
+        return None
 
     def check(self) -> list[checks.CheckMessage]:
         """Return the system check messages about this entry."""

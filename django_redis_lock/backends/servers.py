@@ -126,6 +126,9 @@ class ServersLockBackend(BaseLockBackend):
     def databases(self) -> set[Hashable]:
         return self.location.databases()
 
+    def _name_maker(self) -> Callable[[str], str] | None:
+        return self.location.name_maker()
+
     def check(self) -> list[checks.CheckMessage]:
         return self.location.check()
 

@@ -106,10 +106,10 @@ class LeaderScheduler(Scheduler):
 
     def _take_lead(self) -> bool:
         if not self._lock.acquire(blocking_timeout=STANDBY):
-            holder = self._backend.holder(self.lock_name)
+            holder = self._backend.holder(self._lock.name)
             self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
             return False
-        found = self._backend.run(ask(ReadTicks(self.lock_name)))
+        found = self._backend.run(ask(ReadTicks(self._lock.name)))
         notes = dict(zip(found[::2], found[1::2], strict=True))
         if odd := {entry: at for entry, at in notes.items() if not TIME.fullmatch(at)}:
             where = f"for {self.lock_name!r}"
@@ -138,7 +138,7 @@ class LeaderScheduler(Scheduler):
     def note(self, entry: Any) -> None:
         """Note that an entry is sent. Raises ``LockLost`` if another leads, ``LockUnavailable``."""
         at, token = time(), self._lock._held().token
-        if not self._backend.run(ask(NoteTick(self.lock_name, token, entry.name, at))):
+        if not self._backend.run(ask(NoteTick(self._lock.name, token, entry.name, at))):
             raise LockLost(f"another beat may have sent {entry.name!r}", name=self.lock_name)
         self._sent[entry.name] = at
 

@@ -30,7 +30,8 @@ class LockGroup(Handle):
     """
 
     def __init__(self, locks: Sequence[Lock]) -> None:
-        self._by_name = {lock.name: lock for lock in locks}
+        self._by_name = {lock.name: lock for lock in sorted(locks, key=lambda one: one.name)}
+        self._by_given = {lock._given: lock for lock in locks if lock._given}
         super().__init__(
             ", ".join(self._by_name),
             blocking=locks[0].blocking,
@@ -42,7 +43,7 @@ class LockGroup(Handle):
         return f"<{type(self).__name__} {', '.join(map(repr, self._by_name))}>"
 
     def __getitem__(self, name: str) -> Lock:
-        return self._by_name[name]
+        return self._by_name[name] if name in self._by_name else self._by_given[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)

@@ -45,10 +45,13 @@ class Lock(Held, Handle):
     """How many more times this handle has entered the lock."""
     sharing = arguments.ALONE
     """With whom it is shared, and how many may wait."""
+    _make_name: Callable[[str], str] | None = None
+    _given = ""
+    """The name of which ``_make_name`` made the lock's."""
 
     def __init__(
         self,
-        find_backend: Callable[[], BaseLockBackend],
+        find: Callable[[], BaseLockBackend],
         name: str,
         timeout: float | Default | None = DEFAULT,
         *,
@@ -66,7 +69,7 @@ class Lock(Held, Handle):
         sharing: arguments.Sharing = arguments.ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
-        self._find_backend, self.on_unavailable = find_backend, on_unavailable
+        self.on_unavailable = on_unavailable
         if on_unavailable not in ("raise", "run"):
             choices = "choose from 'raise', 'run'"
             raise ValueError(f"on_unavailable={on_unavailable!r} is unknown; {choices}.")
@@ -76,7 +79,7 @@ class Lock(Held, Handle):
             self._auto_renew, self._max_hold = arguments.check_renewal(
                 self._timeout, auto_renew, max_hold
             )
-        self.reentrant, self.after_commit = reentrant, after_commit
+        self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
         self._wait = None if wait is None else arguments.check_scheme(wait)
         if sharing != arguments.ALONE:
             self.sharing = arguments.check_sharing(sharing)
@@ -148,12 +151,21 @@ class Lock(Held, Handle):
         """Asynchronous version of ``locked``."""
         return await self.backend.arun(self._locked())
 
+    def _name_by(self, make: Callable[[str], str]) -> Self:
+        """Give the lock the name that is made of the given one now, as for the current tenant.
+
+        As a decorator it is asked again at each call.
+        """
+        self._make_name, self._given = make, self._given or self.name
+        self.name = self._busy = check_name(make(self._given))
+        return self
+
     def _fresh(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._attempt, other._again, other._unguarded = None, 0, 0
         other._lease, other._backend, other._deferred = None, None, False
-        return other
+        return other if other._make_name is None else other._name_by(other._make_name)
 
     def _locks(self) -> Sequence[Held]:
         return [self]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,6 +11,7 @@ import redis
 from django.conf import settings
 from django.core import checks
 from django.core.cache import caches
+from django.core.cache.backends.base import default_key_func, get_key_func
 from django.utils.module_loading import import_string
 
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -93,6 +95,21 @@ class Location:
                 f"write the same in each URL."
             )
         return list(urls)
+
+    def name_maker(self) -> Callable[[str], str] | None:
+        """Return how the alias makes keys, if its KEY_FUNCTION or VERSION is not Django's default.
+
+        Its KEY_PREFIX is only passed to a function, as LOCKS has one.
+        """
+        configured = settings.CACHES.get(self.alias)
+        if not isinstance(configured, dict):
+            return None
+        prefix, version = configured.get("KEY_PREFIX", ""), configured.get("VERSION", 1)
+        with suppress(ImportError):  # of which no connection can be made
+            make = get_key_func(configured.get("KEY_FUNCTION"))
+            if make is not default_key_func:
+                return lambda name: make(name, prefix, version)
+        return None if version == 1 else lambda name: default_key_func(name, "", version)
 
     def pool(self) -> redis.ConnectionPool:
         """Return a pool with the settings of the server. Raises ``InvalidLockBackend``."""

@@ -100,7 +100,11 @@ def run_ago(leader: Any, seconds: float) -> None:
     leader._led._heap = None
 
 
-def test_it_sends_what_is_due(make: Make) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_it_sends_what_is_due(make: Make, settings: Any, version: int) -> None:
+    """Also where a cache makes the name of the lock."""
+    cache = {**settings.CACHES["locks"], "VERSION": version}
+    settings.CACHES = {**settings.CACHES, "locks": cache}
     leader = led(make())
     run_ago(leader, 2 * HOUR)
     assert sent(leader) == 1
