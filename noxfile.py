@@ -21,10 +21,10 @@ TOUCHED = (
 """The tests of what meets Django, redis-py, django-redis, Celery or the server."""
 
 
-PROJECT = nox.project.load_toml()["project"]
+PYPROJECT = nox.project.load_toml()
 OLDEST = tuple(
     item.replace(">=", "==")
-    for item in (*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["celery"])
+    for item in (*PYPROJECT["project"]["dependencies"], *PYPROJECT["dependency-groups"]["broker"])
 )
 
 

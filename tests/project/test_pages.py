@@ -91,12 +91,13 @@ def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
 
 
 def test_the_needed_versions_are_those_of_the_project() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, broker = asked["project"], asked["dependency-groups"]["broker"]
     readme = (ROOT / "README.md").read_text()
     sentence = re.search(r"^It needs .*?newer", readme, re.MULTILINE | re.DOTALL)
     assert sentence
     needed = [project["requires-python"].replace(">=", "Python>=")]
-    needed += project["dependencies"] + project["optional-dependencies"]["celery"]
+    needed += project["dependencies"] + broker
     titles = {"redis": "redis-py", "django": "Django", "celery": "Celery"}
     for item in needed:
         package, version = item.replace("[redis]", "").split(">=")
