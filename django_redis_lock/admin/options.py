@@ -201,7 +201,12 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         entries = [entry for answer in found.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
         shown = [_entry(entry) for entry in entries[:MOST_SHOWN]]
-        context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
+        context = {
+            "entries": shown,
+            "problems": problems,
+            "unwritable": unwritable(found, problems),
+            "several": len(aliases()) > 1,
+        }
         return self._page(request, "audit.html", context, _("Forced releases"))
 
     def get_urls(self) -> list[URLPattern]:
@@ -381,7 +386,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "holders_more": max(0, len(holders) - MOST_SHOWN),
         "waiters": wording.waiters_text(holders[0]) if holders else str(in_queue or ""),
         "sharing": sharing(holders[0]) if holders else "",
-        "unwritable": unwritable([lock.using]) if holders else [],
+        "unwritable": unwritable([lock.using]),
         **_limited(lock, [*holders, *waiting]),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_to_share": any(waiter.shared for waiter in waiting),

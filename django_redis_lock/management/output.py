@@ -65,6 +65,7 @@ class Backends:
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
         self._misconfigured: set[str] = set()
+        self._warned = False
         self.aliases = aliases_of(using)
         self.many = len(self.aliases) > 1
         """Whether there is more than one, so that tables name the backend."""
@@ -121,12 +122,14 @@ class Backends:
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
 
     def warn_of_unwritable(self) -> None:
-        """Warn of servers that answered but refuse writes."""
-        for backend in self.all:
+        """Warn once of servers that answered but refuse writes: a replica may lack data."""
+        for backend in () if self._warned else self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
                 self.terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
+        self._warned = True
 
     def finish(self) -> None:
+        self.warn_of_unwritable()
         if self.silent:
             which = ", ".join(map(repr, self.silent))
             code = ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN

@@ -46,12 +46,10 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
             parked = f", {one.parked} of them parked" if one.parked else ""
             terminal.notice(f"{visible(one.name)!r}{where} is {state}: {limit}{waiting}{parked}")
     backends.finish()
-    if first:
-        backends.warn_of_unwritable()
-    elif wanted := _wanted(options):
+    if not first and (wanted := _wanted(options)):
         subject = "No lock" if options["pattern"] == "*" else "No held lock"
         raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
-    else:
+    if not first:
         terminal.notice("No locks are held.")
 
 

@@ -47,6 +47,8 @@ def test_server_that_can_not_be_written_is_told_of_before(
         pages = [
             browser.get(LIST),
             browser.get(page_of("a")),
+            browser.get(page_of("a free lock")),
+            browser.get(f"{LIST}audit/"),
             browser.post(RELEASE, {"_selected_action": shown}),
         ]
     for page in pages:

@@ -167,6 +167,20 @@ def test_server_that_can_not_be_written_is_told_of_before(
     client.close()
 
 
+@pytest.mark.usefixtures("no_workers")
+def test_empty_replica_is_not_taken_for_a_server_without_locks(
+    own_server: EmbeddedServer, settings: Any
+) -> None:
+    """Right after a failover it answers, and knows nothing yet."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.replicaof("127.0.0.1", 1)
+    told = f"The server of {REFUSES} You can't write against a read only replica."
+    lines = ("list", "list b*", "show b", "limit", "limit b", "history", "history b", "unpark b")
+    for line in (*lines, "release b --noinput", "release --all --dry-run"):
+        assert command(*line.split()).err.splitlines().count(told) == 1, line
+
+
 # Who and why.
 
 
