@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -158,13 +158,14 @@ def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:
 def unheld(
     backend: BaseLockBackend, matches: Callable[[str], bool], most: int | None = None
 ) -> Iterator[Unheld]:
-    """Yield the limits and queues without a holder; the lowest limits, which pause, come first.
+    """Yield what is paused, held or not, then the other limits and queues without a holder.
 
     For a caller that takes only ``most``, the pages that are read are small.
     """
     limits = {one.name: one for one in sorted(backend.limits(), key=lambda one: one.limit)}
     names = dict.fromkeys([*limits, *queues_of(backend)])
-    for one in unheld_among(backend, filter(matches, names), most):
+    paused = {name for name, one in limits.items() if not one.limit}
+    for one in unheld_among(backend, filter(matches, names), most, paused):
         if one.waiters != 0 or one.name in limits:
             yield one._replace(limit=limits.get(one.name))
 
@@ -175,16 +176,20 @@ def queues_of(backend: BaseLockBackend) -> Iterable[str]:
 
 
 def unheld_among(
-    backend: BaseLockBackend, names: Iterable[str], most: int | None = None
+    backend: BaseLockBackend,
+    names: Iterable[str],
+    most: int | None = None,
+    paused: Container[str] = (),
 ) -> Iterator[Unheld]:
-    """Yield which of some names have no holder, without their limits."""
+    """Yield which of some names are paused or have no holder, without their limits."""
     size = backend.page_size if most is None else min(backend.page_size, max(100, most))
     for page in in_pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
-            if held is None:
-                counts = count if isinstance(count, list) else (count, 0)
-                yield Unheld(name, backend.alias, *counts)
+            if held is None or name in paused:
+                waiters, parked = count if isinstance(count, list) else (count, 0)
+                holders = held[1] if isinstance(held, list) else int(held is not None)
+                yield Unheld(name, backend.alias, waiters, parked, holders)
 
 
 def backlogs_of(backend: BaseLockBackend, name: str) -> records.Backlogs:
@@ -221,6 +226,14 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
     )
 
 
+def grouped(found: Iterable[Holder]) -> list[Holder]:
+    """Return holders with those of one lock one after another, in the place of the first."""
+    groups: dict[tuple[str, str], list[Holder]] = {}
+    for one in found:
+        groups.setdefault((one.using, one.name), []).append(one)
+    return [one for group in groups.values() for one in group]
+
+
 def sharing(one: Holder | Waiter) -> str:
     """Return with how many a holder shares a lock, or a waiter will; ``""`` for one alone."""
     if not one.shared:
@@ -229,6 +242,8 @@ def sharing(one: Holder | Waiter) -> str:
         text = gettext("shared") if one.limit is None else gettext("one of %(limit)s")
     elif one.limit is None:
         text = ngettext("%(held)s holder", "%(held)s holders", one.holders)
+    elif not one.limit:
+        text = gettext("%(held)s held, paused")
     else:
         text = gettext("%(held)s of %(limit)s")
     return text % {"held": getattr(one, "holders", 1), "limit": one.limit}

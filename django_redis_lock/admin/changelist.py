@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from django.contrib import admin
@@ -25,7 +25,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import attention_of, unheld, unwritable_because
+from django_redis_lock.operators import attention_of, grouped, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -38,10 +38,14 @@ class Column(NamedTuple):
     html: Callable[[Holder], str]
     key: Callable[[Holder], Any]
     """To sort by: unknown values are lowest, and a lease without end is highest."""
+    again: Callable[[Holder], str] | None = None
+    """Of a further holder of a lock, in the rows below the first, if that is not the same."""
 
 
 COLUMNS = {
-    "lock": Column(_("Name"), wording.listed_name_html, lambda one: one.name),
+    "lock": Column(
+        _("Name"), wording.listed_name_html, lambda one: one.name, wording.further_name_html
+    ),
     "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), str),
     "held_for": Column(
         _("Held for"), wording.held_for_html, lambda one: (one.held_for is not None, one.held_for)
@@ -50,7 +54,10 @@ COLUMNS = {
         _("Lease left"), wording.lease_left_html, lambda one: (one.ttl is None, one.ttl)
     ),
     "waiters": Column(
-        _("Waiters"), wording.waiters_text, lambda one: (one.waiters is not None, one.waiters)
+        _("Waiters"),
+        wording.waiters_text,
+        lambda one: (one.waiters is not None, one.waiters),
+        lambda one: "",
     ),
     "fence": Column(
         _("Fence"),
@@ -66,13 +73,13 @@ COLUMNS = {
 
 def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     """Return a column as a method of the admin; narrow screens show most labels in each row."""
-    label, html, _key = COLUMNS[name]
+    label, html, _key, again = COLUMNS[name]
 
     @admin.display(description=label, ordering=name)
     def display(self: Any, row: HeldLock) -> SafeString:
         assert row.holder, "the list has rows with holders only"
-        shown = html(row.holder)
-        if name in ("lock", "holder"):
+        shown = (again if row.follows and again else html)(row.holder)
+        if name in ("lock", "holder") or not shown:
             return SafeString(shown)
         return format_html('<span data-label="{}">{}</span>', label, shown)
 
@@ -90,6 +97,8 @@ class HeldLockChangeList(ChangeList):
 
     model_admin: Any
     reading: Reading
+    lock_count: int
+    """How many locks the rows of all pages are of."""
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
         specs, self.has_filters, unknown, _, self.has_active_filters = self.get_filters(request)
@@ -112,7 +121,8 @@ class HeldLockChangeList(ChangeList):
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
                 ordered.sort(key=column.key, reverse=direction == "desc")
-        return ordered
+        self.lock_count = _count_locks(ordered)
+        return _Holders(grouped(ordered))
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
         """Return the columns to sort by; by default the longest held first."""
@@ -129,13 +139,14 @@ class HeldLockChangeList(ChangeList):
         self.full_result_count = self.reading.total
         self.show_admin_actions = bool(self.result_count)
         self.result_list = [HeldLock.of_holder(one) for one in self.result_list]
-        for row in self.result_list:
+        for before, row in pairwise([None, *self.result_list]):
+            row.follows = before is not None and before.pk == row.pk
             row.may_release = self.model_admin.has_release_permission(request, row)
 
     @property
     def waiting(self) -> int:
-        queues = {(one.using, one.name): one.waiters or 0 for one in self.reading.holders}
-        return sum(queues.values()) + sum(one.waiters or 0 for one in self.reading.unheld)
+        both: Iterable[Holder | Unheld] = chain(self.reading.holders, self.reading.unheld)
+        return sum({(one.using, one.name): one.waiters or 0 for one in both}.values())
 
     @property
     def unheld(self) -> list[dict[str, Any]]:
@@ -156,6 +167,10 @@ class HeldLockChangeList(ChangeList):
     @property
     def attention(self) -> int:
         return sum(attention_of(one) is not None for one in self.reading.holders)
+
+
+def _count_locks(holders: Iterable[Holder]) -> int:
+    return len({(one.using, one.name) for one in holders})
 
 
 def _matches(holder: Holder, words: list[str]) -> bool:
@@ -184,7 +199,9 @@ class Problem:
 class Reading:
     holders: list[Holder] = field(default_factory=list)
     total: int = 0
-    """How many locks are held on the backends that answered."""
+    """How many holders there are on the backends that answered, or if not all were read, locks."""
+    lock_count: int = 0
+    """How many locks are held there."""
     is_whole: bool = True
     """Whether all of them were read; otherwise only names were searched."""
     unread: int = 0
@@ -192,7 +209,7 @@ class Reading:
     problems: list[Problem] = field(default_factory=list)
     unwritable: list[Problem] = field(default_factory=list)
     unheld: list[Unheld] = field(default_factory=list)
-    """The limits and queues without a holder whose names match."""
+    """What is paused, and the limits and queues without a holder, whose names match."""
 
 
 def ask_each(
@@ -239,7 +256,8 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
     counts = (len(index) for alias, index in indexes.items() if visible(alias) not in gone)
-    total, unread = len(holders) if is_whole else sum(counts), max(0, len(found) - most)
+    lock_count = _count_locks(holders) if is_whole else sum(counts)
+    total, unread = len(holders) if is_whole else lock_count, max(0, len(found) - most)
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
@@ -251,7 +269,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         text = _("does not list the limits and queues without a holder: %(reason)s")
         refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
     queues = [*chain(*others.values())]
-    return Reading(holders, total, is_whole, unread, problems, refusals, queues)
+    return Reading(holders, total, lock_count, is_whole, unread, problems, refusals, queues)
 
 
 def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Problem]]:

@@ -374,7 +374,7 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     names = [] if holders else [lock.name]
     unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
     first: list[Any] = [*holders, *unheld][:1]
-    in_queue = sum(one.waiters or 0 for one in first)
+    in_queue = first[0].waiters if first else 0
     backlogs, _unknown = _asked(
         lock, lambda one: [operators.backlogs_of(one, lock.name) for each in first if each.parked]
     )
@@ -384,13 +384,14 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         **(_held(holders[0]) if len(holders) == 1 else {}),
         "holders": [_hold(one) for one in holders[:MOST_SHOWN]] if len(holders) > 1 else [],
         "holders_more": max(0, len(holders) - MOST_SHOWN),
-        "waiters": wording.waiters_text(holders[0]) if holders else str(in_queue or ""),
+        "waiters": wording.waiters_text(first[0]) if holders or in_queue != 0 else "",
+        "parked": sum(one.parked for one in first),
         "sharing": sharing(holders[0]) if holders else "",
         "unwritable": unwritable([lock.using]),
         **_limited(lock, [*holders, *waiting]),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_to_share": any(waiter.shared for waiter in waiting),
-        "waiting_more": max(0, in_queue - len(waiting)),
+        "waiting_more": max(0, (in_queue or 0) - len(waiting)),
         "waiting_unknown": waiting_unknown,
         "backlogs": backlogs,
         "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],

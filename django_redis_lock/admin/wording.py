@@ -131,6 +131,11 @@ def listed_name_html(one: Holder) -> SafeString:
     return format_html("{} {}", name, aside(format_html("<bdi>{}</bdi>", sharing(one))))
 
 
+def further_name_html(one: Holder) -> SafeString:
+    """Return the name in the row of a further holder, below the first."""
+    return format_html('{0} <bdi title="{1}">{1}</bdi>', aside("\N{EN DASH}"), visible(one.name))
+
+
 def held_for_html(holder: Holder) -> SafeString | str:
     """Return how long a lock has been held, ``-`` if another program holds it."""
     if holder.held_for is None:

@@ -175,6 +175,11 @@ class Column(Generic[Row]):
     right: bool = False
     optional: bool = False
     """Whether to leave it out if nothing is in it."""
+    again: Callable[[Row], str] | None = None
+    """What it says of a further holder of the same lock, if that differs."""
+
+    def text(self, row: Row, *, again: bool) -> str:
+        return self.again(row) if again and self.again else self.cell(row) or UNKNOWN
 
 
 class Terminal:
@@ -204,10 +209,15 @@ class Terminal:
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
         most = None if width is None else width // CELLS
         widths: list[int] = []
+        last: Any = None
         while batch := list(islice(remaining, BATCH)):
             if not widths and len(batch) < BATCH:  # these are all rows
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
-            cells = [[_cut(one.cell(row) or UNKNOWN, most) for one in columns] for row in batch]
+            cells = []
+            for row in batch:
+                lock = getattr(row, "using", None), getattr(row, "name", None)
+                again, last = lock == last, lock
+                cells.append([_cut(one.text(row, again=again), most) for one in columns])
             if not widths:
                 headings = [column.heading for column in columns]
                 widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
@@ -345,13 +355,18 @@ ASIDE: list[Column[Aside]] = [
     Column("REASON", lambda one: visible(one.reason)),
 ]
 HOLDER: list[Column[Holder]] = [
-    Column("NAME", lambda one: visible(one.name)),
+    Column("NAME", lambda one: visible(one.name), again=lambda one: f"  {visible(one.name)}"),
     Column("USING", lambda one: visible(one.using)),
     Column("HOLDER", str),
     Column("HELD FOR", lambda one: duration(one.held_for), right=True),
     Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),
-    Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
+    Column(
+        "WAITERS",
+        lambda one: "?" if one.waiters is None else str(one.waiters),
+        right=True,
+        again=lambda one: "",
+    ),
     Column("ATTENTION", lambda one: attention_of(one) or ""),
-    Column("SHARED", sharing, right=True, optional=True),
+    Column("SHARED", sharing, right=True, optional=True, again=lambda one: ""),
     Column("FENCE", lambda one: str(one.fence or ""), right=True),
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -30,26 +31,29 @@ WAITERS = 100
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal)
     found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
-    first = list(islice(found, 1))
-    found = chain(first, found)
+    held: Counter[tuple[str, str]] = Counter()
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
     rest = partial(_unheld_facts, others)
-    backends.write("locks", found, output.holder_facts, output.HOLDER, attention_of, rest)
+    rows = _counting(found, held)
+    backends.write("locks", rows, output.holder_facts, output.HOLDER, attention_of, rest)
     if not terminal.as_json:
         for one in others:
             where = f" of {visible(one.using)!r}" if backends.many else ""
             state = "paused" if one.limit and not one.limit.limit else "not held"
             limit = f"limit {_set(one.limit)}, " if one.limit else ""
-            waiting = f"{'?' if one.waiters is None else one.waiters} waiting"
-            parked = f", {one.parked} of them parked" if one.parked else ""
-            terminal.notice(f"{visible(one.name)!r}{where} is {state}: {limit}{waiting}{parked}")
+            counts = f"{one.held} held, " if one.held else ""
+            counts += f"{'?' if one.waiters is None else one.waiters} waiting{_parked(one)}"
+            terminal.notice(f"{visible(one.name)!r}{where} is {state}: {limit}{counts}")
+        if len(held) < held.total():
+            number = output.counted(held.total(), "holder")
+            terminal.notice(f"{output.counted(len(held), 'lock')}, {number}")
     backends.finish()
-    if not first and (wanted := _wanted(options)):
+    if not held and (wanted := _wanted(options)):
         subject = "No lock" if options["pattern"] == "*" else "No held lock"
         raise nothing(f"{subject} {get_text_list(wanted, 'and')}.")
-    if not first:
+    if not held:
         terminal.notice("No locks are held.")
 
 
@@ -57,12 +61,22 @@ def _unheld_facts(found: Iterable[Unheld]) -> dict[str, list[dict[str, Any]]]:
     facts: dict[str, list[dict[str, Any]]] = {"limits": [], "queues": []}
     for one in found:
         limit = output.limit_facts(one.limit) if one.limit else {}
-        facts["limits" if limit else "queues"].append({**one._asdict(), "held": 0, **limit})
+        facts["limits" if limit else "queues"].append({**one._asdict(), **limit})
     return facts
 
 
+def _counting(found: Iterable[Holder], held: Counter[tuple[str, str]]) -> Iterator[Holder]:
+    """Yield the holders, and count those of each lock."""
+    for one in found:
+        held[one.using, one.name] += 1
+        yield one
+
+
 def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    """Return the holders that match, in order; without ``--sort`` as they are read."""
+    """Return the holders that match, in order, in a table those of one lock one after another.
+
+    Without ``--sort`` it is the order in which they are read.
+    """
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
     if options["attention"]:
@@ -71,6 +85,8 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
         found = iter(sorted(found, key=output.SORTS[options["sort"]], reverse=options["reverse"]))
     elif options["reverse"]:
         found = reversed(list(found))
+    if options["format"] == "table" and (options["sort"] or options["reverse"]):
+        found = iter(operators.grouped(found))
     return islice(found, options["limit"])
 
 
@@ -177,7 +193,9 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     for label, value in _particulars(one):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
-        terminal.say("  Not held.")
+        state = "Paused, and not held" if one.limit and not one.limit.limit else "Not held"
+        counts = [f": {each.waiters} waiting{_parked(each)}" for each in one.first if each.waiters]
+        terminal.say(f"  {state}{''.join(counts)}.")
     elif len(one.holders) > 1:
         terminal.say(heading("Holders"))
         known = {"NAME", "USING", "SHARED", "WAITERS"}
@@ -221,7 +239,8 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
             yield from _particulars_of(holder)
         if holder.shared:
             yield "shared", sharing(holder)
-        yield "waiters", "not known" if holder.waiters is None else str(holder.waiters)
+        waiters = "not known" if holder.waiters is None else str(holder.waiters)
+        yield "waiters", waiters + _parked(holder)
         for label, texts in (("marks", holder.marks), ("metadata", holder.metadata)):
             for key, value in texts.items() if alone else ():
                 yield label, f"{visible(key)} = {visible(value)}"
@@ -246,6 +265,10 @@ def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or "")
     yield "token id", holder.token_id
+
+
+def _parked(one: Holder | Unheld) -> str:
+    return f", {one.parked} of them parked" if one.parked else ""
 
 
 def _metadata(holder: Holder) -> str:

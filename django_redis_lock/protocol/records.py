@@ -159,12 +159,13 @@ class Limit:
 
 
 class Unheld(NamedTuple):
-    """A name without a holder: how many wait for it, and the limit that an operator has set."""
+    """A name that is paused or has no holder: how many wait, and the limit that was set."""
 
     name: str
     using: str
     waiters: int | None
     parked: int
+    held: int = 0
     limit: Limit | None = None
 
 

@@ -40,10 +40,12 @@ def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
     page = visitor.get(f"{LIST}?o=1")
     assert names(page) == ["read", "render", "render"]
     text = page.content.decode()
-    assert text.count("<bdi>2 of 2</bdi>") == 2
+    assert text.count("<bdi>2 of 2</bdi>") == 1
+    assert [row.follows for row in page.context["cl"].result_list] == [False, False, True]
+    assert (text.count('data-label="Waiters"'), "<bdi>3 holders</bdi>" in text) == (2, True)
     assert text.count("<bdi>1 holder</bdi>") == 1
     assert "<bdi>2 waiting</bdi>" in text
-    assert "3 held locks" in text
+    assert "2 held locks" in text
     assert all(f'value="{box}"' in text for box in boxes("render"))
     page = visitor.get(page_of("render"))
     text = page.content.decode()
@@ -143,7 +145,31 @@ def test_queue_without_a_holder_is_in_the_list_and_on_its_page(name: str) -> Non
     assert 'data-label="Waiters">2 <span class="lock-aside">2 parked<' in text
     assert (">paused<" in text, "<bdi>2 waiting</bdi>" in text) == (False, True)
     assert "This lock has waiters, but no holder." in page
-    assert 'Waiters</div><div class="lock-value">2<' in page
+    assert 'Waiters</div><div class="lock-value">2 <span class="lock-aside">2 parked<' in page
+
+
+def test_a_paused_semaphore_says_so_with_and_without_holders() -> None:
+    """It counts once in the number of those that wait."""
+    permits("render", 2)
+    locks["default"].set_limit("render", 0, by="ada")
+    waiting = queue(semaphore("render", 3, timeout=60))
+    client = root()
+    page = client.get(LIST)
+    text = page.content.decode()
+    assert (text.count(">paused<"), text.count("<bdi>2 held, paused</bdi>")) == (1, 1)
+    assert ("1 held lock" in text, "<bdi>1 waiting</bdi>" in text) == (True, True)
+    assert [one["by"] for one in page.context["cl"].unheld] == ["ada"]
+    text = client.get(page_of("render")).content.decode()
+    assert ("2 of 0" in text, "<bdi>2 held, paused</bdi>" in text) == (False, True)
+    assert (">paused<" in text, "set by ada, " in text) == (True, True)
+    let_go("render", waiting)
+
+
+def test_holders_of_one_lock_stay_together_in_the_list() -> None:
+    permits("a", 1)
+    assert lock("b", timeout=60).acquire()
+    permits("a", 1)
+    assert names(root().get(LIST)) == ["a", "a", "b"]
 
 
 def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +213,8 @@ def test_pages_of_one_permit_of_one_reader_and_of_nobody(settings: Any) -> None:
     assert [f'action="{LIMIT}"' in text for text in texts.values()] == [True, True, False, True]
     assert all(f'_selected_action" value="{box}"' in texts["render"] for box in boxes("render"))
     assert str(permit.fence) in texts["render"]
-    assert "This lock is free." in texts["paused"]
+    assert "This lock is free." not in texts["paused"]
+    assert "None: the semaphore is paused." in texts["paused"]
     assert "set by ada, " in texts["paused"]
     assert "<bdi>1 holder</bdi>" in texts["read"]
     assert f'action="{LIMIT}"' not in viewer.get(page_of("paused")).content.decode()

@@ -169,7 +169,7 @@ def test_backlogs_are_shown_to_who_may_read_them(
     done = command("show", name)
     client.execute_command("ACL", "DELUSER", "reader")
     assert (done.code, done.err, "Backlogs, the" in done.out) == (0, "", False)
-    assert "  waiters     73" in done.lines
+    assert "  waiters     73, 73 of them parked" in done.lines
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -16,6 +17,7 @@ from django_redis_lock.management.changing import system_user
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, let_go, permits, queue
 from tests.tools.console import Done, command, held, read
+from tests.tools.parking import parking
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
@@ -54,10 +56,12 @@ def test_list_has_a_line_for_each_who_shares_a_lock() -> None:
         assert f"shared      {number} holder" in command("show", "read").out
     assert "shared" not in command("show", "read").out.split("HOLDER")[1]
     done = command("list", "--sort", "name")
-    assert [row.split()[0] for row in done.lines[1:]] == ["alone", *["read"] * 2, *["render"] * 3]
+    names = [row[:8].rstrip() for row in done.lines[1:]]
+    assert names == ["alone", "read", "  read", "render", *["  render"] * 2]
     end = done.lines[0].index("SHARED") + len("SHARED")
     shared = [row[end - 9 : end].strip() for row in done.lines[1:]]
-    assert shared == ["-", *["2 holders"] * 2, *["3 of 5"] * 3]
+    assert shared == ["-", "2 holders", "", "3 of 5", "", ""]
+    assert done.err == "3 locks, 6 holders\n"
     rows = read(command("list", "render", "--format", "json"), "locks")
     assert {row["fence"] for row in rows} == {permit.fence for permit in taken}
     assert len({row["token_id"] for row in rows}) == 3
@@ -83,18 +87,19 @@ def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
     permits("used", 2)
     locks["default"].set_limit("used", 0)
     done = command("list")
-    assert len(done.lines) == 3
-    assert "'used'" not in done.err
+    assert ("2 held, paused" in done.lines[1], len(done.lines)) == (True, 3)
+    assert re.search("'used' is paused: limit 0, set by - at .* UTC, 2 held, 0 waiting", done.err)
     assert command("list", "rend*").err.splitlines() == [
         paused,
         "No held lock matches 'rend*'.",
     ]
     answer = json.loads(command("list", "--format", "json").out)
     assert [item["name"] for item in answer["locks"]] == ["used", "used"]
-    (render, idle) = answer["limits"]
+    (render, used, idle) = answer["limits"]
     assert render.pop("at").startswith("20")
     of_render = {"name": "render", "using": "default", "limit": 0, "by": "ada"}
     assert render == {**of_render, "held": 0, "waiters": 1, "parked": 0}
+    assert (used["name"], used["limit"], used["held"]) == ("used", 0, 2)
     assert (idle["name"], idle["limit"], idle["waiters"]) == ("idle", 3, 0)
     settings.LOCKS = {**settings.LOCKS, "memory": {"BACKEND": LOCMEM}}
     assert "'render' of 'default' is paused" in command("list").err
@@ -182,9 +187,32 @@ def test_show_of_a_semaphore_that_is_paused() -> None:
     waiting = queue(semaphore("render", 2, timeout=60))
     done = command("show", "render")
     assert done.code == 0
-    for words in ("Not held.", "limit       0, set by ada", "one of 2"):
+    for words in ("Paused, and not held: 1 waiting.", "limit       0, set by ada", "one of 2"):
         assert words in done.out
     let_go("render", waiting)
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_show_of_a_paused_lock_counts_live_and_parked_waiters(name: str) -> None:
+    locks["default"].set_limit(name, 0, by="ada")
+    with parking(name, hold=False, concurrency=3) as parked:
+        parked.park(2)
+        waiting = queue(semaphore(name, 2, timeout=60))
+        assert "  Paused, and not held: 3 waiting, 2 of them parked." in command("show", name).lines
+        (limit,) = json.loads(command("list", "--format", "json").out)["limits"]
+        assert (limit["waiters"], limit["parked"], limit["held"]) == (3, 2, 0)
+        let_go(name, waiting)
+
+
+def test_holders_of_one_lock_stay_together_in_a_sorted_table() -> None:
+    """Each key of the JSON is sorted by itself."""
+    permits("a", 1)
+    held("b")
+    permits("a", 1)
+    for more, expected in ([], ["a", "a", "b"]), (["--format", "json"], ["a", "b", "a"]):
+        done = command("list", "--sort", "held", *more)
+        rows = [row["name"] for row in read(done, "locks")] if more else done.lines[1:]
+        assert [row.split()[0] for row in rows] == expected
 
 
 # release
