@@ -9,7 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from functools import lru_cache, partial
 from secrets import token_hex
+from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote
 
@@ -249,7 +251,16 @@ def sharing(one: Holder | Waiter) -> str:
     return text % {"held": getattr(one, "holders", 1), "limit": one.limit}
 
 
+@lru_cache(maxsize=64)
+def _state_at(tenth: int, pid: int | None, began: int | None) -> str:
+    return state_of(pid, began)
+
+
 def attention_of(holder: Holder) -> Attention | None:
+    """Return what is wrong with a hold; what is known of its process may be 0.1 s old."""
+    life = judge(holder, partial(_state_at, int(monotonic() * 10))).life
+    if life in (Life.DEAD, Life.STOPPED):
+        return Attention(life)
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
@@ -268,7 +279,7 @@ class Verdict(NamedTuple):
     why: str
 
 
-def judge(holder: Holder) -> Verdict:
+def judge(holder: Holder, state_of: Callable[..., str] = state_of) -> Verdict:
     """Return whether a holder is alive. It is dead only if this host knows its process is gone."""
     life = Life.UNKNOWN
     if state := holder.marks.get("state"):  # no process holds it

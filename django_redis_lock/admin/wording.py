@@ -149,16 +149,21 @@ def held_for_html(holder: Holder) -> SafeString | str:
 
 
 def lease_left_html(holder: Holder) -> SafeString | str:
-    """Return how much of the lease is left, and whether its renewal is late."""
+    """Return how much of the lease is left, and why it may not be renewed."""
     attention = attention_of(holder)
-    if holder.ttl is None:
-        if attention is not Attention.ENDLESS_OLD or holder.held_for is None:
-            return _("without end")
+    notes = {
+        Attention.DEAD: _("its process is gone"),
+        Attention.STOPPED: _("its process is stopped"),
+        Attention.RENEWAL_LATE: _("renewal is late"),
+    }
+    if attention is Attention.ENDLESS_OLD and holder.held_for is not None:
         note = _("without end, held for %(duration)s") % {"duration": _unbroken(holder.held_for)}
         return format_html('<span class="lock-wrong">{}</span>', note)
-    left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
-    if attention is Attention.RENEWAL_LATE:
-        return format_html("{} {}", left, aside(_("renewal is late"), wrong=True))
+    left = _("without end")
+    if holder.ttl is not None:
+        left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
+    if attention in notes:
+        return format_html("{} {}", left, aside(notes[attention], wrong=True))
     return format_html("{} {}", left, aside(_("renewed"))) if is_renewed(holder) else left
 
 

@@ -19,7 +19,7 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, nothing
-from django_redis_lock.operators import attention_of, judge, limit_of, sharing, unheld
+from django_redis_lock.operators import Life, attention_of, judge, limit_of, sharing, unheld
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.text import visible
@@ -261,7 +261,7 @@ def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     yield "held for", output.duration(holder.held_for)
     if attention := attention_of(holder):
         yield "attention", attention
-    yield "lease left", (output.duration(holder.ttl) or "endless") + _renewed(holder)
+    yield "lease left", (output.duration(holder.ttl) or "endless") + _renewed(holder, verdict.life)
     yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
     yield "fence", str(holder.fence or "")
     yield "token id", holder.token_id
@@ -275,9 +275,11 @@ def _metadata(holder: Holder) -> str:
     return ", ".join(f"{visible(key)} = {visible(text)}" for key, text in holder.metadata.items())
 
 
-def _renewed(holder: Holder) -> str:
+def _renewed(holder: Holder, life: Life) -> str:
     if not holder.auto_renew:
         return ""
+    if life in (Life.DEAD, Life.STOPPED):
+        return f", not renewed, as its process is {'gone' if life is Life.DEAD else 'stopped'}"
     if holder.max_hold is None:
         return ", renewed while the holder lives"
     return f", renewed until held for {output.duration(holder.max_hold)}"

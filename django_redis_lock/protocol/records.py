@@ -469,6 +469,10 @@ ABOUT = 1.0
 class Attention(StrEnum):
     """Why a lock needs an operator's attention."""
 
+    DEAD = "dead"
+    """Its holder's process is gone, as far as this host knows."""
+    STOPPED = "stopped"
+    """Its holder's process is stopped, and renews nothing."""
     HELD_LONG = "held_long"
     """Held for longer than ``WARN_AFTER`` allows for its name."""
     ENDLESS_OLD = "endless_old"

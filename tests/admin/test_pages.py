@@ -25,7 +25,7 @@ from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
 from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, enqueue, eventually, waiters
-from tests.tools.admin import LIST, hold_as, page_of, root, told
+from tests.tools.admin import LIST, hold_as, names, page_of, root, told
 from tests.tools.parking import parking
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -228,11 +228,14 @@ def test_stopped_process_is_not_alive(name: str) -> None:
         child.stop()
         page = browser.get(page_of(name))
         assert page.context["life"] == "stopped"
+        assert eventually(lambda: "its process is stopped" in browser.get(LIST).content.decode())
         assert f"process {child.pid} is stopped" in page.content.decode()
         child.go_on()
         child.say()
         child.end()
         assert browser.get(page_of(name)).context["life"] == "dead"
+        assert eventually(lambda: "its process is gone" in browser.get(LIST).content.decode())
+        assert names(browser.get(f"{LIST}?lease=attention")) == [name]
     locks["default"].force_release(name)
     assert "Alive" not in browser.get(page_of(name)).content.decode()
 

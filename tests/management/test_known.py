@@ -16,7 +16,7 @@ from django_redis_lock.management.changing import system_user
 from django_redis_lock.operators import Outcome, Result
 from django_redis_lock.protocol.records import Attention
 from example_project.embedded import EmbeddedServer
-from tests.tools import eventually
+from tests.tools import Child, eventually
 from tests.tools.console import command, held
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
@@ -220,6 +220,32 @@ def test_pattern_in_the_place_of_a_name_is_hinted_at() -> None:
 
 
 # What is shown, and under which name.
+
+
+def test_dead_and_stopped_holders_need_attention_at_once(
+    server: EmbeddedServer, settings: Any
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url()}}
+
+    def marked() -> list[str]:
+        return [" ".join(line.split()[-2:-1]) for line in command("list").lines]
+
+    program = "lock('endless', None).acquire(); lock('renewed').acquire()"
+    with Child(f"{program}; say('held'); hear(); os._exit(1)") as child:
+        assert child.hear() == "held"
+        assert "lease left  endless" in command("show", "endless").out
+        assert ", renewed while the holder lives" in command("show", "renewed").out
+        assert eventually(lambda: marked() == ["ATTENTION", "-", "-"])
+        child.stop()
+        assert eventually(lambda: marked() == ["ATTENTION", "stopped", "stopped"])
+        assert ", not renewed, as its process is stopped" in command("show", "renewed").out
+        child.go_on()
+        child.say()
+        child.end()
+    assert eventually(lambda: marked() == ["ATTENTION", "dead", "dead"])
+    assert ", not renewed, as its process is gone" in command("show", "renewed").out
+    found = json.loads(command("list", "--attention", "--format", "json").out)["locks"]
+    assert [one["attention"] for one in found] == ["dead", "dead"]
 
 
 def test_mark_is_the_same_word_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
