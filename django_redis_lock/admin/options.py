@@ -194,6 +194,17 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         page = self._page(request, "change_form.html", context, capfirst(self.opts.verbose_name))
         return self._answer(request, page, "detail.html")
 
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the audit of a lock, and what the admin's log has on it."""
+        response = super().history_view(request, object_id, extra_context)
+        if isinstance(response, TemplateResponse):  # else there is no such lock
+            context: Any = response.context_data
+            context |= {**_audit_of(context["object"], MOST_SHOWN), "media": self.media}
+            context["unwritable"] = unwritable([context["object"].using])
+        return response
+
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
@@ -370,7 +381,6 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     if problems:
         return context
     waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, MOST_SHOWN))
-    entries, entries_unknown = _asked(lock, lambda one: one.history(lock.name, recent_entries))
     names = [] if holders else [lock.name]
     unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
     first: list[Any] = [*holders, *unheld][:1]
@@ -396,9 +406,13 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "backlogs": backlogs,
         "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],
         "turns_more": sum(one.number - len(one.turns) for one in backlogs),
-        "entries": [_entry(entry) for entry in entries],
-        "entries_unknown": entries_unknown,
+        **_audit_of(lock, recent_entries),
     }
+
+
+def _audit_of(lock: HeldLock, most: int) -> dict[str, Any]:
+    entries, unknown = _asked(lock, lambda one: one.history(lock.name, most))
+    return {"entries": [_entry(entry) for entry in entries], "entries_unknown": unknown}
 
 
 def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:

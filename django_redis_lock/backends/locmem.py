@@ -274,8 +274,9 @@ class _Store:
         held = self._holder(call.name, call.token_id)
         if held is None:
             return None
-        self._noted += 1
-        self.audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
+        if call.entry:
+            self._noted += 1
+            self.audit.appendleft((f"{_now_ms()}-{self._noted}", call.entry))
         while len(self.audit) > call.cap:
             self.audit.pop()
         self._remove(call.name, held)

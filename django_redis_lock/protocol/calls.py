@@ -234,8 +234,8 @@ class ReadLimits(Call):
 class ForceRelease(Call):
     """Take a lock from the holder with a token id, and write an entry into the audit.
 
-    Answers 1, or 2 if the entry could not be written; ``None`` if that holder no longer has the
-    lock and no earlier sending of this call took it.
+    Answers 1, or 2 if the entry was not written, as one without fields; ``None`` if that holder no
+    longer has the lock and no earlier sending of this call took it.
     """
 
     name: str

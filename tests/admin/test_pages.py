@@ -25,7 +25,7 @@ from django_redis_lock.models import HeldLock
 from django_redis_lock.protocol.records import read_holder
 from tests.settings import REDIS, server_url
 from tests.tools import Background, Child, enqueue, eventually, waiters
-from tests.tools.admin import LIST, hold_as, names, page_of, root, told
+from tests.tools.admin import LIST, hold_as, names, page_of, root, staff, told
 from tests.tools.parking import parking
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -146,6 +146,27 @@ def test_the_audit_of_all_locks(client: redis.Redis) -> None:
     assert [entry["reason"] for entry in page.context["entries"]] == ["why d", "why b/c", "why a"]
     assert f'href="{page_of("b/c", "url")}"' in page.content.decode()
     assert f'href="{audit}"' in browser.get(LIST).content.decode()
+
+
+def test_the_history_of_a_lock_has_its_forced_releases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those by the command, of which the admin's log knows nothing, too."""
+    for name in ("a", "b"):
+        lock(name, timeout=60).acquire()
+        locks["default"].force_release(name, by="grace", reason=f"why {name}")
+    browser = root()
+    page = browser.get(page_of("a", view="history"))
+    assert [entry["reason"] for entry in page.context["entries"]] == ["why a"]
+    text = page.content.decode()
+    for part in ("Released by force", "grace", "why a", "held_locks.css"):
+        assert part in text
+    assert ("change history. It" in text, "Date/time" in text) == (False, False)
+    page = browser.get(page_of("free", view="history"))
+    assert "The audit has no forced release of this lock." in page.content.decode()
+    refusal = MagicMock(side_effect=LockUnavailable("no permission"))
+    monkeypatch.setattr(type(locks["default"]), "history", refusal)
+    page = browser.get(page_of("a", view="history"))
+    assert "Not known: no permission" in page.content.decode()
+    assert staff().get(page_of("a", view="history")).status_code == 403
 
 
 def test_no_page_asks_for_the_table(name: str) -> None:

@@ -48,6 +48,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
             browser.get(LIST),
             browser.get(page_of("a")),
             browser.get(page_of("a free lock")),
+            browser.get(page_of("a free lock", view="history")),
             browser.get(f"{LIST}audit/"),
             browser.post(RELEASE, {"_selected_action": shown}),
         ]
