@@ -228,12 +228,12 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
     )
 
 
-def grouped(found: Iterable[Holder]) -> list[Holder]:
-    """Return holders with those of one lock one after another, in the place of the first."""
+def by_lock(found: Iterable[Holder]) -> dict[tuple[str, str], list[Holder]]:
+    """Return the holders of each lock, (alias, name), in the order of the first of each."""
     groups: dict[tuple[str, str], list[Holder]] = {}
     for one in found:
         groups.setdefault((one.using, one.name), []).append(one)
-    return [one for group in groups.values() for one in group]
+    return groups
 
 
 def sharing(one: Holder | Waiter) -> str:

@@ -25,7 +25,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import attention_of, grouped, unheld, unwritable_because
+from django_redis_lock.operators import attention_of, by_lock, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import visible, without_passwords
 
@@ -38,14 +38,10 @@ class Column(NamedTuple):
     html: Callable[[Holder], str]
     key: Callable[[Holder], Any]
     """To sort by: unknown values are lowest, and a lease without end is highest."""
-    again: Callable[[Holder], str] | None = None
-    """Of a further holder of a lock, in the rows below the first, if that is not the same."""
 
 
 COLUMNS = {
-    "lock": Column(
-        _("Name"), wording.listed_name_html, lambda one: one.name, wording.further_name_html
-    ),
+    "lock": Column(_("Name"), wording.listed_name_html, lambda one: one.name),
     "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), str),
     "held_for": Column(
         _("Held for"), wording.held_for_html, lambda one: (one.held_for is not None, one.held_for)
@@ -54,10 +50,7 @@ COLUMNS = {
         _("Lease left"), wording.lease_left_html, lambda one: (one.ttl is None, one.ttl)
     ),
     "waiters": Column(
-        _("Waiters"),
-        wording.waiters_text,
-        lambda one: (one.waiters is not None, one.waiters),
-        lambda one: "",
+        _("Waiters"), wording.waiters_text, lambda one: (one.waiters is not None, one.waiters)
     ),
     "fence": Column(
         _("Fence"),
@@ -71,14 +64,21 @@ COLUMNS = {
 }
 
 
+AGAIN: dict[str, Callable[[Holder], str]] = {
+    "lock": wording.further_name_html,
+    "waiters": lambda one: "",
+}
+"""The cells that differ for a further holder of a lock, in the rows below the first."""
+
+
 def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     """Return a column as a method of the admin; narrow screens show most labels in each row."""
-    label, html, _key, again = COLUMNS[name]
+    label, html, _key = COLUMNS[name]
 
     @admin.display(description=label, ordering=name)
     def display(self: Any, row: HeldLock) -> SafeString:
         assert row.holder, "the list has rows with holders only"
-        shown = (again if row.follows and again else html)(row.holder)
+        shown = (AGAIN.get(name, html) if row.follows else html)(row.holder)
         if name in ("lock", "holder") or not shown:
             return SafeString(shown)
         return format_html('<span data-label="{}">{}</span>', label, shown)
@@ -121,8 +121,9 @@ class HeldLockChangeList(ChangeList):
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
                 ordered.sort(key=column.key, reverse=direction == "desc")
-        self.lock_count = _count_locks(ordered)
-        return _Holders(grouped(ordered))
+        groups = by_lock(ordered)
+        self.lock_count = len(groups)
+        return _Holders(chain(*groups.values()))
 
     def get_ordering_field_columns(self) -> dict[int, Literal["desc", "asc"]]:
         """Return the columns to sort by; by default the longest held first."""
@@ -136,7 +137,8 @@ class HeldLockChangeList(ChangeList):
         pages = -(-len(self.queryset) // self.list_per_page)
         self.page_num = max(1, min(self.page_num, pages))
         super().get_results(request)
-        self.full_result_count = self.reading.total
+        read = self.reading
+        self.full_result_count = len(read.holders) if read.is_whole else read.total
         self.show_admin_actions = bool(self.result_count)
         self.result_list = [HeldLock.of_holder(one) for one in self.result_list]
         for before, row in pairwise([None, *self.result_list]):
@@ -169,10 +171,6 @@ class HeldLockChangeList(ChangeList):
         return sum(attention_of(one) is not None for one in self.reading.holders)
 
 
-def _count_locks(holders: Iterable[Holder]) -> int:
-    return len({(one.using, one.name) for one in holders})
-
-
 def _matches(holder: Holder, words: list[str]) -> bool:
     """Whether the texts known of a lock contain each word."""
     known = [holder.name, holder.host, holder.thread, holder.task_name, holder.task_id]
@@ -199,9 +197,7 @@ class Problem:
 class Reading:
     holders: list[Holder] = field(default_factory=list)
     total: int = 0
-    """How many holders there are on the backends that answered, or if not all were read, locks."""
-    lock_count: int = 0
-    """How many locks are held there."""
+    """How many locks are held on the backends that answered."""
     is_whole: bool = True
     """Whether all of them were read; otherwise only names were searched."""
     unread: int = 0
@@ -256,8 +252,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
     counts = (len(index) for alias, index in indexes.items() if visible(alias) not in gone)
-    lock_count = _count_locks(holders) if is_whole else sum(counts)
-    total, unread = len(holders) if is_whole else lock_count, max(0, len(found) - most)
+    total, unread = len(by_lock(holders)) if is_whole else sum(counts), max(0, len(found) - most)
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
@@ -269,7 +264,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         text = _("does not list the limits and queues without a holder: %(reason)s")
         refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
     queues = [*chain(*others.values())]
-    return Reading(holders, total, lock_count, is_whole, unread, problems, refusals, queues)
+    return Reading(holders, total, is_whole, unread, problems, refusals, queues)
 
 
 def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Problem]]:
@@ -278,9 +273,7 @@ def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Pr
     for using, name in keys:
         names.setdefault(using, []).append(name)
     answers, problems = ask_each(names, lambda one: list(one.holders_of(names[one.alias])))
-    found: dict[tuple[str, str], list[Holder]] = {}
-    for one in chain(*answers.values()):
-        found.setdefault((one.using, one.name), []).append(one)
+    found = by_lock(chain(*answers.values()))
     return [one for key in dict.fromkeys(keys) for one in found.get(key, ())], problems
 
 

@@ -212,12 +212,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         entries = [entry for answer in found.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
         shown = [_entry(entry) for entry in entries[:MOST_SHOWN]]
-        context = {
-            "entries": shown,
-            "problems": problems,
-            "unwritable": unwritable(found, problems),
-            "several": len(aliases()) > 1,
-        }
+        context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
+        context["unwritable"] = unwritable(found, problems)
         return self._page(request, "audit.html", context, _("Forced releases"))
 
     def get_urls(self) -> list[URLPattern]:

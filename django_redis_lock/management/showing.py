@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -86,7 +86,7 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
     elif options["reverse"]:
         found = reversed(list(found))
     if options["format"] == "table" and (options["sort"] or options["reverse"]):
-        found = iter(operators.grouped(found))
+        found = chain(*operators.by_lock(found).values())
     return islice(found, options["limit"])
 
 
