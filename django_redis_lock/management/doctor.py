@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -116,14 +116,12 @@ class Server(NamedTuple):
 
 
 def run(options: dict[str, Any], terminal: Terminal) -> None:
-    shown, counted = tee(
-        (using, finding)
-        for using in aliases_of(options["using"])
-        for finding in _check_alias(using)
-    )
+    usings = aliases_of(options["using"])
+    found = ((using, finding) for using in usings for finding in _check_alias(using))
+    shown, counted, again = tee(found, 3)
     if terminal.as_json:
         facts = ({"using": using, **finding._asdict()} for using, finding in shown)
-        terminal.json_object("findings", facts)
+        terminal.json_object("findings", facts, partial(_not_known, again))
     else:
         _say(shown, terminal)
     warned = options["fail_level"] == "warn"
@@ -132,6 +130,13 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     if count := sum(status in bad for status in statuses):
         what = "failed or warned" if warned else "failed"
         raise CommandError(f"{count} of {len(statuses)} checks {what}.")
+
+
+def _not_known(found: Iterable[tuple[str, Finding]]) -> dict[str, Any]:
+    """Return, as other commands do, which aliases are not usable or did not answer, and why."""
+    silent = ("settings", "server", "quorum")
+    whys = {using: one.found for using, one in found if one[:2] in [("fail", it) for it in silent]}
+    return {"not_known": [{"using": using, "error": why} for using, why in whys.items()]}
 
 
 def _check_alias(using: str) -> Iterator[Finding]:
@@ -220,7 +225,7 @@ def _check_sharing(servers: list[Server]) -> Finding:
     run_ids = [location[0] for location in ours if isinstance(location, tuple)]
     unknown = [f"the locks' server: {why}" for why in ours if isinstance(why, str)][:1]
     same_database, same_server = [], []
-    others = list(_others())
+    others = list(_others({server.backend.servers.location.alias for server in servers}))
     locations = in_parallel(lambda other: _location(other[1]), others)
     for (name, _), location in zip(others, locations, strict=True):
         if isinstance(location, str):
@@ -242,9 +247,11 @@ def _check_sharing(servers: list[Server]) -> Finding:
     return ok("sharing", "neither a cache nor Celery's broker is on a server of the locks")
 
 
-def _others() -> Iterator[tuple[str, _MakePool]]:
+def _others(ours: set[str | None]) -> Iterator[tuple[str, _MakePool]]:
+    """Yield the caches and brokers. A cache that LOCATION names may exist for the locks alone."""
     for alias, entry in settings.CACHES.items():
-        yield f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)
+        if alias == "default" or alias not in ours:
+            yield f"CACHES[{alias!r}]", partial(pool_of_cache, alias, entry)
     if app := celery_app():
         value = app.conf.broker_write_url or app.conf.broker_url or ()
         for url in value.split(";") if isinstance(value, str) else map(str, value):

@@ -66,7 +66,7 @@ def examine(*words: str) -> tuple[int, Findings]:
     done = command("doctor", "--format", "json", *words)
     found: Findings = {}
     frame = json.loads(done.out)
-    assert frame["schema"] == 1
+    assert (frame["schema"], type(frame["not_known"])) == (1, list)
     for finding in frame["findings"]:
         found.setdefault(finding["check"], []).append(finding)
     return done.code, found
@@ -257,6 +257,10 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
     ]
     assert "secret" not in str(found)
     assert only(found, "self-test")[0] == "ok"
+    settings.LOCKS["down"] = {"LOCATION": "redis://:secret@127.0.0.1:1/0"}
+    not_known = json.loads(command("doctor", "--format", "json").out)["not_known"]
+    assert [one["using"] for one in not_known] == [*wrong, "down"]
+    assert "127.0.0.1:1 database 0 could not be reached" in not_known[-1]["error"]
 
 
 def test_server_that_hangs_costs_one_timeout(
@@ -419,6 +423,22 @@ def test_what_shares_the_database_is_found_by_run_id(
     shop.conf.broker_url = own_server.url(3)
     status, told, _ = only(examine()[1], "sharing")
     assert (status, told.split(": ")[1]) == ("ok", "CACHES['other'], Celery's broker")
+
+
+def test_nothing_is_wrong_with_a_cache_that_the_locks_have_to_themselves(
+    target: redis.Redis, own_server: EmbeddedServer, settings: Any
+) -> None:
+    """As README has it; the default cache is one that programs clear."""
+    target.config_set("appendonly", "yes")
+    settings.CACHES = {
+        alias: {"BACKEND": DJANGO_REDIS, "LOCATION": own_server.url(database)}
+        for database, alias in enumerate(["default", "locks"])
+    }
+    settings.LOCKS = {"default": {"LOCATION": "locks"}}
+    code, found = examine("--fail-level", "warn")
+    assert (code, only(found, "sharing")[0]) == (0, "ok")
+    settings.LOCKS = {"default": {"LOCATION": "default"}}
+    assert only(examine()[1], "sharing")[0] == "warn"
 
 
 @pytest.mark.parametrize("url", ["redis://:hunter2@127.0.0.1:1", "redis://:hunter2@h:1x/1"])
