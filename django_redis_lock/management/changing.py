@@ -244,7 +244,8 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
             else:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
-    backends.finish()
+    change = "clear the limit of {}" if limit is None else f"set the limit of {{}} to {limit}"
+    backends.finish(change.format(repr(visible(name))))
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:

@@ -42,6 +42,13 @@ SORTS: dict[str, Callable[[Holder], Any]] = {
     "fence": lambda holder: -(holder.fence or 0),
 }
 """Sort keys: the longest held, the lease that ends first and the most waiters come first."""
+REMEDIES = {
+    "read only replica": "Set LOCATION to the primary; after a failover, try again.",
+    "maxmemory": "Raise the server's maxmemory, or delete other data there.",
+    "MISCONF": "Let the server write to its disk: its log says why it can't.",
+    "NOREPLICAS": "Start the missing replicas, or lower the server's min-replicas-to-write.",
+}
+"""What to do if a server refuses writes, by a part of its error."""
 Row = TypeVar("Row")
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
@@ -64,7 +71,7 @@ class Backends:
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
-        self._misconfigured: set[str] = set()
+        self._misconfigured, self._refused = set[str](), set[str]()
         self._warned = False
         self.aliases = aliases_of(using)
         self.many = len(self.aliases) > 1
@@ -94,6 +101,10 @@ class Backends:
             raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
             text = visible(without_passwords(str(error)))
+            if getattr(error, "refused", False):
+                self._refused.add(alias)
+                remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
+                text = ". ".join([text, *remedies])
             if isinstance(error, InvalidLockBackend):
                 if self._using:
                     raise CommandError(text) from error
@@ -128,13 +139,16 @@ class Backends:
                 self.terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
         self._warned = True
 
-    def finish(self) -> None:
+    def finish(self, change: str = "") -> None:
+        """Raise ``CommandError`` if a backend could not be read, or did not make a change."""
         self.warn_of_unwritable()
         if self.silent:
-            which = ", ".join(map(repr, self.silent))
-            code = ERROR if self.silent.keys() <= self._misconfigured else NOT_KNOWN
-            text = f"The locks of {which} could not be read; see above."
-            raise CommandError(text, returncode=code)
+            which, silent = ", ".join(map(repr, self.silent)), self.silent.keys()
+            refused = change and silent <= self._refused
+            code = ERROR if refused or silent <= self._misconfigured else NOT_KNOWN
+            did = f"The server of {which} {'refused' if refused else 'failed'} to {change}"
+            text = did if change else f"The locks of {which} could not be read"
+            raise CommandError(f"{text}; see above.", returncode=code)
 
 
 def aliases_of(using: str | None) -> list[str]:
@@ -175,11 +189,6 @@ class Column(Generic[Row]):
     right: bool = False
     optional: bool = False
     """Whether to leave it out if nothing is in it."""
-    again: Callable[[Row], str] | None = None
-    """What it says of a further holder of the same lock, if that differs."""
-
-    def text(self, row: Row, *, again: bool) -> str:
-        return self.again(row) if again and self.again else self.cell(row) or UNKNOWN
 
 
 class Terminal:
@@ -215,9 +224,10 @@ class Terminal:
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
             cells = []
             for row in batch:
-                lock = getattr(row, "using", None), getattr(row, "name", None)
-                again, last = lock == last, lock
-                cells.append([_cut(one.text(row, again=again), most) for one in columns])
+                lock = isinstance(row, Holder) and (row.using, row.name)
+                other, last = AGAIN if lock and lock == last else {}, lock
+                texts = [other.get(one.heading, one.cell)(row) or UNKNOWN for one in columns]
+                cells.append([_cut(text, most) for text in texts])
             if not widths:
                 headings = [column.heading for column in columns]
                 widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
@@ -354,19 +364,19 @@ ASIDE: list[Column[Aside]] = [
     Column("AT (UTC)", lambda one: clock(one.at)),
     Column("REASON", lambda one: visible(one.reason)),
 ]
+AGAIN: dict[str, Callable[[Any], str]] = {
+    "NAME": lambda one: f"  {visible(one.name)}",
+    **dict.fromkeys(("WAITERS", "SHARED"), lambda one: " "),
+}
+"""What columns say of a further holder of the same lock; others say the same as of any."""
 HOLDER: list[Column[Holder]] = [
-    Column("NAME", lambda one: visible(one.name), again=lambda one: f"  {visible(one.name)}"),
+    Column("NAME", lambda one: visible(one.name)),
     Column("USING", lambda one: visible(one.using)),
     Column("HOLDER", str),
     Column("HELD FOR", lambda one: duration(one.held_for), right=True),
     Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),
-    Column(
-        "WAITERS",
-        lambda one: "?" if one.waiters is None else str(one.waiters),
-        right=True,
-        again=lambda one: "",
-    ),
+    Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
     Column("ATTENTION", lambda one: attention_of(one) or ""),
-    Column("SHARED", sharing, right=True, optional=True, again=lambda one: ""),
+    Column("SHARED", sharing, right=True, optional=True),
     Column("FENCE", lambda one: str(one.fence or ""), right=True),
 ]

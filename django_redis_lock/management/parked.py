@@ -43,7 +43,8 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     number = sum(row[done] for row in rows)
     if number or options["due"]:
         _check_sent(number, name, whys, publisher.unreachable)
-    backends.finish()
+    of = f" of {visible(name)!r}" if name else ""
+    backends.finish(f"{'delete' if options['delete'] else 'send'} the parked tasks{of}")
     if not number:
         _say_nothing(options, terminal, here=" of this broker" if rows else "")
 

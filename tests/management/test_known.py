@@ -18,6 +18,7 @@ from django_redis_lock.protocol.records import Attention
 from example_project.embedded import EmbeddedServer
 from tests.tools import Child, eventually
 from tests.tools.console import command, held
+from tests.tools.parking import parking
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 DOWN = "redis://ada:secret@127.0.0.1:1/0"
@@ -179,6 +180,44 @@ def test_empty_replica_is_not_taken_for_a_server_without_locks(
     lines = ("list", "list b*", "show b", "limit", "limit b", "history", "history b", "unpark b")
     for line in (*lines, "release b --noinput", "release --all --dry-run"):
         assert command(*line.split()).err.splitlines().count(told) == 1, line
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize(
+    ("setting", "value", "remedy"),
+    [
+        ("replicaof", "127.0.0.1 1", "Set LOCATION to the primary"),
+        ("maxmemory", "1", "Raise the server's maxmemory"),
+        ("min-replicas-to-write", "2", "Start the missing replicas"),
+        ("save", "3600 1", "Let the server write to its disk"),
+    ],
+)
+def test_change_that_a_server_refuses(
+    own_server: EmbeddedServer, settings: Any, name: str, setting: str, value: str, remedy: str
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    with parking(name) as parked, redis.Redis.from_url(own_server.url()) as client:
+        parked.park()
+        if setting == "replicaof":
+            client.replicaof(*value.split())
+        else:
+            client.config_set(setting, value)
+        if setting == "save":
+            (own_server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
+            client.bgsave()
+            eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
+        for line, change in (
+            (f"limit {name} 3", f"set the limit of {name!r} to 3"),
+            (f"limit {name} 3 --format json", f"set the limit of {name!r} to 3"),
+            (f"unpark {name}", f"send the parked tasks of {name!r}"),
+        ):
+            done = command(*line.split())
+            assert (done.code, "could not be read" in done.err) == (1, False)
+            assert f"The server of 'default' refused to {change}; see above." in done.err
+            assert remedy in done.err
+        own_server.kill()
+        done = command("limit", name, "3")
+        assert (done.code, f"failed to set the limit of {name!r} to 3;" in done.err) == (2, True)
 
 
 # Who and why.
