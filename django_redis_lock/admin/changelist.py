@@ -66,7 +66,7 @@ COLUMNS = {
 
 AGAIN: dict[str, Callable[[Holder], str]] = {
     "lock": wording.further_name_html,
-    "waiters": lambda one: "",
+    "waiters": lambda one: SafeString("&nbsp;"),  # nothing would be shown as "-"
 }
 """The cells that differ for a further holder of a lock, in the rows below the first."""
 
@@ -79,7 +79,7 @@ def column(name: str) -> Callable[[Any, HeldLock], SafeString]:
     def display(self: Any, row: HeldLock) -> SafeString:
         assert row.holder, "the list has rows with holders only"
         shown = (AGAIN.get(name, html) if row.follows else html)(row.holder)
-        if name in ("lock", "holder") or not shown:
+        if name in ("lock", "holder"):
             return SafeString(shown)
         return format_html('<span data-label="{}">{}</span>', label, shown)
 

@@ -133,7 +133,7 @@ def listed_name_html(one: Holder) -> SafeString:
 
 def further_name_html(one: Holder) -> SafeString:
     """Return the name in the row of a further holder, below the first."""
-    return format_html('{0} <bdi title="{1}">{1}</bdi>', aside("\N{EN DASH}"), visible(one.name))
+    return format_html('<bdi title="{0}">{1} {0}</bdi>', visible(one.name), "\N{EN DASH}")
 
 
 def held_for_html(holder: Holder) -> SafeString | str:
