@@ -30,14 +30,13 @@ WAITERS = 100
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal)
-    found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])))
     held: Counter[tuple[str, str]] = Counter()
+    found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])), held)
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
     rest = partial(_unheld_facts, others)
-    rows = _counting(found, held)
-    backends.write("locks", rows, output.holder_facts, output.HOLDER, attention_of, rest)
+    backends.write("locks", found, output.holder_facts, output.HOLDER, attention_of, rest)
     if not terminal.as_json:
         for one in others:
             where = f" of {visible(one.using)!r}" if backends.many else ""
@@ -65,17 +64,12 @@ def _unheld_facts(found: Iterable[Unheld]) -> dict[str, list[dict[str, Any]]]:
     return facts
 
 
-def _counting(found: Iterable[Holder], held: Counter[tuple[str, str]]) -> Iterator[Holder]:
-    """Yield the holders, and count those of each lock."""
-    for one in found:
-        held[one.using, one.name] += 1
-        yield one
+def _selected(
+    options: dict[str, Any], found: Iterator[Holder], held: Counter[tuple[str, str]]
+) -> Iterator[Holder]:
+    """Yield the holders that match, in order, and count those of each lock.
 
-
-def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Holder]:
-    """Return the holders that match, in order, in a table those of one lock one after another.
-
-    Without ``--sort`` it is the order in which they are read.
+    Without ``--sort`` they come as they are read. In a table those of one lock come together.
     """
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
@@ -87,7 +81,9 @@ def _selected(options: dict[str, Any], found: Iterator[Holder]) -> Iterator[Hold
         found = reversed(list(found))
     if options["format"] == "table" and (options["sort"] or options["reverse"]):
         found = chain(*operators.by_lock(found).values())
-    return islice(found, options["limit"])
+    for one in islice(found, options["limit"]):
+        held[one.using, one.name] += 1
+        yield one
 
 
 def _wanted(options: dict[str, Any]) -> list[str]:
