@@ -104,7 +104,7 @@ class Backends:
             if getattr(error, "refused", False):
                 self._refused.add(alias)
                 remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
-                text = ". ".join([text, *remedies])
+                text = ". ".join([text.rstrip("."), *remedies])
             if isinstance(error, InvalidLockBackend):
                 if self._using:
                     raise CommandError(text) from error
