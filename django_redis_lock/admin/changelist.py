@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 COLUMNS = {
-    "lock": Column(_("Name"), wording.listed_name_html, lambda one: one.name),
+    "lock": Column(_("Name"), partial(wording.lock_html, brief=True), lambda one: one.name),
     "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), str),
     "held_for": Column(
         _("Held for"), wording.held_for_html, lambda one: (one.held_for is not None, one.held_for)

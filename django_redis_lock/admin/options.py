@@ -569,8 +569,9 @@ def lock_of(key: str) -> HeldLock | None:
 
 
 def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
+    whole = {"lock": wording.lock_html, "holder": wording.origin_html}
     cells = [
-        (one.label, wording.origin_html(holder) if name == "holder" else one.html(holder))
+        (one.label, whole.get(name, one.html)(holder))
         for name, one in COLUMNS.items()
         if name != "fence"
     ]

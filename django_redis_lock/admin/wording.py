@@ -19,13 +19,10 @@ from django_redis_lock.support.text import visible
 
 SHORT = 20
 """Characters of a text that fit into every column without wrapping."""
-LONG = 8000
-"""Characters of a text that are shown; only other programs write more."""
-_ENDS_WORD = ":/.@=&,;|"
-_WRAPS = re.compile(
-    rf"(?<=[{_ENDS_WORD}])(?=.)|(?<=[^\s{_ENDS_WORD}-]{{30}})(?=[^\s{_ENDS_WORD}-])"
-)
-"""Where a long text may be wrapped: after one of these signs, or after 30 characters of a word."""
+LONG, PARTS = 8000, 20
+"""Characters of a text that are shown, and ``<wbr>`` in it; only other programs write more."""
+_ENDS_WORD = re.compile("(?<=[:/.@=&,;|])(?=.)")
+_LONG_WORD = re.compile(r"[^\s:/.@=&,;|-]{31}")
 
 
 def duration(seconds: float) -> str:
@@ -81,12 +78,14 @@ def _address(one: Origin) -> str:
 
 
 def wrappable(text: str) -> SafeString:
-    """Return a text with visible characters only, and ``<wbr>`` where names may be wrapped."""
+    """Return a text with visible characters only; the style sheet wraps what has no ``<wbr>``."""
     text = visible(text)
     if len(text) > LONG:
         text = f"{text[:LONG]}…"
-    words = _WRAPS.split(text) if len(text) > SHORT else [text]
-    return format_html_join(mark_safe("<wbr>"), "{}", ((word,) for word in words))
+    words = _ENDS_WORD.split(text, maxsplit=PARTS) if len(text) > SHORT else [text]
+    html = format_html_join(mark_safe("<wbr>"), "{}", ((word,) for word in words))
+    is_long = len(words) > PARTS or _LONG_WORD.search(text)
+    return format_html('<span class="lock-long">{}</span>', html) if is_long else html
 
 
 def name_html(text: str) -> SafeString:
@@ -123,12 +122,11 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     return format_html("{} {} {}", _("another program"), aside(known), cut)
 
 
-def listed_name_html(one: Holder) -> SafeString:
-    """Return the name and who shares it; the list cuts the name to one line."""
-    name = format_html('<bdi title="{0}">{0}</bdi>', visible(one.name))
-    if not one.shared:
-        return name
-    return format_html("{} {}", name, aside(format_html("<bdi>{}</bdi>", sharing(one))))
+def lock_html(one: Holder, *, brief: bool = False) -> SafeString:
+    """Return the name and who shares it; ``brief`` is for the list, which cuts it to one line."""
+    listed = format_html('<bdi title="{0}">{0}</bdi>', visible(one.name))
+    sharers = aside(format_html("<bdi>{}</bdi>", sharing(one))) if one.shared else ""
+    return format_html("{} {}", listed if brief else name_html(one.name), sharers)
 
 
 def further_name_html(one: Holder) -> SafeString:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import socket
 from typing import Any
 
@@ -56,6 +57,18 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
         assert "a\\u202eb" in text
         assert "h\\x1b[31m" in text
         assert not any(character in text for character in "\u202e\x1b\x00\x9b\u2066")
+
+
+@pytest.mark.parametrize("text", ["x" * 8000, ":" * 8000, "a:" * 4000])
+def test_a_long_text_has_little_markup(client: redis.Redis, text: str) -> None:
+    hold_as(client, text[:500], host=text[:500], task_name=text[:500], task_id=text[:500])
+    entry = dict.fromkeys(("host", "task_id", "task_name", "by", "reason"), text)
+    client.xadd("lock-audit", {"event": "freed", "name": text[:500], **entry})
+    browser = root()
+    for page in (browser.get(f"{LIST}audit/"), browser.get(page_of(text[:500])), browser.get(LIST)):
+        assert page.content.count(b"<wbr>") < 500
+        assert html.escape(text[-400:]).encode() in page.content
+    client.delete("lock-audit")
 
 
 # Servers that don't answer.

@@ -22,7 +22,7 @@ OURS = {
     ],
 }
 """The rest is Django's: its form of actions, its search, its filters, and its links that sort."""
-LONG = "catalogue:" + "very-long-name" * 20
+LONG = "catalogue:" + "verylongname" * 20
 NAMES = ["product:1", "catalogue/lamps:desk-lamp-with-dimmer", LONG]
 
 
@@ -38,6 +38,8 @@ def holders(client: redis.Redis) -> None:
     task = {"task_id": "7f0c3bb2-6b1f-4d0a-9a55-0f3f2f6f6a10", "auto_renew": True}
     lock(NAMES[0], timeout=60).acquire()
     locks["default"].force_release(NAMES[0], by="grace", reason="no row for an hour")
+    entry = dict.fromkeys(("host", "task_id", "task_name", "by", "reason"), "a:" * 4000)
+    client.xadd("lock-audit", {"event": "freed", "name": LONG, **entry})
     hold_as(
         client,
         NAMES[0],
