@@ -154,12 +154,12 @@ def lease_left_html(holder: Holder) -> SafeString | str:
         Attention.STOPPED: _("its process is stopped"),
         Attention.RENEWAL_LATE: _("renewal is late"),
     }
-    if attention is Attention.ENDLESS_OLD and holder.held_for is not None:
-        note = _("without end, held for %(duration)s") % {"duration": _unbroken(holder.held_for)}
-        return format_html('<span class="lock-wrong">{}</span>', note)
-    left = _("without end")
     if holder.ttl is not None:
         left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
+    elif attention is Attention.ENDLESS_OLD:
+        left = format_html('<span class="lock-wrong">{}</span>', _("without end"))
+    else:
+        left = _("without end")
     if attention in notes:
         return format_html("{} {}", left, aside(notes[attention], wrong=True))
     return format_html("{} {}", left, aside(_("renewed"))) if is_renewed(holder) else left

@@ -102,6 +102,11 @@
     }
 
     document.addEventListener("DOMContentLoaded", () => {
+        if (matchMedia("(max-width: 600px)").matches) {
+            for (const filter of document.querySelectorAll("#changelist-filter details")) {
+                filter.open = filter.querySelector("li.selected:not(:first-child)") !== null;
+            }
+        }
         const area = document.getElementById("held-locks");
         if (area) {
             start(area, document.getElementById("held-locks-live"));
