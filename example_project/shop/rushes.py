@@ -51,10 +51,13 @@ class Record:
     answers: dict[str, int] = field(default_factory=dict)
     samples: list[tuple[float, int, int]] = field(default_factory=list)
     """Seconds since the start, orders, and the stock by the shop's count."""
+    stalled: str = ""
+    """What the shop answered the buyer that stalled."""
 
-    def count(self, status: int) -> None:
+    def count(self, status: int) -> str:
         meaning = _MEANING.get(status, FAILED)
         self.answers[meaning] = self.answers.get(meaning, 0) + 1
+        return meaning
 
     def as_dict(self) -> dict[str, Any]:
         """Return the record for JSON, with its totals."""
@@ -115,7 +118,7 @@ def _run(plan: Plan, ticket: str, host: str, port: int) -> None:
                 _sample(record)
                 _write(record)
         for one in stalling:
-            record.count(one.result())
+            record.stalled = record.count(one.result())
             record.seconds = time.monotonic() - began
     finally:
         record.running = False

@@ -123,8 +123,9 @@ def result(page: Page, label: str) -> Locator:
 
 @pytest.mark.parametrize("guard", GUARDED)
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
-    page = look()
+    page = look(viewport={"width": 850, "height": 800})
     page.evaluate(WATCH, 40)
+    before = shown(page, "orders").bounding_box()
     verdict = rush(page, guard, buyers=90, units=40)
     expect(verdict).to_have_text(
         f"{guard}: sold what was there and no more, 40 orders for 40 units. "
@@ -134,6 +135,7 @@ def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guar
     expect(verdict).to_have_attribute("data-kind", "good")
     for field, value in {"orders": 40, "oversold": 0, "stock": 0, "waiters": 0}.items():
         expect(shown(page, field)).to_have_text(str(value))
+    assert shown(page, "orders").bounding_box() == before
     seen = page.evaluate("({ ...window.seen, holders: Array.from(window.seen.holders) })")
     assert max(seen["orders"]) == 40
     assert seen["waiters"] > 0
@@ -173,7 +175,8 @@ def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -
     assert int(shown(page, "orders").inner_text()) + int(shown(page, "stock").inner_text()) > 45
     verdict = rush(page, "Lock with fencing", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text(
-        "Lock with fencing, one stalls: sold what was there and no more, 45 orders for 45 units.",
+        "Lock with fencing, one stalls: sold what was there and no more, 45 orders for 45 units. "
+        "The buyer that stalled was refused: its fence was outdated.",
         timeout=LONG,
     )
     expect(result(page, "Lock, one stalls").locator("td").first).to_have_text("50")

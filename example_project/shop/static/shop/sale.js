@@ -43,7 +43,8 @@
                 `counts ${stock} in stock.`, "bad");
         } else {
             const out = answers.sold_out ? ` ${answers.sold_out} buyers were told that it is sold out.` : "";
-            tell(`${plan.label}: sold what was there and no more, ${orders} orders for ${units} units.${out}`,
+            const late = rush.stalled === "refused" ? " The buyer that stalled was refused: its fence was outdated." : "";
+            tell(`${plan.label}: sold what was there and no more, ${orders} orders for ${units} units.${late}${out}`,
                 "good");
         }
     }
