@@ -154,6 +154,7 @@ def lease_left_html(holder: Holder) -> SafeString | str:
         Attention.STOPPED: _("its process is stopped"),
         Attention.RENEWAL_LATE: _("renewal is late"),
     }
+    left: SafeString | str
     if holder.ttl is not None:
         left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
     elif attention is Attention.ENDLESS_OLD:

@@ -50,12 +50,16 @@ REMEDIES = {
 }
 """What to do if a server refuses writes, by a part of its error."""
 Row = TypeVar("Row")
+Fitted = list[tuple["Column[Any]", int]]
+Cells = dict[str, Callable[[Any], str]]
+"""What columns say, by heading, in place of what they say otherwise."""
+Shown = tuple[Any, Cells]
+CELLS = 4
+"""How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 SCHEMA = 1
 """The version of the JSON; it rises when a key is removed or changes its meaning."""
 BATCH = 250
 """Rows per write."""
-CELLS = 4
-"""How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 
 UNKNOWN = "-"
 """Shown for an absent value, whose text is empty."""
@@ -188,7 +192,7 @@ class Column(Generic[Row]):
     cell: Callable[[Row], str]
     right: bool = False
     optional: bool = False
-    """Whether to leave it out if nothing is in it."""
+    """Whether to leave it out if nothing is in it, or a terminal is too narrow."""
 
 
 class Terminal:
@@ -216,23 +220,22 @@ class Terminal:
         """Write a table as its rows are read; ``warn`` says which rows are coloured."""
         remaining = iter(rows)
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
-        most = None if width is None else width // CELLS
-        widths: list[int] = []
+        fitted: Fitted = []
         last: Any = None
         while batch := list(islice(remaining, BATCH)):
-            if not widths and len(batch) < BATCH:  # these are all rows
+            if not fitted and len(batch) < BATCH:  # these are all rows
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
-            cells = []
+            shown: list[Shown] = []
             for row in batch:
                 lock = isinstance(row, Holder) and (row.using, row.name)
-                other, last = AGAIN if lock and lock == last else {}, lock
-                texts = [other.get(one.heading, one.cell)(row) or UNKNOWN for one in columns]
-                cells.append([_cut(text, most) for text in texts])
-            if not widths:
-                headings = [column.heading for column in columns]
-                widths = [max(map(len, texts)) for texts in zip(headings, *cells, strict=True)]
-                self.say(self.style.MIGRATE_HEADING(_line(columns, widths, headings, width)))
-            lines = [_line(columns, widths, texts, width) for texts in cells]
+                shown.append((row, AGAIN if lock and lock == last else {}))
+                last = lock
+            if not fitted:
+                fitted = _fit(columns, shown, width)
+                headings = [one.heading for one, _width in fitted]
+                self.say(self.style.MIGRATE_HEADING(_line(fitted, headings, width)))
+            cells = ([_text(one, *row) for one, _width in fitted] for row in shown)
+            lines = [_line(fitted, texts, width) for texts in cells]
             paint = self.style.WARNING
             marked = zip(batch, lines, strict=True)
             self.say("\n".join(paint(line) if warn(row) else line for row, line in marked))
@@ -272,12 +275,28 @@ class Terminal:
             raise CommandError(text)
 
 
-def _line(
-    columns: Sequence[Column[Any]], widths: Sequence[int], texts: Sequence[str], most: int | None
-) -> str:
-    cells = zip(columns, widths, texts, strict=True)
-    shown = (text.rjust(width) if one.right else text.ljust(width) for one, width, text in cells)
-    return _cut("  ".join(shown).rstrip(), most)
+def _text(column: Column[Any], row: Any, other: Cells) -> str:
+    return other.get(column.heading, column.cell)(row) or UNKNOWN
+
+
+def _fit(columns: Sequence[Column[Any]], rows: Sequence[Shown], most: int | None) -> Fitted:
+    """Return columns and widths for lines of at most ``most`` characters; the widest lose most."""
+    texts = [[one.heading, *(_text(one, *row) for row in rows)] for one in columns]
+    widths = [max(map(len, each)) for each in texts]
+    room = (most or 2 * sum(widths)) - 2 * len(widths) + 2
+    while sum(widths) > room and max(widths) > (most or 0) // CELLS:
+        widths[widths.index(max(widths))] -= 1
+    if sum(widths) > room and any(one.optional for one in columns):
+        return _fit([one for one in columns if not one.optional], rows, most)
+    return list(zip(columns, widths, strict=True))
+
+
+def _line(fitted: Fitted, texts: Sequence[str], most: int | None) -> str:
+    cells = [
+        f"{_cut(text, most and width):{'<>'[one.right]}{width}}"
+        for (one, width), text in zip(fitted, texts, strict=True)
+    ]
+    return _cut("  ".join(cells).rstrip(), most)
 
 
 def _cut(text: str, width: int | None) -> str:
@@ -364,7 +383,7 @@ ASIDE: list[Column[Aside]] = [
     Column("AT (UTC)", lambda one: clock(one.at)),
     Column("REASON", lambda one: visible(one.reason)),
 ]
-AGAIN: dict[str, Callable[[Any], str]] = {
+AGAIN: Cells = {
     "NAME": lambda one: f"  {visible(one.name)}",
     **dict.fromkeys(("WAITERS", "SHARED"), lambda one: " "),
 }
@@ -378,5 +397,5 @@ HOLDER: list[Column[Holder]] = [
     Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
     Column("ATTENTION", lambda one: attention_of(one) or ""),
     Column("SHARED", sharing, right=True, optional=True),
-    Column("FENCE", lambda one: str(one.fence or ""), right=True),
+    Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
 ]

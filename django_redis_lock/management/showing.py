@@ -336,5 +336,5 @@ EVENT: list[Column[AuditEntry]] = [
     Column("HOLDER", str),
     Column("BY", lambda one: visible(one.by)),
     Column("REASON", lambda one: visible(one.reason)),
-    Column("FENCE", lambda one: str(one.fence or ""), right=True),
+    Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
 ]

@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import redis
 from django.core.management import CommandError
 
 from django_redis_lock import locks
@@ -18,6 +19,7 @@ from django_redis_lock.management.commands.locks import Command
 from example_project.demo.hints import closing_commands
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, eventually, state_of
+from tests.tools.admin import hold_as
 from tests.tools.console import ESCAPES, Screen, environment, held, program
 from tests.tools.console import arguments as program_arguments
 
@@ -42,12 +44,21 @@ def test_table_fits_the_terminal(many: list[str], columns: int) -> None:
         rows = screen.plain.splitlines()
     assert len(rows) == 1 + len(many)
     assert [row for row in rows if len(row) > columns] == []
-    assert len([row for row in rows if "…" in row[:80]]) >= 2
+    assert len([row for row in rows if "…" in row]) >= 2
     assert any(row.startswith("short ") for row in rows)
     assert ("WAITERS" in rows[0]) is (columns >= 80)
     assert ("FENCE" in rows[0]) is (columns == 200)
     if columns == 200:
         assert len({row.rindex("  ") for row in rows[1:]}) == 1  # the column stands in one line
+
+
+def test_the_holder_is_more_important_than_the_fence(client: redis.Redis) -> None:
+    hold_as(client, "import:7", host="worker-1.example.com", pid=3071)
+    with Screen("list", *USING, columns=80) as screen:
+        assert screen.end() == 0
+        heading, row = screen.plain.splitlines()
+    assert "worker-1.example.com:3071 " in row
+    assert "FENCE" not in heading
 
 
 @pytest.mark.parametrize(
