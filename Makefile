@@ -25,10 +25,11 @@ $(VENV)/.venv:
 	$(PY) $(CONSTRAINED) --upgrade 'pip>=25.3'
 	@touch $@
 $(VENV)/.%: pyproject.toml $(CONSTRAINTS) | $(VENV)/.venv
+	@echo 'Installing into $(VENV), which takes 1 to 4 minutes the first time ...'
 	$(PY) $(CONSTRAINED) $(CONSTRAINTS:%=--build-constraint %) --editable '.[celery]' --group $*
 	@touch $@
 
-demo: $(VENV)/.demo  ## the flash sale and the duplicate tasks, live (ARGS=--once: check the figures and exit)
+demo: $(VENV)/.demo  ## the flash sale, duplicate tasks and tasks over a limit, live (ARGS=--once: check the figures and exit)
 	$(PY) -m example_project.demo $(ARGS)
 
 test: $(VENV)/.test  ## the tests, on an embedded Valkey server

@@ -99,6 +99,7 @@ TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
 
-# How long a payment and one row of the supplier's catalogue take, in seconds.
+# How long a payment, one row of the supplier's catalogue and a call to him take, in seconds.
 SHOP_PAYMENT_SECONDS = 0.02
 SHOP_IMPORT_ROW_SECONDS = 0.25
+SHOP_SUPPLIER_SECONDS = 0.4

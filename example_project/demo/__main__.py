@@ -62,14 +62,21 @@ def _run_steps(console: Console, services: Services) -> bool:
         ("3. A worker process is killed in the middle of an import", steps.killed_worker),
         ("4. A chord with a duplicate in it", steps.chord_with_duplicate),
         ("5. A worker process hangs, and an operator force-releases its lock", steps.stuck_task),
-        ("6. What is left", steps.nothing_left),
-        ("7. What Prometheus would scrape", steps.metrics),
+        ("6. Two tenants share a supplier who allows three calls at once", steps.over_the_limit),
     ):
         console.print(title, style="bold", highlight=False)
         with steps.progress_bars(console) as bars:
             more_figures, more_sightings = step(services, bars)
         figures += more_figures
         sightings += more_sightings
+    for title, found in (
+        ("7. What is left", steps.nothing_left()),
+        ("8. What Prometheus would scrape", steps.metrics(services)),
+    ):
+        console.print(title, style="bold", highlight=False)
+        for figure in found:
+            console.print(f"  {figure.what}: {figure.got}", highlight=False)
+        figures += found
     report.print_figures(console, figures)
     report.print_holders(console, sightings)
     return all(figure.ok for figure in figures)

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from io import StringIO
+from typing import NamedTuple
 
 from celery import chord
 from celery.result import AsyncResult
@@ -20,11 +21,14 @@ from example_project.demo.services import Services
 from example_project.service import HOST, PATIENCE_SECONDS
 from example_project.shop.buyers import Answer, rush
 from example_project.shop.models import Product
-from example_project.shop.tasks import CATALOGUE_ROWS, add_up, import_products
+from example_project.shop.tasks import CATALOGUE_ROWS, add_up, ask_supplier, import_products
 
 UNITS = 100
 BUYERS = 300
 DUPLICATES = 20
+AT_ONCE = 3
+CALLS = {"large": 9, "small": 3}
+"""Calls to the supplier by tenant, in the order in which they are sent."""
 # The lock of a killed process is free within this time, however long its lease.
 AT_ONCE_SECONDS = 1
 # The command and the hand-off to the waiter may take this long.
@@ -225,6 +229,67 @@ def stuck_task(services: Services, bars: Progress) -> Outcome:
     return figures, seen
 
 
+def over_the_limit(services: Services, bars: Progress) -> Outcome:
+    """Send more calls than the supplier allows at once, most of them for one tenant."""
+    locks["default"].set_limit("supplier", 0, by="the demo")  # so that all of them are parked
+    sent = [ask_supplier.delay(tenant) for tenant, calls in CALLS.items() for _ in range(calls)]
+    bar = bars.add_task("calls to the supplier answered", total=len(sent))
+    services.worker.wait_for(lambda: len(locks["default"].waiting("supplier")) == len(sent))
+    locks["default"].set_limit("supplier", None, by="the demo")
+    services.worker.wait_for(lambda: locks["default"].holder("supplier") is not None)
+    seen = look("over the limit")
+
+    def all_ready() -> bool:
+        ready = sum(result.ready() for result in sent)
+        bars.update(bar, completed=ready)
+        return ready == len(sent)
+
+    services.worker.wait_for(all_ready)
+    runs = [Run(*result.result) for result in sent if result.successful()]
+    _print_runs(bars.console, runs)
+    at_once = max(sum(run.lasts(moment) for run in runs) for moment in (one.began for one in runs))
+    last = {run.tenant: run.began for run in sorted(runs)}
+    figures = [
+        Figure.equal("over the limit: calls that ran", len(sent), len(runs)),
+        Figure(
+            "over the limit: most at once",
+            f"at most {AT_ONCE}",
+            str(at_once),
+            at_once <= AT_ONCE,
+        ),
+        Figure(
+            "over the limit: tenant served last",
+            "large",
+            max(last, key=last.__getitem__),
+            last["small"] < last["large"],
+        ),
+    ]
+    return figures, seen
+
+
+class Run(NamedTuple):
+    """When a call to the supplier began and ended, and for whom."""
+
+    began: float
+    ended: float
+    tenant: str
+
+    def lasts(self, moment: float) -> bool:
+        return self.began <= moment < self.ended
+
+
+def _print_runs(console: Console, runs: list[Run]) -> None:
+    """Print how many ran of each tenant, and in all, every fifth of a second."""
+    first, end = min(run.began for run in runs), max(run.ended for run in runs)
+    moments = [first + 0.1 + 0.2 * number for number in range(round((end - first) / 0.2))]
+    for label, tenants in [*((one, [one]) for one in CALLS), ("both", [*CALLS])]:
+        counts = (
+            sum(run.lasts(moment) and run.tenant in tenants for run in runs) for moment in moments
+        )
+        line = " ".join(map(str, counts))
+        console.print(f"  calls at once, every 0.2 s: {label:<7} {line}", highlight=False)
+
+
 class _Screen(StringIO):
     """Makes the command fit its text to the width of the terminal."""
 
@@ -240,14 +305,14 @@ def _manage(console: Console, *arguments: str) -> None:
     console.print(screen.getvalue(), end="", highlight=False, markup=False)
 
 
-def nothing_left(services: Services, bars: Progress) -> Outcome:
+def nothing_left() -> list[Figure]:
     """Look for locks that were not released."""
-    return [Figure.equal("at the end: locks still held", 0, len(look("now")))], []
+    return [Figure.equal("at the end: locks still held", 0, len(look("now")))]
 
 
-def metrics(services: Services, bars: Progress) -> Outcome:
+def metrics(services: Services) -> list[Figure]:
     """Read what a Prometheus would scrape."""
-    figures = [
+    return [
         Figure.equal(
             f"metrics: {what}", expected, int(services.metric(f"django_redis_lock_{name}"))
         )
@@ -259,7 +324,6 @@ def metrics(services: Services, bars: Progress) -> Outcome:
             ("locks held", 0, "held"),
         )
     ]
-    return figures, []
 
 
 def _holder_of(name: str, victim: AsyncResult, services: Services) -> Holder:

@@ -32,6 +32,18 @@ def import_products(shop_id: int) -> dict[str, int]:
 
 
 @app.task
+@single_instance_task(key="supplier", concurrency=3, on_conflict="park", turns="{tenant}")
+def ask_supplier(tenant: str) -> tuple[float, float, str]:
+    """Ask a supplier who allows three calls at once; return when that began and ended.
+
+    Further calls are parked, in a backlog for each tenant, and occupy no worker process.
+    """
+    began = time.monotonic()
+    time.sleep(settings.SHOP_SUPPLIER_SECONDS)
+    return began, time.monotonic(), tenant
+
+
+@app.task
 def add_up(results: list[dict[str, Any]]) -> dict[str, int]:
     """Sum up several imports, including those that were skipped."""
     return {
