@@ -13,7 +13,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test workers layouts browser services simulate chaos nightly bench docs lint messages constraints build
+.PHONY: help demo test workers layouts browser services simulate chaos nightly bench docs lint messages constraints dist build check-dist
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -97,9 +97,17 @@ constraints:  ## write the newest versions into constraints.txt (needs Python 3.
 	mv .venv-constraints/constraints.txt .
 	rm -rf .venv-constraints
 
-build: $(VENV)/.build  ## sdist and wheel into dist/, and the wheel tried in an environment of its own
-	rm -rf dist build/wheel
-	$(PY) -m build
+dist: $(VENV)/.build  ## sdist and wheel into dist/
+	rm -rf dist
+	$(PY) -m build --no-isolation
+
+build: dist  ## sdist and wheel, and the wheel tried in an environment of its own
+	rm -rf build/wheel
 	$(PYTHON) -m venv build/wheel
 	build/wheel/bin/python $(CONSTRAINED) "$$(ls dist/*.whl)[celery]"
 	build/wheel/bin/python -P tests/tools/wheel.py dist/*.whl
+
+check-dist: $(VENV)/.release  ## what "make dist" made: as "make build", then its metadata, and known vulnerabilities
+	$(MAKE) --no-print-directory --assume-old dist build
+	$(PY) -m twine check --strict dist/*
+	$(PY) -m pip_audit --requirement constraints.txt --disable-pip --no-deps

@@ -61,7 +61,7 @@ def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
     """CONTRIBUTING lists all but those for maintainers, and README says what to type first."""
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     rows = {row[0].removeprefix("make ") for row in table(ROOT / "CONTRIBUTING.md", "Set up")}
-    assert rows == targets - {"help", "messages", "constraints", "build"}
+    assert rows == targets - {"help", "messages", "constraints", "dist", "build", "check-dist"}
     assert {"demo", "test"} <= _targets_of("README.md")
     assert _targets_of("README.md") | _targets_of("CONTRIBUTING.md") <= targets
 
@@ -69,6 +69,16 @@ def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
 def _targets_of(page: str) -> set[str]:
     found = re.findall(r"`make ([\w-]+)|\$ make ([\w-]+)", (ROOT / page).read_text())
     return {first or second for first, second in found}
+
+
+def test_workflows_use_only_what_nobody_can_change() -> None:
+    """Actions and images are named by digest, actions with their version in a comment."""
+    workflows = (ROOT / ".github" / "workflows").glob("*.yml")
+    lines = [line.strip() for path in workflows for line in path.read_text().splitlines()]
+    used = [line for line in lines if re.match(r"(- )?(uses: (?!\./)|container:|image:)", line)]
+    pinned = r".*(@[0-9a-f]{40}  # v\d+\.\d+\.\d+|@sha256:[0-9a-f]{64})"
+    assert len(used) > 8
+    assert [line for line in used if not re.fullmatch(pinned, line)] == []
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/explanation/architecture.md"])
