@@ -38,10 +38,11 @@ from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import locks
-from django_redis_lock.management.output import Terminal, aliases_of, celery_app, duration
+from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ForceRelease, ask
 from django_redis_lock.support.arguments import Sharing
+from django_redis_lock.support.celery_app import celery_app
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache

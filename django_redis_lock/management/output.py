@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -165,15 +165,6 @@ def aliases_of(using: str | None) -> list[str]:
         there = ", ".join(map(repr, known)) or "none"
         raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
     return [using] if using else known
-
-
-def celery_app() -> Any:
-    """Return the current app of this thread, ``None`` without Celery."""
-    with suppress(ImportError):
-        from celery.app import app_or_default
-
-        return app_or_default()
-    return None
 
 
 def hint_at_pattern(name: str, way: str) -> str:

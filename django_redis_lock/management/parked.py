@@ -14,16 +14,16 @@ from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Terminal, counted, nothing, usage
 from django_redis_lock.operators import backlogs_of, set_aside
 from django_redis_lock.protocol.records import Aside
-from django_redis_lock.support.celery_app import import_tasks
+from django_redis_lock.support.celery_app import celery_app, import_tasks
 from django_redis_lock.support.text import visible, without_passwords
 
 
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them by the current Celery app, and say which can't be sent, or may not."""
     name, done = options["name"], _what(options)
-    app = output.celery_app()
+    app = celery_app()
     if app is None:
-        raise CommandError("No task is parked without Celery, which can't be imported.")
+        raise CommandError("No Celery app is loaded: import it in the project's __init__.py.")
     from django_redis_lock.celery.outbox import Publisher
 
     import_tasks(app)  # messages of a task that is not known can't be read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -22,6 +21,7 @@ from django_redis_lock.management.output import Backends, Column, Terminal, noth
 from django_redis_lock.operators import Life, attention_of, judge, limit_of, sharing, unheld
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
+from django_redis_lock.support.celery_app import celery_app
 from django_redis_lock.support.text import visible
 
 WAITERS = 100
@@ -151,11 +151,11 @@ def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
         known.limit = limit_of(backend, name)
     with backends.noting(backend.alias):
         known.history = backend.history(name, 10)
-    if "celery" in sys.modules and backend.runs_scripts:
+    if backend.runs_scripts and (app := celery_app()):
         with suppress(Exception):  # of Celery, its settings or the server
             from django_redis_lock.celery.outbox import outbox_of
 
-            known.aside = operators.set_aside(backend, outbox_of(output.celery_app()), name)
+            known.aside = operators.set_aside(backend, outbox_of(app), name)
     return known
 
 

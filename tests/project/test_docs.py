@@ -38,6 +38,7 @@ from django_redis_lock.tasks import conflicts
 from django_redis_lock.tasks.conflicts import Conflict
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
+from tests.apps.celery.app import app as tests_app
 from tests.contracts.capabilities import CAPABILITIES, LACKS
 from tests.tools import Background, eventually, waiters
 from tests.tools.console import command
@@ -252,6 +253,7 @@ def test_what_the_decisions_are_taken_by_is_what_is_shown() -> None:
 
 @pytest.mark.parametrize("line", re.findall(r"`locks ([^`]+)`", RUNBOOK.read_text()))
 def test_each_command_within_the_text_can_be_typed(server: EmbeddedServer, line: str) -> None:
+    tests_app.set_current()
     words = line.replace("NAME", "a").replace("ID", "0" * 16).split()
     done = command(*words, *(["--dry-run"] if words[0] == "release" else []), "--using=default")
     assert done.code in (0, 3), done.err

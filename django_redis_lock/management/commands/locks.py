@@ -178,7 +178,7 @@ def _add_list(commands: Any) -> None:
     text = "only locks held for at least this long, such as 90s, 10m, 1h30m or 2d"
     add("--older-than", type=parse_duration, metavar="DURATION", help=text)
     add("--attention", action="store_true", help="only locks that need attention")
-    add("--limit", type=_count, metavar="N", help="show at most N locks")
+    add("--limit", type=_count, metavar="N", help="show at most N holders")
 
 
 def _add_release(commands: Any) -> None:
