@@ -317,15 +317,11 @@ def waiter_facts(waiter: Waiter) -> dict[str, Any]:
 
 
 def limit_facts(limit: Limit) -> dict[str, Any]:
-    return _copied(limit, "name", "using", "limit", "by", "at")
+    return _copied(limit, *Limit.__dataclass_fields__)
 
 
 def entry_facts(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        **_copied(entry, "id", "at", "event", "name", "using"),
-        "holder": str(entry),
-        **_copied(entry, "token_id", "fence", *ORIGIN, "by", "reason"),
-    }
+    return {"holder": str(entry), **_copied(entry, *AuditEntry.__dataclass_fields__)}
 
 
 def outcome_facts(outcome: Outcome) -> dict[str, Any]:
