@@ -65,7 +65,7 @@ COLUMNS = {
 
 
 AGAIN: dict[str, Callable[[Holder], str]] = {
-    "lock": wording.further_name_html,
+    "lock": lambda one: format_html('<bdi title="{0}">&ndash; {0}</bdi>', visible(one.name)),
     "waiters": lambda one: SafeString("&nbsp;"),  # nothing would be shown as "-"
 }
 """The cells that differ for a further holder of a lock, in the rows below the first."""

@@ -129,11 +129,6 @@ def lock_html(one: Holder, *, brief: bool = False) -> SafeString:
     return format_html("{} {}", listed if brief else name_html(one.name), sharers)
 
 
-def further_name_html(one: Holder) -> SafeString:
-    """Return the name in the row of a further holder, below the first."""
-    return format_html('<bdi title="{0}">{1} {0}</bdi>', visible(one.name), "\N{EN DASH}")
-
-
 def held_for_html(holder: Holder) -> SafeString | str:
     """Return how long a lock has been held, ``-`` if another program holds it."""
     if holder.held_for is None:
@@ -154,13 +149,9 @@ def lease_left_html(holder: Holder) -> SafeString | str:
         Attention.STOPPED: _("its process is stopped"),
         Attention.RENEWAL_LATE: _("renewal is late"),
     }
-    left: SafeString | str
-    if holder.ttl is not None:
-        left = format_html("<bdi>{}</bdi>", _unbroken(math.ceil(holder.ttl)))
-    elif attention is Attention.ENDLESS_OLD:
-        left = format_html('<span class="lock-wrong">{}</span>', _("without end"))
-    else:
-        left = _("without end")
+    wrong = ' class="lock-wrong"' if attention is Attention.ENDLESS_OLD else ""
+    left = _("without end") if holder.ttl is None else _unbroken(math.ceil(holder.ttl))
+    left = format_html("<bdi{}>{}</bdi>", SafeString(wrong), left)
     if attention in notes:
         return format_html("{} {}", left, aside(notes[attention], wrong=True))
     return format_html("{} {}", left, aside(_("renewed"))) if is_renewed(holder) else left
