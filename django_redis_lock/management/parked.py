@@ -21,6 +21,7 @@ from django_redis_lock.support.text import visible, without_passwords
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them by the current Celery app, and say which can't be sent, or may not."""
     name, done = options["name"], _what(options)
+    of = f" of {visible(name)!r}" if name else ""
     app = celery_app()
     if app is None:
         raise CommandError("No Celery app is loaded: import it in the project's __init__.py.")
@@ -42,11 +43,10 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
         _name_reservations(name, backends)
     number = sum(row[done] for row in rows)
     if number or options["due"]:
-        _check_sent(number, name, whys, publisher.unreachable)
-    of = f" of {visible(name)!r}" if name else ""
+        _check_sent(f"{counted(number, 'parked task')}{of}", whys, publisher.unreachable)
     backends.finish(f"{'delete' if options['delete'] else 'send'} the parked tasks{of}")
     if not number:
-        _say_nothing(options, terminal, here=" of this broker" if rows else "")
+        _say_nothing(options, terminal, of, here=" of this broker" if rows else "")
 
 
 def _send(
@@ -107,14 +107,13 @@ def _say(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: 
             terminal.notice(f"{where}: {text}")
 
 
-def _check_sent(number: int, name: str | None, whys: list[str], unreachable: str) -> None:
+def _check_sent(tasks: str, whys: list[str], unreachable: str) -> None:
     """Raise ``CommandError`` if some could not be sent."""
     if unreachable:
-        of = f" of {visible(name)!r}" if name else ""
         raise CommandError(
-            f"{counted(number, 'parked task')}{of} left the queue, but the broker can't be "
-            f"reached: {visible(without_passwords(unreachable))}. A worker sends what "
-            f"was not sent as soon as it can.",
+            f"{tasks} left the queue, but the broker can't be reached: "
+            f"{visible(without_passwords(unreachable))}. A worker sends what was not sent as soon "
+            f"as it can.",
             returncode=output.NOT_KNOWN,
         )
     if whys:
@@ -135,12 +134,12 @@ def _name_reservations(name: str, backends: Backends) -> None:
         )
 
 
-def _say_nothing(options: dict[str, Any], terminal: Terminal, here: str) -> None:
+def _say_nothing(options: dict[str, Any], terminal: Terminal, of: str, here: str) -> None:
     name, task = options["name"], visible(options["task_id"] or "")
     if options["due"]:
         terminal.notice("No parked task is due.")
     elif options["aside"]:
-        raise nothing(f"No message{f' of {visible(name)!r}' if name else ''} is set aside.")
+        raise nothing(f"No message{of} is set aside.")
     else:
         which, hint = f"No task {task}".rstrip(), output.hint_at_pattern(name, "locks list")
         raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
