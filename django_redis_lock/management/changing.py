@@ -36,7 +36,7 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
         columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
         shown = _the_dead(shown, verdicts, terminal)
     if options["dry_run"] or not terminal.as_json:
-        backends.write("locks", shown, output.holder_facts, columns, operators.attention_of)
+        backends.write("locks", shown, output.holder_facts, columns)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
@@ -57,7 +57,7 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
     columns = [*output.HOLDER, Column("TOKEN ID", lambda one: one.token_id)]
-    backends.write("locks", several, output.holder_facts, columns, operators.attention_of)
+    backends.write("locks", several, output.holder_facts, columns)
     raise usage(
         f"Lock {visible(several[0].name)!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release."

@@ -122,7 +122,6 @@ class Backends:
         rows: Iterable[Row],
         facts: Callable[[Row], Any],
         columns: Iterable[Column[Row]],
-        warn: Callable[[Row], object] = lambda row: False,
         *trailers: Callable[[], Mapping[str, Any]],
     ) -> None:
         """Write the facts of rows as JSON, with what is not known; or the rows as a table."""
@@ -130,7 +129,7 @@ class Backends:
             self.terminal.json_object(key, map(facts, rows), *trailers, self.not_known)
         else:
             shown = [one for one in columns if self.many or one.heading != "USING"]
-            self.terminal.table(shown, rows, warn)
+            self.terminal.table(shown, rows)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
@@ -202,13 +201,8 @@ class Terminal:
         """Write a notice to standard error, without passwords."""
         self._err.write(without_passwords(text))
 
-    def table(
-        self,
-        columns: Sequence[Column[Row]],
-        rows: Iterable[Row],
-        warn: Callable[[Row], object] = lambda row: False,
-    ) -> None:
-        """Write a table as its rows are read; ``warn`` says which rows are coloured."""
+    def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
+        """Write a table as its rows are read; holders that need attention are coloured."""
         remaining = iter(rows)
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
         fitted: Fitted = []
@@ -228,8 +222,9 @@ class Terminal:
             cells = ([_text(one, *row) for one, _width in fitted] for row in shown)
             lines = [_line(fitted, texts, width) for texts in cells]
             paint = self.style.WARNING
-            marked = zip(batch, lines, strict=True)
-            self.say("\n".join(paint(line) if warn(row) else line for row, line in marked))
+            wrong = (isinstance(row, Holder) and attention_of(row) for row in batch)
+            marked = zip(wrong, lines, strict=True)
+            self.say("\n".join(paint(line) if bad else line for bad, line in marked))
             self._out.flush()
 
     def json_object(

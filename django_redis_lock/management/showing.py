@@ -36,7 +36,7 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
     rest = partial(_unheld_facts, others)
-    backends.write("locks", found, output.holder_facts, output.HOLDER, attention_of, rest)
+    backends.write("locks", found, output.holder_facts, output.HOLDER, rest)
     if not terminal.as_json:
         for one in others:
             where = f" of {visible(one.using)!r}" if backends.many else ""
@@ -196,7 +196,7 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.say(heading("Holders"))
         known = {"NAME", "USING", "SHARED", "WAITERS"}
         columns = [each for each in output.HOLDER if each.heading not in known]
-        terminal.table([*columns, *HOLD], one.holders, attention_of)
+        terminal.table([*columns, *HOLD], one.holders)
     if one.queue:
         terminal.say(heading("Queue, in order of arrival"))
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
