@@ -138,83 +138,59 @@ REFUSES = "'default' refuses writes, so nothing can be released there:"
 FULL = "is full: no new lock can be taken there; a forced release still works"
 
 
-def test_server_that_can_not_be_written_is_told_of_before(
-    own_server: EmbeddedServer, settings: Any
-) -> None:
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    held("a")
-    client = redis.Redis.from_url(own_server.url())
-    assert command("list").err == ""
-    client.config_set("maxmemory", "1")
-    for words in (["list"], ["list", "--format", "json"], ["release", "a", "--dry-run"]):
-        assert FULL in command(*words).err
-    client.config_set("maxmemory", "0")
-    client.config_set("min-replicas-to-write", 2)
-    assert f"{REFUSES} NOREPLICAS" in command("list").err
-    client.config_set("min-replicas-to-write", 0)
-    client.replicaof("127.0.0.1", 1)
-    assert f"{REFUSES} You can't write against a read only replica." in command("list").err
-    assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 5
-    client.replicaof("NO", "ONE")
-    (own_server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
-    client.config_set("save", "3600 1")
-    client.bgsave()
-    eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
-    assert f"{REFUSES} MISCONF" in command("list").err
-    refused = command("release", "a", "--noinput")
-    assert "MISCONF" in refused.out + refused.err
-    client.config_set("save", "")
-    assert command("list").err == ""
-    client.close()
+REFUSALS = {
+    "replicaof": (f"{REFUSES} You can't write against a read only replica.", "to the primary"),
+    "maxmemory": (FULL, "Raise the server's maxmemory"),
+    "min-replicas-to-write": (f"{REFUSES} NOREPLICAS", "Start the missing replicas"),
+    "save": (f"{REFUSES} MISCONF", "Let the server write to its disk"),
+}
 
 
-@pytest.mark.usefixtures("no_workers")
-def test_empty_replica_is_not_taken_for_a_server_without_locks(
-    own_server: EmbeddedServer, settings: Any
-) -> None:
-    """Right after a failover it answers, and knows nothing yet."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    with redis.Redis.from_url(own_server.url()) as client:
+def refuse(client: redis.Redis, server: EmbeddedServer, setting: str) -> None:
+    """Have a server refuse writes as with a setting."""
+    if setting == "replicaof":
         client.replicaof("127.0.0.1", 1)
-    told = f"The server of {REFUSES} You can't write against a read only replica."
-    lines = ("list", "list b*", "show b", "limit", "limit b", "history", "history b", "unpark b")
-    for line in (*lines, "release b --noinput", "release --all --dry-run"):
-        assert command(*line.split()).err.splitlines().count(told) == 1, line
+    elif setting == "save":
+        (server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
+        client.config_set("save", "3600 1")
+        client.bgsave()
+        eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
+    else:
+        client.config_set(setting, "2")
 
 
 @pytest.mark.usefixtures("no_workers")
-@pytest.mark.parametrize(
-    ("setting", "value", "remedy"),
-    [
-        ("replicaof", "127.0.0.1 1", "Set LOCATION to the primary"),
-        ("maxmemory", "1", "Raise the server's maxmemory"),
-        ("min-replicas-to-write", "2", "Start the missing replicas"),
-        ("save", "3600 1", "Let the server write to its disk"),
-    ],
-)
-def test_change_that_a_server_refuses(
-    own_server: EmbeddedServer, settings: Any, name: str, setting: str, value: str, remedy: str
+@pytest.mark.parametrize("setting", REFUSALS)
+def test_server_that_can_not_be_written(
+    own_server: EmbeddedServer, settings: Any, name: str, setting: str
 ) -> None:
+    """It is told of before and, with what to do, where a change is refused.
+
+    Also where no lock is found, as on a replica right after a failover, which knows nothing yet.
+    """
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    told, remedy = REFUSALS[setting]
     with parking(name) as parked, redis.Redis.from_url(own_server.url()) as client:
         parked.park()
-        if setting == "replicaof":
-            client.replicaof(*value.split())
-        else:
-            client.config_set(setting, value)
-        if setting == "save":
-            (own_server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
-            client.bgsave()
-            eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
-        for line, change in (
+        assert command("list").err == ""
+        refuse(client, own_server, setting)
+        for words in (
+            *("list", "list --format json", f"release {name} --dry-run", "list b*", "show b"),
+            *("limit", "limit b", "history", "history b", "unpark b", "release b --noinput"),
+        ):
+            assert command(*words.split()).err.count(told) == 1, words
+        assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 11  # one for each
+        for words, change in (
             (f"limit {name} 3", f"set the limit of {name!r} to 3"),
             (f"limit {name} 3 --format json", f"set the limit of {name!r} to 3"),
             (f"unpark {name}", f"send the parked tasks of {name!r}"),
         ):
-            done = command(*line.split())
+            done = command(*words.split())
             assert (done.code, "could not be read" in done.err) == (1, False)
             assert f"The server of 'default' refused to {change}; see above." in done.err
             assert remedy in done.err
+        done = command("release", name, "--noinput")
+        assert (done.code, told in done.err) == (0 if told == FULL else 1, True)
         own_server.kill()
         done = command("limit", name, "3")
         assert (done.code, f"failed to set the limit of {name!r} to 3;" in done.err) == (2, True)
