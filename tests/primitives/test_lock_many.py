@@ -339,18 +339,6 @@ class TestEveryBackend:
         other.outcome()
 
 
-def test_invalid_names() -> None:
-    """No names, one name in place of several, and too many are refused at once."""
-    with pytest.raises(ValueError, match="no names"):
-        lock_many([])
-    with pytest.raises(TypeError, match="one name"):
-        lock_many("product:1")
-    with pytest.raises(ValueError, match="1000"):
-        lock_many(map(str, range(1001)))
-    with pytest.raises(ValueError, match="name"):
-        lock_many(["a", ""])
-
-
 @pytest.mark.parametrize(
     ("names", "options", "error", "message"),
     [
@@ -363,10 +351,14 @@ def test_invalid_names() -> None:
         (["a"], {"limit": {"b": -1}}, ValueError, "limit=-1 must be a whole number"),
         (["a"], {"shared": True, "limit": 2}, ValueError, "shared and limit exclude each other"),
         ([], {"shared": [], "limit": {}}, ValueError, "no names"),
+        ([], {}, ValueError, "no names"),
+        ("product:1", {}, TypeError, "one name"),
+        (map(str, range(1001)), {}, ValueError, "1000"),
+        (["a", ""], {}, ValueError, "name"),
     ],
 )
-def test_invalid_ways(names: list[str], options: Any, error: Any, message: str) -> None:
-    """A name that is given in two ways, and what is no limit, are refused by name at once."""
+def test_invalid_names(names: Any, options: Any, error: Any, message: str) -> None:
+    """They, a name that is given in two ways, and what is no limit are refused at once."""
     with pytest.raises(error, match=message):
         lock_many(names, **options)
 
@@ -380,15 +372,11 @@ def test_a_name_given_twice_in_one_way() -> None:
 
 
 @pytest.mark.usefixtures("server")
-class TestOnAServer:
-    """Tests that need a server."""
-
-    def test_one_round_trip_each(self, names: list[str], client: redis.Redis) -> None:
-        """A free lock is acquired in one call, and released in another."""
-        with lock_many(names):
-            pass
-        many = [f"{names[0]}-{number}" for number in range(5)]
-        with counted(client) as counts:
-            with lock_many(many):
-                pass
-        assert counts["evalsha"] == 10
+def test_one_round_trip_each(names: list[str], client: redis.Redis) -> None:
+    """A free lock is acquired in one call, and released in another."""
+    with lock_many(names):
+        pass
+    many = [f"{names[0]}-{number}" for number in range(5)]
+    with counted(client) as counts, lock_many(many):
+        pass
+    assert counts["evalsha"] == 10
