@@ -32,11 +32,13 @@ def set_limit(client: Any, name: str, **fields: Any) -> Any:
 
 
 def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
-    permits("render", 2, limit=2)
+    permits("render", 1, limit=2)
     assert lock("read", timeout=60, shared=True).acquire()
+    permits("render", 1, limit=2)
     locks["default"].set_limit("render", 2, by="ada")
     waiting = queue(semaphore("render", 2, timeout=60), lock("render", timeout=60))
     visitor = root()
+    assert names(visitor.get(LIST)) == ["render", "render", "read"]  # together
     page = visitor.get(f"{LIST}?o=1")
     assert names(page) == ["read", "render", "render"]
     text = page.content.decode()
@@ -163,13 +165,6 @@ def test_a_paused_semaphore_says_so_with_and_without_holders() -> None:
     assert ("2 of 0" in text, "<bdi>2 held, paused</bdi>" in text) == (False, True)
     assert (">paused<" in text, "set by ada, " in text) == (True, True)
     let_go("render", waiting)
-
-
-def test_holders_of_one_lock_stay_together_in_the_list() -> None:
-    permits("a", 1)
-    assert lock("b", timeout=60).acquire()
-    permits("a", 1)
-    assert names(root().get(LIST)) == ["a", "a", "b"]
 
 
 def test_the_list_without_permission_to_read_limits(monkeypatch: pytest.MonkeyPatch) -> None:
