@@ -70,8 +70,9 @@ def locker(
         yield become
 
 
-@pytest.mark.parametrize("prefix", ["lock", "shop"])
-@pytest.mark.parametrize("wait", USERS)
+@pytest.mark.parametrize(
+    ("wait", "prefix"), [*((wait, "lock") for wait in USERS), ("queue", "shop")]
+)
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
     wait: str, prefix: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
