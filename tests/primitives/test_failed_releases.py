@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import count
 from types import FrameType
 from typing import Any
@@ -61,17 +61,30 @@ def refused(settings: Any, own_server: EmbeddedServer) -> Iterator[Refusing]:
     refusing.client.close()
 
 
-def handle(kind: str, name: str) -> Any:
-    return lock(name, timeout=None) if kind == "lock" else lock_many([name, name + "!"], None)
+def handle(kind: str, name: str, **options: Any) -> Any:
+    if kind == "lock":
+        return lock(name, timeout=None, **options)
+    return lock_many([name, name + "!"], None, **options)
 
 
 @pytest.mark.parametrize("kind", ["lock", "group"])
+@pytest.mark.parametrize("on_unavailable", ["raise", "run"])
 def test_block_whose_release_fails_leaves_nothing_held(
-    name: str, refused: Refusing, kind: str
+    name: str, refused: Refusing, kind: str, on_unavailable: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The caller gets the error, and the lock is released once the server accepts writes again."""
-    with pytest.raises(LockUnavailable), handle(kind, name):
-        refused.refuse()
+    """The caller gets the error, or may run without the lock and finds a warning in the log.
+
+    The lock is released once the server accepts writes again.
+    """
+    fails = pytest.raises(LockUnavailable)
+    optional = on_unavailable == "run"
+    with nullcontext() if optional else fails:
+        with handle(kind, name, on_unavailable=on_unavailable) as held:
+            refused.refuse()
+            if optional:
+                with fails:
+                    held.release()
+    assert [("failed after the block" in line) for line in caplog.messages] == [True] * optional
     assert refused.holds(name)
     refused.accept()
     eventually(lambda: not refused.holds(name))

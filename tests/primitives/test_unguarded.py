@@ -16,6 +16,7 @@ from django_redis_lock import lock, lock_many, locks, semaphore, signals
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.fencing import _Guard
 from django_redis_lock.primitives import handle as handles
+from django_redis_lock.testing import unavailable
 from example_project.embedded import EmbeddedServer
 from tests.primitives import test_failed_releases as failed
 from tests.tools import PATIENCE, Background, eventually, owes, stored, taken_connections, told
@@ -55,11 +56,15 @@ def proxy(own_server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
 
 @every_kind
 def test_the_block_runs_without_the_lock(
-    name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
+    name: str,
+    refused: failed.Refusing,
+    kind: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The handle holds nothing and says so; a warning and the signals tell of it, once.
 
-    It can be used again, and holds the lock once the server is available.
+    It can be used again, and holds the lock once the first probe is answered, which ends the rest.
     """
     handle = optional(kind, name)
     with refused.refusing(), told(signals.lock_unavailable, signals.lock_not_acquired) as sent:
@@ -83,15 +88,19 @@ def test_the_block_runs_without_the_lock(
     assert "LOCKS['default'] refused: NOREPLICAS" in warning
     assert [each.get("reason") for each in sent] == ["unavailable", None]
     assert not refused.holds(name)
+    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    locks["default"]._failed_until = math.inf
     with handle as held:
         held.ensure_held()
         assert held.guarded
         assert alone(held, name).fence > 0
+    assert locks["default"]._failed_until == 0.0
     assert not held.guarded
 
 
 @every_kind
-def test_under_asyncio_and_as_a_decorator(name: str, refused: failed.Refusing, kind: str) -> None:
+@pytest.mark.usefixtures("server")
+def test_under_asyncio_and_as_a_decorator(name: str, kind: str) -> None:
     ran: list[bool] = []
 
     @optional(kind, name)
@@ -103,7 +112,7 @@ def test_under_asyncio_and_as_a_decorator(name: str, refused: failed.Refusing, k
         with pytest.raises(LockNotOwned):
             await handle.arelease()
 
-    with refused.refusing():
+    with unavailable():
         asyncio.run(work())
     assert ran == [False]
 
@@ -144,21 +153,6 @@ def test_only_an_unavailable_server_lets_it_run(name: str, refused: failed.Refus
             make(name).acquire()
         with pytest.raises(ValueError, match="on_unavailable='skip' is unknown"):
             make(name, on_unavailable="skip")
-
-
-@pytest.mark.parametrize("kind", ["lock", "several"])
-def test_a_server_that_fails_during_the_block(
-    name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The block ends without an error; ``release()`` raises it. Both go on in the background."""
-    with optional(kind, name) as held:
-        refused.refuse()
-        with pytest.raises(LockUnavailable):
-            held.release()
-    (warning,) = caplog.messages
-    assert "failed after the block" in warning
-    refused.accept()
-    eventually(lambda: not refused.holds(name))
 
 
 def test_no_lock_of_a_group_is_kept(name: str, proxy: Proxy) -> None:
@@ -217,18 +211,6 @@ def test_a_stopped_server_is_probed_after_a_failure(
     assert [kind for kind, _ in sent] == ["Acquire"]
     assert backend._failed_until > time.monotonic() - 1  # so that others only probe
     assert trying.outcome()
-
-
-@every_kind
-def test_a_server_that_is_back_is_noticed(
-    name: str, refused: failed.Refusing, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first probe that is answered ends the probing."""
-    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
-    locks["default"]._failed_until = time.monotonic() + 1000
-    with optional(kind, name) as held:
-        assert held.guarded
-    assert locks["default"]._failed_until == 0.0
 
 
 def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
