@@ -26,6 +26,16 @@ from tests.views.conftest import ADDRESSES, BROWSER, refused
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
 
 
+def both(guard: Any, view: Any) -> list[Any]:
+    """Guard a view and an asynchronous one that answers the same; return both, to be called."""
+
+    async def aview(request: Any) -> HttpResponse:
+        return view(request)
+
+    guarded = guard(aview)
+    return [guard(view), lambda request: asyncio.run(guarded(request))]
+
+
 METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", "PURGE")
 
 
@@ -41,22 +51,18 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(f"locked: {bool(request.lock)}")
 
-    async def aanswer(request: Any) -> HttpResponse:
-        return answer(request)
-
-    view = locked("{request.GET[name]}", blocking=False, **options)(answer)
-    aview = locked("{request.GET[name]}", blocking=False, **options)(aanswer)
+    views = both(locked("{request.GET[name]}", blocking=False, **options), answer)
     with lock("view", timeout=60):
         for method in METHODS:
             wanted = 409 if method in expected else 200
             request = RequestFactory().generic(method, "/?name=view")
-            for got in (view(request), asyncio.run(aview(request))):
+            for view in views:
+                got = view(request)
                 assert got.status_code == wanted, method
                 assert wanted == 409 or got.content == b"locked: False"
-            assert method in expected or view(RequestFactory().generic(method, "/")).content
+                assert method in expected or view(RequestFactory().generic(method, "/")).content
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize(
     ("paused", "told", "logged"),
     [
@@ -65,7 +71,7 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
     ],
 )
 def test_a_view_that_is_paused_does_not_blame_others(
-    name: str, way: str, paused: bool, told: str, logged: str, caplog: pytest.LogCaptureFixture
+    name: str, paused: bool, told: str, logged: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says who paused it, and the answer does not."""
     caplog.set_level("INFO", "django_redis_lock")
@@ -73,20 +79,16 @@ def test_a_view_that_is_paused_does_not_blame_others(
     def answer(request: Any) -> HttpResponse:
         raise AssertionError
 
-    async def aanswer(request: Any) -> HttpResponse:
-        raise AssertionError
-
-    take = locked(name, blocking=False, limit=1)
+    views = both(locked(name, blocking=False, limit=1), answer)
     request = RequestFactory().get("/", headers={"Accept": "application/json"})
     with semaphore(name, 1):
         locks["default"].set_limit(name, 0 if paused else None, by="ada")
-        got = asyncio.run(take(aanswer)(request)) if way == "async" else take(answer)(request)
-    assert got.status_code == 409
-    assert json.loads(got.content)["detail"].startswith(told)
-    told_by_log = (
-        f"A view could not take its lock: Could not acquire lock {name!r} at once: {logged}."
-    )
-    assert told_by_log in caplog.messages
+        answers = [view(request) for view in views]
+    for got in answers:
+        assert got.status_code == 409
+        assert json.loads(got.content)["detail"].startswith(told)
+    why = f"Could not acquire lock {name!r} at once: {logged}."
+    assert caplog.messages.count(f"A view could not take its lock: {why}") == 2
 
 
 @pytest.mark.parametrize(
@@ -99,15 +101,10 @@ def test_requests_that_run_together(options: dict[str, Any], beside: list[int]) 
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(str(request.lock.fence))
 
-    async def aanswer(request: Any) -> HttpResponse:
-        return answer(request)
-
-    take = locked("view", blocking=False, **options)
-    view, aview = take(answer), take(aanswer)
+    views = both(locked("view", blocking=False, **options), answer)
 
     def statuses() -> set[int]:
-        request = RequestFactory().get("/")
-        return {view(request).status_code, asyncio.run(aview(request)).status_code}
+        return {view(RequestFactory().get("/")).status_code for view in views}
 
     for more, status in enumerate(beside, start=1):
         with ExitStack() as held:
@@ -266,23 +263,17 @@ def views(**options: Any) -> dict[str, Any]:
     """Return guarded views of each kind, which answer 200."""
     take = locked(ANSWERED, blocking=False, **options)
 
-    class Answering(View):
-        def get(self, request: Any) -> HttpResponse:
-            return HttpResponse(str(request.lock.guarded))
-
-    class API(APIView):
-        @take
-        def get(self, request: Any) -> HttpResponse:
-            return HttpResponse(str(request.lock.guarded))
-
-    async def aget(request: Any) -> HttpResponse:
+    def get(self: Any, request: Any) -> HttpResponse:
         return HttpResponse(str(request.lock.guarded))
 
+    def of_class(base: Any = View, method: Any = get) -> Any:
+        return type("Guarded", (base,), {"get": method})
+
     return {
-        "class": take(type("Guarded", (Answering,), {})).as_view(),
-        "api": API.as_view(),
-        "as_view": take(Answering.as_view()),
-        "async": lambda request: asyncio.run(take(aget)(request)),
+        "class": take(of_class()).as_view(),
+        "api": of_class(APIView, take(get)).as_view(),
+        "as_view": take(of_class().as_view()),
+        "async": both(take, lambda request: get(None, request))[1],
     }
 
 
