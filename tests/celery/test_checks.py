@@ -30,6 +30,14 @@ def found(name: str) -> list[str]:
     return [str(message.id).rpartition(".")[2] for message in messages]
 
 
+def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
+    """Return a task with a guard."""
+
+    def work(text: str = "") -> None: ...
+
+    return app.task(name=name, shared=False, **of_task or {})(single_instance_task(**options)(work))
+
+
 @pytest.mark.parametrize(
     ("lease", "of_task", "of_app", "ids"),
     [
@@ -66,11 +74,7 @@ def test_leases_against_limits(
 ) -> None:
     """A lease that a run can outlive, or a broker that redelivers meanwhile, is found."""
     own_app.conf.update({"broker_url": "redis://127.0.0.1:1/0", **of_app})
-
-    @own_app.task(name=name, shared=False, **of_task)
-    @single_instance_task(**lease)
-    def work() -> None: ...
-
+    guarded(own_app, name, of_task, **lease)
     assert found(name) == ids
 
 
@@ -95,14 +99,8 @@ def test_locks_that_can_not_be_shared(
         "redlock": {"BACKEND": f"{backends}.redlock.RedlockLockBackend", "LOCATION": servers},
         "getset": {"BACKEND": f"{backends}.getset.GetSetLockBackend", "LOCATION": servers[0]},
     }
-    guard = single_instance_task(
-        using=using, concurrency=concurrency, scope="queue_and_run", on_unavailable="run"
-    )
-
-    @own_app.task(name=name, shared=False)
-    @guard
-    def work(text: str) -> None: ...
-
+    sharing = {"using": using, "concurrency": concurrency, "scope": "queue_and_run"}
+    work = guarded(own_app, name, on_unavailable="run", **sharing)
     assert found(name) == ids
     if ids:
         for call in (work, work.delay):
@@ -123,23 +121,15 @@ def test_locks_that_can_not_be_shared(
 def test_locks_that_can_not_park(
     own_app: Celery, name: str, using: str, policy: Any, ids: list[str]
 ) -> None:
-    scope: Any = "run" if isinstance(policy, str) else "queue_and_run"
-
-    @own_app.task(name=name, shared=False)
-    @single_instance_task(using=using, on_conflict=policy, scope=scope)
-    def work() -> None: ...
-
+    scope = "run" if isinstance(policy, str) else "queue_and_run"
+    guarded(own_app, name, using=using, on_conflict=policy, scope=scope)
     assert found(name) == ids
 
 
 @pytest.mark.parametrize("policy", ["park", "wait"])
 def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any) -> None:
     """No worker starts that would park some."""
-
-    @own_app.task(name=name, shared=False)
-    @single_instance_task(on_conflict=policy)
-    def work() -> None: ...
-
+    work = guarded(own_app, name, on_conflict=policy)
     worker = Mock(**{"app.tasks": {name: work}})
     with override_settings(SECRET_KEY=""):
         assert found(name) == (["E014"] if policy == "park" else [])
@@ -163,11 +153,7 @@ def test_a_worker_logs_what_the_checks_find(
     own_app: Celery, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A worker, which imports all its tasks, checks them when it is ready."""
-
-    @own_app.task(name=name, time_limit=70)
-    @single_instance_task(60)
-    def work() -> None: ...
-
+    guarded(own_app, name, {"time_limit": 70}, timeout=60)
     consumer = Mock(app=own_app, **{"pool.info": {}})
     worker_ready.send(sender=consumer)
     (line,) = [record.message for record in caplog.records if name in record.message]
