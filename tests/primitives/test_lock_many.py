@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import random
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -125,17 +126,21 @@ class TestEveryBackend:
         assert wrong == []
         assert held(names, using) == []
 
+    @contextlib.contextmanager
+    def waiting_for_the_last(self, names: list[str], using: str) -> Iterator[LockGroup]:
+        """Yield a group that waits for its last lock, and holds the others; then it gets all."""
+        group = lock_many(names, timeout=30, using=using)
+        with lock(max(names), using=using):
+            waiting = Background(group.acquire)
+            eventually(lambda: waiters(max(names), using) == 1)
+            yield group
+        assert waiting.outcome() is True
+
     def test_leases_begin_when_the_last_is_taken(self, names: list[str], using: str) -> None:
         """A fixed lease does not run down during the wait for another lock."""
-        last = lock(max(names), using=using)
-        last.acquire()
-        group = lock_many(names, timeout=30, using=using)
-        waiting = Background(group.acquire)
-        eventually(lambda: waiters(max(names), using) == 1)
-        early = [group[name]._lease for name in sorted(names)[:2]]
-        assert all(lease and lease.token in renewer.entries for lease in early)
-        last.release()
-        assert waiting.outcome() is True
+        with self.waiting_for_the_last(names, using) as group:
+            early = [group[name]._lease for name in sorted(names)[:2]]
+            assert all(lease and lease.token in renewer.entries for lease in early)
         leases = [group[name]._lease for name in names]
         assert len({lease.deadline for lease in leases if lease}) == 1
         assert not any(lease and lease.token in renewer.entries for lease in leases)
@@ -143,14 +148,8 @@ class TestEveryBackend:
 
     def test_lost_while_another_is_waited_for(self, names: list[str], using: str) -> None:
         """If one is lost before the last is acquired, all are acquired again."""
-        last = lock(max(names), using=using)
-        last.acquire()
-        group = lock_many(names, timeout=30, using=using)
-        waiting = Background(group.acquire)
-        eventually(lambda: waiters(max(names), using) == 1)
-        locks[using].force_release(min(names))
-        last.release()
-        assert waiting.outcome() is True
+        with self.waiting_for_the_last(names, using) as group:
+            locks[using].force_release(min(names))
         group.ensure_held()
         group.release()
 
