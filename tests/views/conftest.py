@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,16 @@ ADDRESSES = [
 @pytest.fixture
 def web() -> Client:
     return Client()
+
+
+def both(guard: Any, view: Any) -> list[Any]:
+    """Guard a view and an asynchronous one that answers the same; return both, to be called."""
+
+    async def aview(request: Any) -> HttpResponse:
+        return view(request)
+
+    guarded = guard(aview)
+    return [guard(view), lambda request: asyncio.run(guarded(request))]
 
 
 def view(**options: Any) -> Callable[..., HttpResponse]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import ExitStack
 from typing import Any
@@ -21,19 +20,9 @@ from django_redis_lock.testing import unavailable
 from django_redis_lock.views import RETRY_AFTER, STATUSES, locked
 from example_project.embedded import free_port
 from tests.tools import eventually
-from tests.views.conftest import ADDRESSES, BROWSER, refused
+from tests.views.conftest import ADDRESSES, BROWSER, both, refused
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
-
-
-def both(guard: Any, view: Any) -> list[Any]:
-    """Guard a view and an asynchronous one that answers the same; return both, to be called."""
-
-    async def aview(request: Any) -> HttpResponse:
-        return view(request)
-
-    guarded = guard(aview)
-    return [guard(view), lambda request: asyncio.run(guarded(request))]
 
 
 METHODS = ("GET", "HEAD", "OPTIONS", "TRACE", "POST", "PUT", "PATCH", "DELETE", "PURGE")

@@ -17,7 +17,7 @@ from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from example_project.embedded import EmbeddedServer
 from tests.apps import views_app
 from tests.tools import Background, eventually, waiters
-from tests.views.conftest import ADDRESSES, BROWSER
+from tests.views.conftest import ADDRESSES, BROWSER, both
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
 
@@ -76,25 +76,15 @@ def test_request_waits_as_long_as_the_alias_says(settings: Any) -> None:
     entry = {**settings.LOCKS["default"], "BLOCKING_TIMEOUT": 0.02}
     request = RequestFactory().post("/")
 
-    @locked("view")
     def answer(request: Any) -> HttpResponse:
         return HttpResponse(str(request.lock.blocking_timeout))
 
-    @locked("view")
-    async def aanswer(request: Any) -> HttpResponse:
-        return answer.__wrapped__(request)
-
-    @locked("view", blocking_timeout=None)
-    def patient(request: Any) -> HttpResponse:
-        return answer.__wrapped__(request)
-
+    views = both(locked("view"), answer)
     settings.LOCKS = {"default": entry}
-    assert answer(request).content == b"0.02"
-    assert asyncio.run(aanswer(request)).content == b"0.02"
-    assert patient(request).content == b"None"
+    assert [view(request).content for view in views] == [b"0.02"] * 2
+    assert locked("view", blocking_timeout=None)(answer)(request).content == b"None"
     with lock("view"):
-        assert answer(request).status_code == 409
-        assert asyncio.run(aanswer(request)).status_code == 409
+        assert [view(request).status_code for view in views] == [409] * 2
 
 
 def test_reentrant_views(web: Client) -> None:
@@ -176,19 +166,14 @@ def test_a_server_that_goes_away_meanwhile(
     """What was done under the lock is done: the answer is sent, and the lease expires."""
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "LOCATION": own_server.url()}}
 
-    @locked("view")
     def answer(request: Any) -> HttpResponse:
         own_server.kill()
         return HttpResponse("done")
 
-    @locked("view")
-    async def aanswer(request: Any) -> HttpResponse:
-        own_server.kill()
-        return HttpResponse("done")
-
-    assert answer(RequestFactory().post("/")).content == b"done"
+    view, aview = both(locked("view"), answer)
+    assert view(RequestFactory().post("/")).content == b"done"
     own_server.restart()
-    assert asyncio.run(aanswer(RequestFactory().post("/"))).content == b"done"
+    assert aview(RequestFactory().post("/")).content == b"done"
     assert caplog.text.count("The release of lock 'view' failed after a view") == 2
 
 
