@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from django_redis_lock.testing.tools import LockSpace
 
 DEFAULT_ALIAS = "default"
-MOST_NAMES = 1000
-"""The most locks of one handle."""
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
 BACKENDS = (
     DEFAULT_BACKEND,
@@ -57,9 +55,7 @@ class LockHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
-        self._name_makers: dict[str, Callable[[str], str] | None] = {}
-        self._plain: set[str] = set()
-        """The aliases known to take names as they are given."""
+        self._name_makers: dict[str, Callable[[str], str]] = {}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -152,17 +148,14 @@ class LockHandler:
         """Return the name that a lock has on the server, which the cache of an alias may make."""
         if not settings.configured:
             return given  # the settings may be importing this
-        make = self._name_makers.get(using)
-        if make is None and using not in self._plain:
+        if using not in self._name_makers:
             with suppress(InvalidLockBackend):  # raised when the lock is acquired
-                make = self._name_makers[using] = self.create(using)._name_maker()
-                self._plain |= set() if make else {using}
-        return make(given) if make else given
+                self._name_makers[using] = self.create(using)._name_maker() or str
+        return self._name_makers.get(using, str)(given)
 
     def reset(self) -> None:
         """Close all backends; new ones are made from the current settings when they are needed."""
-        former, self._backends = self._backends, {}
-        self._name_makers, self._plain = {}, set()
+        former, self._backends, self._name_makers = self._backends, {}, {}
         for backend in [*former.values()]:
             backend.close()
 
@@ -217,8 +210,8 @@ def lock(
             f"@lock needs the name of the lock, and was given {name!r}. "
             f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
         )
-    made = Lock(
-        partial(locks.__getitem__, using),
+    return _handle(
+        using,
         name,
         timeout,
         blocking=blocking,
@@ -232,7 +225,6 @@ def lock(
         on_unavailable=on_unavailable,
         sharing=Sharing(shared, None, max_waiters),
     )
-    return made if using in locks._plain else made._name_by(partial(locks._make_name, using))
 
 
 def semaphore(
@@ -264,8 +256,8 @@ def semaphore(
     """
     if limit is None:  # which would let in any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
-    made = Lock(
-        partial(locks.__getitem__, using),
+    return _handle(
+        using,
         name,
         timeout,
         blocking=blocking,
@@ -279,7 +271,6 @@ def semaphore(
         on_unavailable=on_unavailable,
         sharing=Sharing(True, limit, max_waiters),
     )
-    return made if using in locks._plain else made._name_by(partial(locks._make_name, using))
 
 
 def lock_many(
@@ -316,19 +307,12 @@ def lock_many(
             f"@lock_many needs the names of the locks, and was given {names!r}. "
             f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
         )
-    from django_redis_lock.primitives.group import LockGroup  # unless it is used, it is not needed
+    from django_redis_lock.primitives import group  # unless it is used, it is not needed
 
-    kinds = _kinds(names, shared, limit, max_waiters)
-    if not kinds:
-        raise ValueError("There are no names of locks to acquire.")
-    if len(kinds) > MOST_NAMES:
-        raise ValueError(
-            f"{len(kinds)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
-            f"Let one lock stand for all of them."
-        )
+    kinds = group.kinds(names, shared, limit, max_waiters)
     make = partial(
-        Lock,
-        partial(locks.__getitem__, using),
+        _handle,
+        using,
         timeout=timeout,
         blocking=blocking,
         blocking_timeout=blocking_timeout,
@@ -338,37 +322,14 @@ def lock_many(
         after_commit=after_commit,
         on_unavailable=on_unavailable,
     )
-    return LockGroup([make(name=name, sharing=kinds[name]) for name in sorted(kinds)])
+    return group.LockGroup([make(name=name, sharing=kinds[name]) for name in sorted(kinds)])
 
 
-def _kinds(
-    names: Iterable[str],
-    shared: bool | Iterable[str],
-    limit: int | Mapping[str, int] | None,
-    max_waiters: int | None,
-) -> dict[str, Sharing]:
-    """Return how each lock of a group is shared. Raises ``ValueError`` or ``TypeError``."""
-    if isinstance(shared, str):
-        raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
-    readers: Iterable[str] = ()
-    permits: Mapping[str, int] = {}
-    if isinstance(shared, Iterable):
-        readers, shared = shared, False
-    if isinstance(limit, Mapping):
-        permits, limit = limit, None
-    if shared and limit is not None:
-        raise ValueError("shared and limit exclude each other; leave one of them out.")
-    if None in permits.values():
-        raise ValueError(f"limit={permits!r} must have a whole number for each name.")
-    kinds: dict[str, Sharing] = {}
-    for name, kind in (
-        *((name, Sharing(limit is not None or shared, limit, max_waiters)) for name in names),
-        *((name, Sharing(True, None, max_waiters)) for name in readers),
-        *((name, Sharing(True, most, max_waiters)) for name, most in permits.items()),
-    ):
-        if kinds.setdefault(name, kind) != kind:
-            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
-    return kinds
+def _handle(using: str, *given: Any, **options: Any) -> Lock:
+    """Return a handle of one lock, of which the cache of the alias may make the name."""
+    made = Lock(partial(locks.__getitem__, using), *given, **options)
+    plain = locks._name_makers.get(using) is str  # which leaves it as it is
+    return made if plain else made._name_by(partial(locks._make_name, using))
 
 
 @receiver(setting_changed, dispatch_uid="django_redis_lock")

@@ -57,9 +57,11 @@ TEMPLATE = "django_redis_lock/locked.html"
 class ViewLock(Lock):
     """A lock for a request, which by default does not wait without limit."""
 
-    def _default_wait(self) -> float | None:
-        wait = super()._default_wait()
-        return BLOCKING_TIMEOUT if wait is None else wait
+    @property
+    def blocking_timeout(self) -> float | None:
+        wait = super().blocking_timeout
+        by_default = wait is None and isinstance(self._blocking_timeout, Default)
+        return BLOCKING_TIMEOUT if by_default else wait
 
     def __bool__(self) -> bool:
         return True  # unlike NoLock

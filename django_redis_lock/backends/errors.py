@@ -12,7 +12,6 @@ from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.support.text import visible, without_passwords
 from django_redis_lock.transport.clients import is_read_only
 from django_redis_lock.transport.redis_py import CLUSTER_ERRORS
-from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 
 _WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$")
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
@@ -38,6 +37,8 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
     name = call.lock_name
     why = reason(error)
     if isinstance(error, ResponseError) and "WRONGTYPE" in why:
+        from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+
         key_prefix += "-ticks" * isinstance(call, ReadTicks | NoteTick)
         return LockError(
             f"What is stored for lock {name!r} under {key_prefix!r} was written by another program "

@@ -75,8 +75,7 @@ class Options:
             ("on_unavailable", get_args(OnUnavailable)),
             ("beyond", get_args(Beyond)),
         ):
-            if (value := getattr(self, name)) not in choices:
-                raise ValueError(f"{name}={value!r} is unknown; choose from {_listed(choices)}.")
+            arguments.check_choice(name, getattr(self, name), choices)
         if not isinstance(self.using, str):
             raise TypeError(f"using={self.using!r} must be an alias of LOCKS.")
         on_queue, on_run = _policies(self.scope, self.on_conflict)

@@ -8,7 +8,7 @@ overtaken.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Self
 
@@ -20,6 +20,10 @@ from django_redis_lock.primitives.held import finish, renew_in_time, waiting
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
+from django_redis_lock.support.arguments import Sharing
+
+MOST_NAMES = 1000
+"""The most locks of one handle."""
 
 
 class LockGroup(Handle):
@@ -156,3 +160,40 @@ class LockGroup(Handle):
                 yield from lock._release()
         taken = [lock for lock in self._locks() if lock._lease and lock not in retaken]
         yield from finish(taken, later=later)
+
+
+def kinds(
+    names: Iterable[str],
+    shared: bool | Iterable[str],
+    limit: int | Mapping[str, int] | None,
+    max_waiters: int | None,
+) -> dict[str, Sharing]:
+    """Return how each lock of a group is shared. Raises ``ValueError`` or ``TypeError``."""
+    if isinstance(shared, str):
+        raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
+    readers: Iterable[str] = ()
+    permits: Mapping[str, int] = {}
+    if isinstance(shared, Iterable):
+        readers, shared = shared, False
+    if isinstance(limit, Mapping):
+        permits, limit = limit, None
+    if shared and limit is not None:
+        raise ValueError("shared and limit exclude each other; leave one of them out.")
+    if None in permits.values():
+        raise ValueError(f"limit={permits!r} must have a whole number for each name.")
+    found: dict[str, Sharing] = {}
+    for name, kind in (
+        *((name, Sharing(limit is not None or shared, limit, max_waiters)) for name in names),
+        *((name, Sharing(True, None, max_waiters)) for name in readers),
+        *((name, Sharing(True, most, max_waiters)) for name, most in permits.items()),
+    ):
+        if found.setdefault(name, kind) != kind:
+            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
+    if not found:
+        raise ValueError("There are no names of locks to acquire.")
+    if len(found) > MOST_NAMES:
+        raise ValueError(
+            f"{len(found)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
+            f"Let one lock stand for all of them."
+        )
+    return found

@@ -72,7 +72,7 @@ class Handle(ABC):
     def blocking_timeout(self) -> float | None:
         """How many seconds to wait at most; ``None`` for no limit."""
         given = self._blocking_timeout
-        return self._default_wait() if isinstance(given, Default) else given
+        return self.backend.blocking_timeout if isinstance(given, Default) else given
 
     def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
@@ -296,9 +296,6 @@ class Handle(ABC):
         if not waits or wait == 0:
             return None
         return math.inf if wait is None else monotonic() + wait
-
-    def _default_wait(self) -> float | None:
-        return self.backend.blocking_timeout
 
     def _occupy(self) -> Identity:
         """Let no other caller acquire while the result is referred to.

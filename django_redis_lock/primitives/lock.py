@@ -69,10 +69,9 @@ class Lock(Held, Handle):
         sharing: arguments.Sharing = arguments.ALONE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
-        self.on_unavailable = on_unavailable
-        if on_unavailable not in ("raise", "run"):
-            choices = "choose from 'raise', 'run'"
-            raise ValueError(f"on_unavailable={on_unavailable!r} is unknown; {choices}.")
+        if on_unavailable != "raise":
+            arguments.check_choice("on_unavailable", on_unavailable, ("raise", "run"))
+            self.on_unavailable = on_unavailable
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
         if not (auto_renew is None and max_hold is None):

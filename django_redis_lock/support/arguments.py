@@ -6,7 +6,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
 LONGEST_LEASE = 100 * 365 * 86400
@@ -39,6 +39,13 @@ class Default:
 
 DEFAULT = Default()
 """Stands for an argument that was not given, where ``None`` is a value."""
+
+
+def check_choice(argument: str, value: Any, choices: Collection[str]) -> None:
+    """Raise ``ValueError`` for an option that has only some values, and none of them."""
+    if value not in choices:
+        known = ", ".join(map(repr, choices))
+        raise ValueError(f"{argument}={value!r} is unknown; choose from {known}.")
 
 
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:

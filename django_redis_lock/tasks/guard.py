@@ -23,13 +23,12 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
+from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_choice
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
 from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
 
 Policy = Literal["skip", "raise", "wait"]
-POLICIES: tuple[Policy, ...] = get_args(Policy)
 Decorated = TypeVar("Decorated")
 IN_QUEUE = (
     *("scope", "queue_timeout", "supersede_for", "turns", "queue_limit", "beyond"),
@@ -94,9 +93,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         check_key(self.key, None)
-        if self.on_conflict not in POLICIES:
-            choices = ", ".join(map(repr, POLICIES))
-            raise ValueError(f"on_conflict={self.on_conflict!r} is unknown; choose from {choices}.")
+        check_choice("on_conflict", self.on_conflict, get_args(Policy))
         waits = self.on_conflict == "wait"
         if not waits and not isinstance(self.blocking_timeout, Default):
             raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
