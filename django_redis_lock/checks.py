@@ -21,7 +21,7 @@ from django_redis_lock.support.text import without_passwords
 
 
 @checks.register(checks.Tags.security, deploy=True)
-def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
+def check_reports(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that mails to ADMINS don't show the passwords in ``LOCKS``."""
     from django.views.debug import SafeExceptionReporterFilter
 
@@ -29,23 +29,18 @@ def check_reports(**kwargs: Any) -> list[checks.CheckMessage]:
 
     found = import_string(settings.DEFAULT_EXCEPTION_REPORTER_FILTER)
     if not settings.ADMINS or issubclass(found, PasswordsInUrlsFilter):
-        return []
+        return
     value = (getattr(settings, "LOCKS", None), settings.CACHES)
     shown = SafeExceptionReporterFilter().cleanse_setting("", value)
-    if PasswordsInUrlsFilter().cleanse_setting("", value) == shown:
-        return []
-    return [
-        checks.Warning(
+    if PasswordsInUrlsFilter().cleanse_setting("", value) != shown:
+        yield checks.Warning(
             "Error reports, which are mailed to ADMINS, show the passwords in the URLs of LOCKS "
             "and CACHES.",
-            hint=(
-                "Write DEFAULT_EXCEPTION_REPORTER_FILTER = "
-                "'django_redis_lock.reporting.PasswordsInUrlsFilter', or put the passwords into "
-                "OPTIONS['PASSWORD'] of CACHES, which Django hides."
-            ),
+            hint="Write DEFAULT_EXCEPTION_REPORTER_FILTER = "
+            "'django_redis_lock.reporting.PasswordsInUrlsFilter', or put the passwords into "
+            "OPTIONS['PASSWORD'] of CACHES, which Django hides.",
             id="django_redis_lock.W006",
         )
-    ]
 
 
 @checks.register

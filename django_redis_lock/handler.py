@@ -105,7 +105,6 @@ class LockHandler:
         return [*self._backends.values()]
 
     def _others(self, alias: str) -> Iterator[BaseLockBackend]:
-        """Yield the backends of the other aliases that are valid."""
         for other in self:
             if other != alias:
                 with suppress(InvalidLockBackend):
@@ -126,19 +125,16 @@ class LockHandler:
                 f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
             )
         path, handled = params.get("BACKEND", DEFAULT_BACKEND), sys.exception()
+        which, others = f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which", ", ".join(BACKENDS)
         try:
             kind = import_string(path)
         except (ImportError, TypeError, AttributeError) as error:
             hide_secrets(error, handled)
-            raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which can't be imported: "
-                f"{error}. The backends are {', '.join(BACKENDS)}."
-            ) from error
+            text = f"{which} can't be imported: {error}. The backends are {others}."
+            raise InvalidLockBackend(text) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
-            raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which is not a subclass of "
-                f"BaseLockBackend. The backends are {', '.join(BACKENDS)}."
-            )
+            text = f"{which} is not a subclass of BaseLockBackend. The backends are {others}."
+            raise InvalidLockBackend(text)
         params = dict(params)
         if space is not None:
             kind, params = space.move(kind, params)

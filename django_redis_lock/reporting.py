@@ -20,14 +20,12 @@ class PasswordsInUrlsFilter(SafeExceptionReporterFilter):
     """
 
     def cleanse_setting(self, key: Any, value: Any) -> Any:
-        """Return a setting, or a part of one, without passwords."""
         cleansed = super().cleanse_setting(key, value)
         return without_passwords(cleansed) if isinstance(cleansed, str) else cleansed
 
     def get_traceback_frame_variables(
         self, request: HttpRequest | None, tb_frame: FrameType
     ) -> ItemsView[str, Any]:
-        """Return the variables of a frame without passwords."""
         variables = super().get_traceback_frame_variables(request, tb_frame)
         return {name: _cleansed(value) for name, value in variables}.items()
 

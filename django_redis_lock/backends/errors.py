@@ -33,7 +33,6 @@ _IN_DOUBT = (
 
 
 def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> LockError:
-    """Return the error to raise for a call that failed with an error of redis-py."""
     name = call.lock_name
     why = reason(error)
     if isinstance(error, ResponseError) and "WRONGTYPE" in why:

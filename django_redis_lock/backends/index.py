@@ -98,7 +98,6 @@ def read_indexes(pattern: str, number: int, size: int, queues: bool) -> Steps[di
 
 
 def in_pages(names: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Yield names in lists of up to ``size``."""
     left = iter(names)
     while page := list(islice(left, size)):
         yield page

@@ -49,7 +49,6 @@ class LocMemLockBackend(BaseLockBackend):
                 store.after_fork()
 
     def clear_history(self) -> None:
-        """Forget the audit."""
         self.store.audit.clear()
 
     def call(self, call: Call) -> Any:

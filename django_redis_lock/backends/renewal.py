@@ -191,7 +191,6 @@ class Renewer:
         return found is entry
 
     def server_of(self, backend: Any, name: str) -> ServerRenewer:
-        """Return what renews a lock."""
         key = backend, backend.together(name)
         return self.servers.get(key) or self.servers.setdefault(key, ServerRenewer(self, key))
 

@@ -85,7 +85,6 @@ class ScriptedServer(SingleServer):
         self._poll_interval = poll_interval
 
     def make_hub(self, scheme: str, give_back: Callable[[Release, float], object]) -> Hub:
-        """Return a hub of a waiting scheme."""
         from django_redis_lock.protocol.waiting import Hub
         from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
 

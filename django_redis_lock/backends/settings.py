@@ -46,7 +46,6 @@ _PREFIX = re.compile(r"[^\s\"\\]+")
 
 
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Check that a dict has no unknown setting."""
     for unknown in sorted(str(key) for key in set(given) - set(known)):
         there_are = ", ".join(known) or "none"
         raise InvalidLockBackend(f"{where} has no setting {unknown!r}; there are {there_are}.")
@@ -62,7 +61,6 @@ def read_key_prefix(value: Any, using: str) -> str:
 
 
 def read_options(value: Any, known: Collection[str], using: str, kind: str) -> dict[str, Any]:
-    """Return the OPTIONS, which may only have the keys that the backend knows."""
     where = f"LOCKS[{using!r}]['OPTIONS']"
     options = value or {}
     if not isinstance(options, Mapping):
@@ -93,7 +91,6 @@ def read_seconds(
     least: float = 0.001,
     most: float = LONGEST_LEASE,
 ) -> float:
-    """Return an option that is a number of seconds."""
     value = options.get(option, default)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:
@@ -105,7 +102,6 @@ def read_seconds(
 
 
 def read_poll_interval(options: Mapping[str, Any], using: str, default: float = 0.25) -> float:
-    """Return the seconds between two heartbeats or polls."""
     return read_seconds(options, "POLL_INTERVAL", default, using, most=LONGEST_INTERVAL)
 
 
@@ -192,7 +188,6 @@ class Operators:
 
 
 def read_operators(value: Any, alias: str) -> Operators:
-    """Return the settings of an alias. Raises ``InvalidLockBackend``."""
     where = f"LOCKS[{alias!r}]['OPERATORS']"
     if value is None:
         return Operators()

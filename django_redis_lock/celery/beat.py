@@ -91,7 +91,6 @@ class LeaderScheduler(Scheduler):
             self._busy = False
 
     def sync(self) -> None:
-        """Store the state of the scheduler that is led."""
         if self._led is not None:
             self._led.sync()
 

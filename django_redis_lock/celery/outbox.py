@@ -132,7 +132,6 @@ class Publisher:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the connection to the parent process."""
         retain_inherited(self._producer)
         self._producer = None
 
@@ -303,7 +302,6 @@ class Publisher:
             backend.run(ask(calls.EndParking(self.outbox, name, token=token)))
 
     def _task_of(self, message: dict[str, Any]) -> Any:
-        """Return the task of a message. Raises ``Unreadable``."""
         task = self.app.tasks.get(message["options"]["headers"].get("task"))
         if task is None or not hasattr(task, GUARD):
             raise Unreadable("this worker has no guarded task of this name")

@@ -225,7 +225,6 @@ def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
 
 
 def retry(run: Run, holder: Holder | None) -> Entry:
-    """Come again, up to ``max_retries`` times."""
     slip, most = run.slip_to_send(), run.options.max_retries
     attempts = slip.attempts + 1
     if most is not None and attempts > most:
@@ -243,7 +242,6 @@ def park(run: Run, holder: Holder | None) -> Entry | None:
 
 
 def wait(run: Run, holder: Holder | None) -> Entry | None:
-    """Wait for a run to end."""
     if run.wait_until is None:
         run.conflict(holder).notify(task_waiting, "waits: lock %r is %s")
     entry = _wait_in_turn(run, holder, run.left_to_wait(holder))

@@ -172,7 +172,6 @@ class _Readings:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Start over: the threads that read are the parent's."""
         self._mutex = threading.Lock()
         self._latest: dict[str, _Reading] = {}
 

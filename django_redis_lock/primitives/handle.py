@@ -87,8 +87,7 @@ class Handle(ABC):
         try:
             return self.backend.run(self._acquire(self._until(blocking, blocking_timeout)))
         except BaseException as error:
-            self._abandon(error, began)
-            if not self._run_without(error):
+            if not self._run_without(error, began):
                 raise
             return True
 
@@ -100,8 +99,7 @@ class Handle(ABC):
         try:
             return await self.backend.arun(self._acquire(self._until(blocking, blocking_timeout)))
         except BaseException as error:
-            self._abandon(error, began)
-            if not self._run_without(error):
+            if not self._run_without(error, began):
                 raise
             return True
 
@@ -115,7 +113,6 @@ class Handle(ABC):
         try:
             self.backend.run(self._release())
         except BaseException as error:
-            self._abandon(error)
             if not self._leave_unguarded(error):
                 raise
 
@@ -124,7 +121,6 @@ class Handle(ABC):
         try:
             await self.backend.arun(self._release())
         except BaseException as error:
-            self._abandon(error)
             if not self._leave_unguarded(error):
                 raise
 
@@ -327,8 +323,9 @@ class Handle(ABC):
         elif backend._failed_until:  # one caller at a time gives it its usual time again
             backend._failed_until = now + FAILED_FOR
 
-    def _run_without(self, error: BaseException) -> bool:
+    def _run_without(self, error: BaseException, began: float) -> bool:
         """Whether a block runs without the locks, since the server was unavailable."""
+        self._abandon(error, began)
         if self.on_unavailable == "raise" or not isinstance(error, LockUnavailable):
             return False
         backend, now = self.backend, monotonic()
@@ -341,6 +338,7 @@ class Handle(ABC):
 
     def _leave_unguarded(self, error: BaseException) -> bool:
         """Whether a release failed because the block that ends has run without the locks."""
+        self._abandon(error)
         ended = [each for each in self._locks() if each._unguarded and type(error) is LockNotOwned]
         for each in ended:
             each._unguarded -= 1

@@ -312,13 +312,11 @@ class Register:
         process.forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget what the parent process holds."""
         self.mutex = threading.RLock()
         # By name, id of the execution, alias, and whether it may be entered again.
         self._leases: dict[tuple[str, int, str, bool | str], weakref.ref[Lease]] = {}
 
     def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
-        """Note that the current execution holds a lock."""
         execution = process.current_execution()
         lease.execution = weakref.ref(execution)
         key = lease.name, id(execution), alias, reentrant or lease.token
@@ -326,7 +324,6 @@ class Register:
         self._leases[key] = weakref.ref(lease, partial(self._leases.pop, key))
 
     def forget(self, lease: Lease) -> None:
-        """Note that a lease is held no longer."""
         with self.mutex:
             lease.entries, lease.execution = 0, None
 

@@ -370,8 +370,6 @@ class BeginToWait(Step):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
-    """Let some seconds pass."""
-
     seconds: float
 
     def do(self, port: Any) -> None:
@@ -382,7 +380,6 @@ class Pause(Step):
 
 
 def withdrawal(request: Request, *, patient: bool = False, until: float = math.inf) -> Release:
-    """Return the call that withdraws a request, whatever became of it."""
     entry = request.entry if request.waits_in else ""
     name, token = request.name, request.token
     return Release(name, token, entry, shared=request.shared, patient=patient, until=until)
@@ -600,7 +597,6 @@ class Runner:
         return self.call(call)
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Carry out steps of the protocol, blocking."""
         try:
             return run(self, steps)
         except LockUnavailable as error:
@@ -609,7 +605,6 @@ class Runner:
             raise
 
     async def arun(self, steps: Steps[Result]) -> Result:
-        """Carry out steps of the protocol under asyncio."""
         try:
             return await arun(self, steps)
         except LockUnavailable as error:

@@ -21,7 +21,6 @@ def body_stream(request: Any) -> Any:
 
 
 def has_begun_reading(request: Any) -> bool:
-    """Whether the body, or a part of it, was read."""
     return bool(request._read_started)
 
 

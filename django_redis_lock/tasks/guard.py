@@ -156,8 +156,6 @@ def is_django_task(target: Any) -> bool:
 
 
 class _Run:
-    """One call of a guarded function."""
-
     def __init__(self, guard: Guard, keys: KeyMaker, function: Any, args: Any, kwargs: Any) -> None:
         self._policy, self._function, self._arguments = guard.on_conflict, function, (args, kwargs)
         context = args[0] if args else None  # of a task that takes it

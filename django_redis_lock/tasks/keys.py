@@ -110,7 +110,6 @@ class KeyMaker:
         return {**values.pop(self._variadic, {}), **values}
 
     def _bound(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name, with the defaults."""
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments

@@ -34,7 +34,6 @@ class AsyncClient:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave the connections to the parent process."""
         retain_inherited(self._connections)
         self._connections = {}
 

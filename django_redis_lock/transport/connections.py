@@ -62,7 +62,6 @@ def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
 
 
 def pool_from_url(url: str) -> redis.ConnectionPool:
-    """Return a pool for a ``redis://``, ``rediss://`` or ``unix://`` URL."""
     return own_pool(redis.ConnectionPool.from_url(url))
 
 

@@ -19,7 +19,6 @@ from django_redis_lock.protocol.calls import Call
 
 
 def pack(items: Iterable[bytes | str | int]) -> bytes:
-    """Return a command as RESP."""
     packed = [item if isinstance(item, bytes) else str(item).encode() for item in items]
     text = b"".join([b"$%d\r\n%b\r\n" % (len(item), item) for item in packed])
     return b"*%d\r\n%b" % (len(packed), text)
@@ -85,7 +84,6 @@ class Command:
         self.name = name
 
     def pack(self, keys: Sequence[str], args: Sequence[Any], *, with_source: bool = False) -> bytes:
-        """Return a call as RESP."""
         return pack([self.name, *keys, *args])
 
 
@@ -120,7 +118,6 @@ class Replicas(NamedTuple):
 
     @property
     def command(self) -> bytes:
-        """The WAIT command as RESP."""
         return pack(["WAIT", self.number, round(self.timeout * 1000)])
 
     def judge(self, reply: Any, acknowledged: Any) -> Any:

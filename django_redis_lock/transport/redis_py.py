@@ -31,7 +31,6 @@ closes the connection."""
 
 @functools.cache
 def parameters_of(connection_class: Any) -> frozenset[str]:
-    """Return the names of the arguments that a class of connections takes."""
     # Most classes pass on **kwargs, so those of the base classes count too.
     names: set[str] = set()
     for kind in connection_class.__mro__:
@@ -55,7 +54,6 @@ def socket_of(connection: Any) -> Any:
 
 
 def parse_error(connection: Any, text: str) -> Exception:
-    """Return the exception for the text of a server's error."""
     error: Exception = connection._parser.parse_error(text)
     return cluster_error(error)
 

@@ -227,7 +227,6 @@ class _Waker:
         return self._near.fileno()
 
     def ring(self) -> None:
-        """Wake the thread that selects now or next."""
         with contextlib.suppress(BlockingIOError):  # full of rings
             self._far.send(b"!")
 

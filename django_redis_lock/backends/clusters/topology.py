@@ -78,7 +78,6 @@ class Topology:
         self._reading: InThread[None] | None = None
 
     def pool(self, address: Address) -> redis.ConnectionPool:
-        """Return the settings of the connections to a node."""
         if address not in self._pools:
             where = {"host": address[0], "port": address[1]}
             self._pools.setdefault(address, redis.ConnectionPool(**{**self.arguments, **where}))
