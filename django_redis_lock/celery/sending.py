@@ -67,9 +67,7 @@ class Sending(GuardedCall):
         ours = (run for run in runs() if run.lock and run.task_id == task_id)
         run = next(ours, None) if task_id else None
         named = Slip.of(message.get("headers"), task_id)
-        was_sent = (
-            bool(message.get("retries")) or named is not key_locks.NO_SLIP
-        )  # it was sent before
+        was_sent = bool(message.get("retries")) or named is not key_locks.NO_SLIP
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
         now = time.time() if self._id_may_be_reused() else 0.0
@@ -224,9 +222,8 @@ class Sending(GuardedCall):
 
     def _take_from(self, older: Holder, lock: TaskLock) -> bool:
         """Take the place of an older message, and say so on record first."""
-        record = self.record(
-            self.record_of(older.task_id, key_locks.sent_of(older)), key_locks.SUPERSEDING
-        )
+        name = self.record_of(older.task_id, key_locks.sent_of(older))
+        record = self.record(name, key_locks.SUPERSEDING)
         if not record.acquire(blocking=False):
             theirs = self.backend.holder(record.name)
             # Another sender takes the place at once, unless it has died.
@@ -270,10 +267,8 @@ class Sending(GuardedCall):
         if holder.marks.get("state") != QUEUED:
             return False
         task = self.task.app.tasks.get(holder.task_name, self.task)
-        return (
-            key_locks.stored_state(task, holder.task_id, key_locks.sent_of(holder))
-            in states.READY_STATES
-        )
+        state = key_locks.stored_state(task, holder.task_id, key_locks.sent_of(holder))
+        return state in states.READY_STATES
 
     def _give_way(self, holder: Holder | None) -> Any:
         policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
