@@ -123,7 +123,7 @@ def when_made(promise: Any, use: Callable[[Any], None]) -> None:
 
 def children_of(pool: Any) -> dict[int, Any]:
     """Return the children of a prefork pool by their process ids, dead ones perhaps among them."""
-    return {child.pid: child for child in list(pool._pool._pool)}
+    return {child.pid: child for child in list(getattr(pool._pool, "_pool", ()))}
 
 
 def was_recycled(child: Any) -> bool:
@@ -133,7 +133,8 @@ def was_recycled(child: Any) -> bool:
 
 def jobs_of(pool: Any) -> dict[int, Any]:
     """Return the last jobs that children of a prefork pool have accepted, by process id."""
-    jobs = sorted(pool._pool._cache.values(), key=lambda job: job._time_accepted or 0.0)
+    cache = getattr(pool._pool, "_cache", {})  # a pool that has stopped has none
+    jobs = sorted(cache.values(), key=lambda job: job._time_accepted or 0.0)
     return {pid: job for job in jobs for pid in job.worker_pids()}
 
 

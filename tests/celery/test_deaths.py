@@ -44,6 +44,11 @@ def test_recycled_child_is_told_from_a_killed_one() -> None:
         pool.join()
 
 
+def test_a_pool_that_has_stopped_has_no_children_and_no_jobs() -> None:
+    """The watch ends later, and would log an error otherwise."""
+    freeing.ChildWatch(SimpleNamespace(_pool=None), ["default"]).poll()
+
+
 @pytest.mark.parametrize(
     ("after", "listings", "killed"),
     [
