@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks
+from django.utils import autoreload
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -139,6 +140,9 @@ def _why_not(app: Any) -> str:
         import_tasks(app)
     except Exception as error:
         lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
+        files = [error.filename] if isinstance(error, SyntaxError) else []
+        reloader: Any = autoreload  # of runserver, which knows only modules that were imported
+        reloader._error_files += [*files, *(one.filename for one in lines)]
         where = "".join(f"line {one.lineno} of {one.filename}: " for one in lines[-1:])
         return without_passwords(f"{where}{type(error).__name__}: {error}").rstrip(".")
     return ""

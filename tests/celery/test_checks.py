@@ -16,6 +16,7 @@ from celery.signals import worker_ready
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
+from django.utils import autoreload
 
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.looks import Looks
@@ -195,6 +196,7 @@ def test_tasks_that_can_not_be_imported(
     (text,) = found = errors()
     assert told in text
     assert errors() == found
+    assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
 
 
 def test_the_command_finds_mistakes_of_tasks_that_only_workers_import(tmp_path: Path) -> None:
