@@ -11,6 +11,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks
+from django.db import DatabaseError
 from django.utils import autoreload
 from django.utils.module_loading import import_string
 
@@ -138,6 +139,8 @@ def _why_not(app: Any) -> str:
 
     try:
         import_tasks(app)
+    except DatabaseError:
+        return ""  # `makemigrations` may have to write first what creates a table
     except Exception as error:
         lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
         files = [error.filename] if isinstance(error, SyntaxError) else []

@@ -15,6 +15,7 @@ from celery import Celery
 from celery.signals import worker_ready
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError
 from django.test import override_settings
 from django.utils import autoreload
 
@@ -197,6 +198,16 @@ def test_tasks_that_can_not_be_imported(
     assert told in text
     assert errors() == found
     assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
+
+
+def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
+    own_app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else ``makemigrations`` could not write the migration."""
+    error = OperationalError("no such table: shop_rate")
+    monkeypatch.setattr(own_app.loader, "import_default_modules", Mock(side_effect=error))
+    own_app.set_current()
+    assert not [item for item in run_checks() if str(item.id).endswith("E015")]
 
 
 def test_the_command_finds_mistakes_of_tasks_that_only_workers_import(tmp_path: Path) -> None:
