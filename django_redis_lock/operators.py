@@ -183,15 +183,17 @@ def unheld_among(
     most: int | None = None,
     paused: Container[str] = (),
 ) -> Iterator[Unheld]:
-    """Yield which of some names are paused or have no holder, without their limits."""
+    """Yield which of some names are paused or have no holder, without their limits.
+
+    No limit pauses a lock that is held alone.
+    """
     size = backend.page_size if most is None else min(backend.page_size, max(100, most))
     for page in in_pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
-            if held is None or name in paused:
+            if held is None or (name in paused and isinstance(held, list)):
                 waiters, parked = count if isinstance(count, list) else (count, 0)
-                holders = held[1] if isinstance(held, list) else int(held is not None)
-                yield Unheld(name, backend.alias, waiters, parked, holders)
+                yield Unheld(name, backend.alias, waiters, parked, held[1] if held else 0)
 
 
 def backlogs_of(backend: BaseLockBackend, name: str) -> records.Backlogs:

@@ -237,6 +237,10 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
                 raise nothing(f"No limit was set for {visible(name)!r}.")
             if hint := output.hint_at_pattern(name, "locks list"):
                 terminal.notice(f"The limit is that of the one name {visible(name)!r}.{hint}")
+            holder = None if limit is None else backend.holder(name)
+            if holder and not holder.shared:
+                text = f"{holder} holds {visible(name)!r} alone. Only semaphores have limits."
+                terminal.notice(text)
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:

@@ -180,6 +180,15 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     assert [row.split("  ")[-1] for row in rows if "page" in row] == ["page = 1", "page = 2"]
 
 
+def test_no_limit_pauses_a_lock_that_is_held_alone(name: str) -> None:
+    """The next one could take it, so that it is paused would be wrong."""
+    with lock(name):
+        done = command("limit", name, "0")
+        assert f"holds '{name}' alone. Only semaphores have limits." in done.err
+        assert "paused" not in command("list").err
+    assert "alone" not in command("limit", name, "0").err
+
+
 @pytest.mark.usefixtures("no_workers")
 def test_show_of_a_paused_semaphore_counts_live_and_parked_waiters(name: str) -> None:
     locks["default"].set_limit(name, 0, by="ada")
