@@ -316,12 +316,14 @@ class Handle(ABC):
     def _probe(self) -> Steps[None]:
         """Raise ``LockUnavailable`` soon after a failure, unless the server answers again."""
         now, backend = monotonic(), self.backend
-        if now < backend._failed_until:
-            name = self._locks()[0].name
-            yield Renew([(name, "probe", 0)], patient=False, until=now + PROBE_FOR)
-            backend._failed_until = 0.0
-        elif backend._failed_until:  # one caller at a time gives it its usual time again
-            backend._failed_until = now + FAILED_FOR
+        if not backend._failed_until:
+            return
+        until = now + PROBE_FOR
+        if now >= backend._failed_until:  # one caller at a time gives it its usual time again
+            backend._failed_until, until = now + FAILED_FOR, math.inf
+        name = self._locks()[0].name
+        yield Renew([(name, "probe", 0)], patient=False, until=until)
+        backend._failed_until = 0.0
 
     def _run_without(self, error: BaseException, began: float) -> bool:
         """Whether a block runs without the locks, since the server was unavailable."""

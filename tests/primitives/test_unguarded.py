@@ -208,9 +208,19 @@ def test_a_stopped_server_is_probed_after_a_failure(
     backend._failed_until = time.monotonic() - 1
     trying = Background(lambda: optional(kind, name, blocking=False).acquire())
     eventually(lambda: sent)
-    assert [kind for kind, _ in sent] == ["Acquire"]
+    assert sent == [("Renew", math.inf)]
     assert backend._failed_until > time.monotonic() - 1  # so that others only probe
     assert trying.outcome()
+
+
+def test_a_slow_server_that_is_back_is_noticed(name: str, proxy: Proxy) -> None:
+    """An answer to the caller who tries in earnest ends the probing, even if its lock is held."""
+    assert lock(name, timeout=60, using="direct").acquire()
+    proxy.delay = 2 * handles.PROBE_FOR
+    locks["default"]._failed_until = time.monotonic() - 1
+    assert not optional("lock", name, blocking=False).acquire()
+    assert locks["default"]._failed_until == 0.0
+    assert not optional("lock", name, blocking=False).acquire()
 
 
 def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
