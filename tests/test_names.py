@@ -91,3 +91,13 @@ def test_functions_that_make_no_names(server: EmbeddedServer, settings: Any, key
     configure(settings, server.url(), {"KEY_FUNCTION": key})
     with pytest.raises(TypeError) if callable(key) else nullcontext():
         lock("x")
+
+
+def test_names_that_are_one_on_the_server(server: EmbeddedServer, settings: Any) -> None:
+    """A group has one lock for them, which each of the names finds."""
+    configure(settings, server.url(), {"KEY_FUNCTION": lambda key, *_: key.lower()})
+    with lock_many(["A", "a"]) as held:
+        assert held["A"] is held["a"]
+        assert not lock("A", blocking=False).acquire()
+    with pytest.raises(ValueError, match="twice, in different ways"):
+        lock_many(["A"], shared=["a"])

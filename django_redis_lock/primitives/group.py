@@ -35,7 +35,10 @@ class LockGroup(Handle):
 
     def __init__(self, locks: Sequence[Lock]) -> None:
         self._by_name = {lock.name: lock for lock in sorted(locks, key=lambda one: one.name)}
-        self._by_given = {lock._given: lock for lock in locks if lock._given}
+        self._by_given = {lock._given: self._by_name[lock.name] for lock in locks if lock._given}
+        if wrong := [one for one in locks if self._by_name[one.name].sharing != one.sharing]:
+            name = wrong[0].name
+            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
         super().__init__(
             ", ".join(self._by_name),
             blocking=locks[0].blocking,
