@@ -315,14 +315,18 @@ class Handle(ABC):
 
     def _probe(self) -> Steps[None]:
         """Raise ``LockUnavailable`` soon after a failure, unless the server answers again."""
-        now, backend = monotonic(), self.backend
+        now, backend, first = monotonic(), self.backend, self._locks()[0]
+        if first._unguarded and not first.reentrant:  # a release would be of either's
+            raise LockError(
+                f"This handle already runs without {self._label}. Create one for each caller.",
+                name=first.name,
+            )
         if not backend._failed_until:
             return
         until = now + PROBE_FOR
         if now >= backend._failed_until:  # one caller at a time gives it its usual time again
             backend._failed_until, until = now + FAILED_FOR, math.inf
-        name = self._locks()[0].name
-        yield Renew([(name, "probe", 0)], patient=False, until=until)
+        yield Renew([(first.name, "probe", 0)], patient=False, until=until)
         backend._failed_until = 0.0
 
     def _run_without(self, error: BaseException, began: float) -> bool:

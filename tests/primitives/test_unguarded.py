@@ -80,6 +80,9 @@ def test_the_block_runs_without_the_lock(
                     use()
             with pytest.raises(LockNotOwned, match="the server was unavailable, and the block"):
                 _Guard(alone(held, name))
+            if kind != "reentrant":
+                with pytest.raises(LockError, match="already runs without lock"):
+                    handle.acquire()
         with pytest.raises(LockNotOwned):
             handle.release()
     (warning,) = caplog.messages
