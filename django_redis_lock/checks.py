@@ -12,13 +12,13 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError
-from django.utils import autoreload
 from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
+from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
 
 
@@ -143,9 +143,8 @@ def _why_not(app: Any) -> str:
         return ""  # `makemigrations` may have to write first what creates a table
     except Exception as error:
         lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
-        files = [error.filename] if isinstance(error, SyntaxError) else []
-        reloader: Any = autoreload  # of runserver, which knows only modules that were imported
-        reloader._error_files += [*files, *(one.filename for one in lines)]
+        wrong = [error.filename] if isinstance(error, SyntaxError) else []
+        watch([*wrong, *(one.filename for one in lines)])
         where = "".join(f"line {one.lineno} of {one.filename}: " for one in lines[-1:])
         return without_passwords(f"{where}{type(error).__name__}: {error}").rstrip(".")
     return ""

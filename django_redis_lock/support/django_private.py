@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db.models.query import ModelIterable
+from django.utils import autoreload
 
 View = Callable[..., Any]
 
@@ -78,3 +79,9 @@ def replace_model_iterable(queryset: Any, replacement: type[ModelIterable]) -> N
     """Have a queryset make instances with another iterable, unless it returns values."""
     if queryset._iterable_class is ModelIterable:
         queryset._iterable_class = replacement
+
+
+def watch(files: list[str | None]) -> None:
+    """Let runserver start anew when a file changes of a module that could not be imported."""
+    reloader: Any = autoreload
+    reloader._error_files += files
