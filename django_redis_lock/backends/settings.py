@@ -15,8 +15,13 @@ from django_redis_lock.support.arguments import LONGEST_LEASE
 from django_redis_lock.transport.packing import Replicas
 
 SETTINGS = (
-    *("BACKEND", "LOCATION", "TIMEOUT", "BLOCKING_TIMEOUT", "KEY_PREFIX"),
-    *("OPTIONS", "OPERATORS"),
+    "BACKEND",
+    "LOCATION",
+    "TIMEOUT",
+    "BLOCKING_TIMEOUT",
+    "KEY_PREFIX",
+    "OPTIONS",
+    "OPERATORS",
 )
 """The keys that an entry may have."""
 LONGEST_INTERVAL = 10.0

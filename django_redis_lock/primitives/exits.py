@@ -30,8 +30,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_redis_lock")
 _WRAPPED_AS = "_django_redis_lock_wrapped"
 _METHODS = (
-    *("commit", "rollback", "close", "set_autocommit"),
-    *("savepoint_commit", "savepoint_rollback"),
+    "commit",
+    "rollback",
+    "close",
+    "set_autocommit",
+    "savepoint_commit",
+    "savepoint_rollback",
 )
 
 Leave = Callable[[Sequence[Held]], Steps[Any]]
