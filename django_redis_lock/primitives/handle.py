@@ -313,8 +313,11 @@ class Handle(ABC):
         if held and not defer(held, holds.finish):
             yield from (holds.release(held[0]) if len(held) == 1 else holds.release_all(held))
 
-    def _probe(self) -> Steps[None]:
-        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again."""
+    def _probe(self) -> Steps[bool]:
+        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again.
+
+        Returns whether it may still refuse writes.
+        """
         now, backend, first = monotonic(), self.backend, self._locks()[0]
         if first._unguarded and not first.reentrant:  # a release would be of either's
             raise LockError(
@@ -322,12 +325,13 @@ class Handle(ABC):
                 name=first.name,
             )
         if not backend._failed_until:
-            return
+            return False
         until = now + PROBE_FOR
         if now >= backend._failed_until:  # one caller at a time gives it its usual time again
             backend._failed_until, until = now + FAILED_FOR, math.inf
         yield Renew([(first.name, "probe", 0)], patient=False, until=until)
         backend._failed_until = 0.0
+        return until < math.inf
 
     def _run_without(self, error: BaseException, began: float) -> bool:
         """Whether a block runs without the locks, since the server was unavailable."""

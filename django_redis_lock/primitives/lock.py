@@ -231,9 +231,9 @@ class Lock(Held, Handle):
     def _obtain(
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
-        if self.on_unavailable == "run":
-            yield from self._probe()
         request = self._request(backend)
+        if self.on_unavailable == "run":
+            request.patient = not (yield from self._probe())
         if self.sharing is not arguments.ALONE:
             self._share(request, backend)
         if until is not None:

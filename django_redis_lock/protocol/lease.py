@@ -30,6 +30,8 @@ class Request:
     """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
     until = math.inf
     """When (monotonic) its caller gives up on a silent server."""
+    patient = True
+    """Whether it is sent again for a short time if the server refuses it."""
     sent = False
     """Sent and not withdrawn: the server may have carried it out, or still may."""
     under_way = False

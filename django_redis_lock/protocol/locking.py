@@ -40,7 +40,7 @@ def acquire(
         if until is None or hub is None or not hub.receives(request.name):
             # Most locks are free; only a held one is worth a subscription.
             call = calls.Acquire(request, "", until=request.until, final=until is None)
-            lease = call.lease((yield from ask(call)))
+            lease = call.lease((yield from ask(call, patient=request.patient)))
             if lease is not None or until is None:
                 return lease
         from django_redis_lock.protocol.waiting import wait_in_queue

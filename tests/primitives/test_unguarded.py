@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import redis
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock import lock, lock_many, locks, semaphore, signals
@@ -142,6 +143,27 @@ def test_blocks_are_nested(
     handle.release()
     with pytest.raises(LockNotOwned):
         handle.release()
+
+
+def test_a_read_only_server_is_asked_once(
+    name: str, own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller who may run without the lock does not wait for the end of a failover again.
+
+    Each call is sent once more over another connection, since that may reach the new primary.
+    """
+    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    asked = [0]
+    with redis.Redis.from_url(own_server.url()) as client:
+        client.replicaof("127.0.0.1", 1)
+        for until in (0.0, math.inf):
+            locks["default"]._failed_until = until
+            with optional("lock", name) as held:
+                assert not held.guarded
+                asked.append(int(client.info("errorstats")["errorstat_READONLY"]["count"]))
+    assert asked[1] > 2
+    assert asked[2] == asked[1] + 2
 
 
 def test_only_an_unavailable_server_lets_it_run(name: str, refused: failed.Refusing) -> None:
