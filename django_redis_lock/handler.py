@@ -318,7 +318,7 @@ def lock_many(
         after_commit=after_commit,
         on_unavailable=on_unavailable,
     )
-    return group.LockGroup([make(name=name, sharing=kinds[name]) for name in sorted(kinds)])
+    return group.LockGroup([make(name=name, sharing=kind) for name, kind in kinds])
 
 
 def _handle(using: str, *given: Any, **options: Any) -> Lock:

@@ -170,8 +170,11 @@ def kinds(
     shared: bool | Iterable[str],
     limit: int | Mapping[str, int] | None,
     max_waiters: int | None,
-) -> dict[str, Sharing]:
-    """Return how each lock of a group is shared. Raises ``ValueError`` or ``TypeError``."""
+) -> list[tuple[str, Sharing]]:
+    """Return the names of a group, each with how it is shared.
+
+    Raises ``ValueError`` or ``TypeError``.
+    """
     if isinstance(shared, str):
         raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
     readers: Iterable[str] = ()
@@ -184,19 +187,16 @@ def kinds(
         raise ValueError("shared and limit exclude each other; leave one of them out.")
     if None in permits.values():
         raise ValueError(f"limit={permits!r} must have a whole number for each name.")
-    found: dict[str, Sharing] = {}
-    for name, kind in (
+    found = [
         *((name, Sharing(limit is not None or shared, limit, max_waiters)) for name in names),
         *((name, Sharing(True, None, max_waiters)) for name in readers),
         *((name, Sharing(True, most, max_waiters)) for name, most in permits.items()),
-    ):
-        if found.setdefault(name, kind) != kind:
-            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
+    ]
     if not found:
         raise ValueError("There are no names of locks to acquire.")
-    if len(found) > MOST_NAMES:
+    if (number := len({name for name, _ in found})) > MOST_NAMES:
         raise ValueError(
-            f"{len(found)} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
+            f"{number} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
             f"Let one lock stand for all of them."
         )
     return found

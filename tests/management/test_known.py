@@ -164,9 +164,9 @@ def refuse(client: redis.Redis, server: EmbeddedServer, setting: str) -> None:
 def test_server_that_can_not_be_written(
     own_server: EmbeddedServer, settings: Any, name: str, setting: str
 ) -> None:
-    """It is told of before and, with what to do, where a change is refused.
+    """Lists warn of it, and a refused change names the remedy.
 
-    Also where no lock is found, as on a replica right after a failover, which knows nothing yet.
+    The warning also comes if no lock is found, as on an empty replica right after a failover.
     """
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     told, remedy = REFUSALS[setting]

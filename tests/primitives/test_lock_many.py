@@ -357,7 +357,7 @@ class TestEveryBackend:
     ],
 )
 def test_invalid_names(names: Any, options: Any, error: Any, message: str) -> None:
-    """They, a name that is given in two ways, and what is no limit are refused at once."""
+    """Wrong names, a name with two modes, and a wrong limit raise before anything is acquired."""
     with pytest.raises(error, match=message):
         lock_many(names, **options)
 

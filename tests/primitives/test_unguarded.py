@@ -124,7 +124,7 @@ def test_under_asyncio_and_as_a_decorator(name: str, kind: str) -> None:
 def test_blocks_are_nested(
     name: str, refused: failed.Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each release ends its own block, with the lock or without; to enter again asks nobody."""
+    """Each release ends its own block, guarded or not; a nested entry sends no call."""
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
     handle = optional("reentrant", name)
     with refused.refusing():
