@@ -180,11 +180,11 @@ def rush(page: Page, label: str) -> Locator:
 def result_of(page: Page, guard: str) -> str:
     page.get_by_role("checkbox").uncheck()
     rush(page, guard).wait_for()
-    top, bottom = (page.locator(part).bounding_box() for part in ("#verdict", "#chart"))
+    top, bottom = (page.locator(part).bounding_box() for part in (".figures", "#chart"))
     assert top
     assert bottom
-    height = bottom["y"] + bottom["height"] - top["y"] + 32
-    picture = page.screenshot(clip={"x": 0, "y": top["y"] - 16, "width": 560, "height": height})
+    height = bottom["y"] + bottom["height"] - top["y"] + 24
+    picture = page.screenshot(clip={"x": 0, "y": top["y"] - 8, "width": 560, "height": height})
     page.context.close()
     return b64encode(picture).decode()
 

@@ -123,9 +123,8 @@ def result(page: Page, label: str) -> Locator:
 
 @pytest.mark.parametrize("guard", GUARDED)
 def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guard: str) -> None:
-    page = look(viewport={"width": 850, "height": 800})
+    page = look()
     page.evaluate(WATCH, 40)
-    before = shown(page, "orders").bounding_box()
     verdict = rush(page, guard, buyers=90, units=40)
     expect(verdict).to_have_text(
         f"{guard}: sold what was there and no more, 40 orders for 40 units. "
@@ -135,7 +134,6 @@ def test_a_guarded_sale_ends_when_the_stock_does(look: Callable[..., Page], guar
     expect(verdict).to_have_attribute("data-kind", "good")
     for field, value in {"orders": 40, "oversold": 0, "stock": 0, "waiters": 0}.items():
         expect(shown(page, field)).to_have_text(str(value))
-    assert shown(page, "orders").bounding_box() == before
     seen = page.evaluate("({ ...window.seen, holders: Array.from(window.seen.holders) })")
     assert max(seen["orders"]) == 40
     assert seen["waiters"] > 0
@@ -168,7 +166,8 @@ def test_without_a_guard_the_oversale_is_plain(look: Callable[..., Page]) -> Non
 
 
 def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -> None:
-    page = look()
+    page = look(viewport={"width": 850, "height": 800})
+    before = shown(page, "orders").bounding_box()
     verdict = rush(page, "Lock", buyers=50, units=45, stall=True)
     expect(verdict).to_contain_text("Lock, one stalls: ", timeout=LONG)
     expect(verdict).to_have_attribute("data-kind", "bad", timeout=LONG)
@@ -179,6 +178,7 @@ def test_a_lock_alone_does_not_stop_who_has_lost_it(look: Callable[..., Page]) -
         "The buyer that stalled was refused: its fence was outdated.",
         timeout=LONG,
     )
+    assert shown(page, "orders").bounding_box() == before, "the figures moved with the verdict"
     expect(result(page, "Lock, one stalls").locator("td").first).to_have_text("50")
     expect(result(page, "Lock with fencing, one stalls").locator("td").nth(3)).to_have_text("0")
 
