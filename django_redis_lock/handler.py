@@ -18,6 +18,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, SETTINGS, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
 from django_redis_lock.support.text import hide_secrets
 
@@ -65,8 +66,8 @@ class LockHandler:
             return {DEFAULT_ALIAS: {}}
         if not isinstance(configured, Mapping):
             raise InvalidLockBackend(f"LOCKS must be a dict of aliases, not {configured!r}.")
-        for alias, entry in configured.items():
-            if alias in SETTINGS and not isinstance(entry, Mapping):
+        for alias in configured:
+            if alias in SETTINGS:
                 raise InvalidLockBackend(
                     f"LOCKS has {alias} itself, and is a dict of aliases: put its settings into "
                     f"LOCKS['default']. {HOW_TO_WRITE}"
@@ -142,6 +143,7 @@ class LockHandler:
 
     def _make_name(self, using: str, given: str) -> str:
         """Return the name that a lock has on the server, which the cache of an alias may make."""
+        arguments.check_types(using)
         if not settings.configured:
             return given  # the settings may be importing this
         if using not in self._name_makers:
@@ -296,13 +298,13 @@ def lock_many(
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments.
     """
-    if isinstance(names, str):
-        raise TypeError(f"names={names!r} is one name; give several, or use lock().")
     if callable(names):
         raise TypeError(
             f"@lock_many needs the names of the locks, and was given {names!r}. "
             f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
         )
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"names={names!r} must be a list of names; for one name, use lock().")
     from django_redis_lock.primitives import group  # unless it is used, it is not needed
 
     kinds = group.kinds(names, shared, limit, max_waiters)
@@ -324,7 +326,7 @@ def lock_many(
 def _handle(using: str, *given: Any, **options: Any) -> Lock:
     """Return a handle of one lock, of which the cache of the alias may make the name."""
     made = Lock(partial(locks.__getitem__, using), *given, **options)
-    plain = locks._name_makers.get(using) is str  # which leaves it as it is
+    plain = isinstance(using, str) and locks._name_makers.get(using) is str  # which changes none
     return made if plain else made._name_by(partial(locks._make_name, using))
 
 

@@ -126,6 +126,7 @@ def locked(
     before it returned.
     """
     _refuse_view(name)
+    arguments.check_types(using)
     if status not in STATUSES:
         raise ValueError(
             f"status={status!r} is not a status for a lock that is held; choose from "

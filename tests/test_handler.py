@@ -134,6 +134,13 @@ def test_a_handle_has_no_truth(make: Any) -> None:
         assert make("x")
 
 
+@pytest.mark.parametrize("argument", ["auto_renew", "reentrant", "after_commit", "using"])
+def test_an_argument_of_another_type(argument: str) -> None:
+    """It raises when the handle is made: a text from the environment would be true."""
+    with pytest.raises(TypeError, match=rf"{argument}=\['0'\] must be"):
+        lock("x", **{argument: ["0"]})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("kind", [ViewLock, TaskLock])
 def test_a_handle_that_may_be_missing_is_true(kind: Any) -> None:
     """Of a request whose method takes no lock, or of a task that has none."""

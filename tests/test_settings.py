@@ -186,7 +186,7 @@ def test_no_default_alias(settings: Any, configured: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flat", [{"BACKEND": LOCMEM}, {"LOCATION": "redis://u:p@a", "OPTIONS": {}}]
+    "flat", [{"BACKEND": LOCMEM}, {"OPTIONS": {}, "LOCATION": "redis://u:p@a"}]
 )
 def test_settings_without_an_alias(settings: Any, flat: dict[str, Any]) -> None:
     settings.LOCKS = flat

@@ -13,8 +13,8 @@ from celery import Task
 from django.core.exceptions import ImproperlyConfigured
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.options import Options, check_number, make_options, project_defaults
-from django_redis_lock.support.arguments import MOST_AT_ONCE, Sharing
+from django_redis_lock.celery.options import Options, make_options, project_defaults
+from django_redis_lock.support.arguments import MOST_AT_ONCE, Sharing, check_number
 from django_redis_lock.support.functions import is_async, is_generator
 from django_redis_lock.tasks.keys import MAX_KEY_LENGTH, AsModels, KeyMaker, check_key
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -76,8 +75,7 @@ class Options:
             ("beyond", get_args(Beyond)),
         ):
             arguments.check_choice(name, getattr(self, name), choices)
-        if not isinstance(self.using, str):
-            raise TypeError(f"using={self.using!r} must be an alias of LOCKS.")
+        arguments.check_types(self.using)
         on_queue, on_run = _policies(self.scope, self.on_conflict)
         self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
         self.queue_policy = "callable" if callable(on_queue) else on_queue
@@ -88,14 +86,14 @@ class Options:
             self.blocking_timeout = arguments.check_wait(self.blocking_timeout)
         self.countdown = _seconds("countdown", self.countdown, least=0.1)
         if self.max_retries is not None:
-            check_number("max_retries", self.max_retries, 0)
+            arguments.check_number("max_retries", self.max_retries, 0)
         self.at_least_for = _seconds("at_least_for", self.at_least_for)
         self.queue_timeout = _seconds("queue_timeout", self.queue_timeout, least=0.001)
         self.supersede_for = _seconds("supersede_for", self.supersede_for)
         if self.queue_limit is not None:
-            check_number("queue_limit", self.queue_limit, 1)
+            arguments.check_number("queue_limit", self.queue_limit, 1)
         if not callable(self.concurrency):
-            check_number("concurrency", self.concurrency, 1, arguments.MOST_AT_ONCE)
+            arguments.check_number("concurrency", self.concurrency, 1, arguments.MOST_AT_ONCE)
 
 
 NAMES = tuple(Options.__dataclass_fields__)
@@ -179,17 +177,6 @@ def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     if not least <= value <= arguments.LONGEST_LEASE:
         raise ValueError(f"{name}={value!r} must be a number of seconds, at least {least:g}.")
     return float(value)
-
-
-def check_number(name: str, value: Any, least: int, most: float = math.inf) -> int:
-    """Return a number. Raises ``TypeError`` or ``ValueError`` that names it."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={value!r} must be a whole number.")
-    if value < least:
-        raise ValueError(f"{name}={value!r} must be at least {least}.")
-    if value > most:
-        raise ValueError(f"{name}={value!r} must be at most {most}.")
-    return value
 
 
 def _listed(values: Sequence[str]) -> str:

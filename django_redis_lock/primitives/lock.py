@@ -74,7 +74,8 @@ class Lock(Held, Handle):
             self.on_unavailable = on_unavailable
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
         self._auto_renew, self._max_hold = isinstance(timeout, Default), None
-        if not (auto_renew is None and max_hold is None):
+        if (auto_renew, max_hold, reentrant, after_commit) != (None, None, False, True):
+            arguments.check_types(reentrant=reentrant, after_commit=after_commit)
             self._auto_renew, self._max_hold = arguments.check_renewal(
                 self._timeout, auto_renew, max_hold
             )

@@ -48,6 +48,15 @@ def check_choice(argument: str, value: Any, choices: Collection[str]) -> None:
         raise ValueError(f"{argument}={value!r} is unknown; choose from {known}.")
 
 
+def check_types(using: Any = "", **flags: Any) -> None:
+    """Raise ``TypeError`` for an alias that is no str, and for a flag that is no bool."""
+    if not isinstance(using, str):
+        raise TypeError(f"using={_shown(using)} must be an alias of LOCKS.")
+    for argument, value in flags.items():
+        if type(value) is not bool:
+            raise TypeError(f"{argument}={_shown(value)} must be True or False.")
+
+
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     """Return a lease in seconds, or ``None`` for one without end.
 
@@ -89,6 +98,7 @@ def check_renewal(
     Raises ``ValueError`` or ``TypeError`` for values that contradict each other.
     """
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
+    check_types(auto_renew=renewed)
     if renewed and timeout is None:
         raise ValueError(
             "auto_renew=True has no meaning with timeout=None, a lock that never expires."
@@ -201,6 +211,17 @@ def check_token_id(token_id: str) -> str:
     return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
+def check_number(name: str, value: Any, least: int, most: float = math.inf) -> int:
+    """Return a number. Raises ``TypeError`` or ``ValueError`` that names it."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}={_shown(value)} must be a whole number.")
+    if value < least:
+        raise ValueError(f"{name}={_shown(value)} must be at least {least}.")
+    if value > most:
+        raise ValueError(f"{name}={_shown(value)} must be at most {most}.")
+    return value
+
+
 def check_text(value: Any, argument: str) -> str:
     """Return the ``by`` or ``reason`` of a forced release, without leading and trailing blanks.
 
@@ -236,8 +257,7 @@ ALONE = Sharing()
 
 def check_sharing(sharing: Sharing) -> Sharing:
     """Return how a lock is shared. Raises ``TypeError`` or ``ValueError`` naming the value."""
-    if type(sharing.shared) is not bool:
-        raise TypeError(f"shared={_shown(sharing.shared)} must be True or False.")
+    check_types(shared=sharing.shared)
     for argument in ("limit", "max_waiters"):
         value = getattr(sharing, argument)
         if value is not None and (type(value) is not int or not 0 <= value <= MOST_AT_ONCE):

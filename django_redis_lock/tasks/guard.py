@@ -23,7 +23,8 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_choice
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
 from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
@@ -93,11 +94,12 @@ class Guard:
 
     def __post_init__(self) -> None:
         check_key(self.key, None)
-        check_choice("on_conflict", self.on_conflict, get_args(Policy))
+        arguments.check_types(self.using)
+        arguments.check_choice("on_conflict", self.on_conflict, get_args(Policy))
         waits = self.on_conflict == "wait"
         if not waits and not isinstance(self.blocking_timeout, Default):
             raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
-        most = self.concurrency
+        most = arguments.check_number("concurrency", self.concurrency, 0, arguments.MOST_AT_ONCE)
         self.lock = partial(
             _RunLock,
             partial(locks.__getitem__, self.using),

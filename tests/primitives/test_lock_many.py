@@ -342,6 +342,7 @@ class TestEveryBackend:
     ("names", "options", "error", "message"),
     [
         (["a"], {"shared": "event:7"}, TypeError, "shared='event:7' is one name"),
+        (["a"], {"using": ["b"]}, TypeError, r"using=\['b'\] must be an alias"),
         (["a"], {"shared": 1}, TypeError, "shared=1 must be True or False"),
         (["a"], {"shared": ["b", "a"]}, ValueError, "'a' is given twice, in different ways"),
         (["a"], {"limit": {"a": 2}}, ValueError, "'a' is given twice, in different ways"),
@@ -352,6 +353,7 @@ class TestEveryBackend:
         ([], {"shared": [], "limit": {}}, ValueError, "no names"),
         ([], {}, ValueError, "no names"),
         ("product:1", {}, TypeError, "one name"),
+        (None, {}, TypeError, "names=None must be a list of names"),
         (map(str, range(1001)), {}, ValueError, "1000"),
         (["a", ""], {}, ValueError, "name"),
     ],

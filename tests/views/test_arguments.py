@@ -150,6 +150,7 @@ def test_templates_that_fit_no_method(view: Any) -> None:
         ({"methods": "POST"}, TypeError, r"methods='POST' must be a list.*\['POST'\]"),
         ({"methods": ["post"]}, ValueError, r"\['post'\] must be one or more of GET"),
         ({"limit": 2, "shared": True}, ValueError, "shared and limit exclude each other"),
+        ({"using": None}, TypeError, "using=None must be an alias of LOCKS"),
         ({"methods": []}, ValueError, "must be one or more of GET"),
     ],
 )
