@@ -24,7 +24,7 @@ WAITING_SCHEMES = ("queue", "blpop", "poll")
 """How waiters learn that it is their turn: by pub/sub, from a list, or by heartbeats."""
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_PRINTF = re.compile(r"%(\(\w+\))?[sdri](?!\w)")
+_PRINTF = re.compile(r"%(\(\w+\))?(0\d)?[sdri](?![^\W_])")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from django_redis_lock.support.arguments import check_template
+from django_redis_lock.support.arguments import check_name, check_template
 
 try:
     from kombu.utils.json import dumps, loads
@@ -64,6 +64,8 @@ class KeyMaker:
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         try:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
+            if isinstance(key, str) and not self._fields:
+                self._key = check_name(key.format())
         except ValueError as error:
             raise ValueError(f"{option}={key!r} is not a valid template: {error}") from None
         known = signature.parameters
@@ -203,8 +205,8 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
 
 
 def refuse_by_position(given: Sequence[Any]) -> None:
-    """Raise ``TypeError`` for a text, or several values, that were given without a name."""
-    if len(given) > 1 or isinstance(next(iter(given), None), str):
+    """Raise ``TypeError`` for a text, a list or several values that were given without a name."""
+    if len(given) > 1 or type(next(iter(given), None)) in (str, list, tuple, set, dict):
         raise TypeError(
             f"single_instance_task was given {', '.join(map(repr, given))} by position; give each "
             f"option by its name: the name of the lock is key."

@@ -446,6 +446,9 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"key": "a:{nope}"}, ValueError, "key='a:{nope}' names 'nope'"),
     ({"key": "a:{nope.x[0]!r}"}, ValueError, "names 'nope'"),
     ({"key": "a:{"}, ValueError, "key='a:{'"),
+    ({"key": ""}, ValueError, "key='' is not a valid template: A lock's name must not be empty"),
+    ({"key": "%s_import"}, ValueError, "key='%s_import' has '%s'"),
+    ({"key": "import:%05d"}, ValueError, "has '%05d'"),
     ({"key": "a:{0}"}, ValueError, "key='a:{0}'"),
     ({"unique_on": "shop_id"}, ValueError, "unique_on='shop_id'"),
     ({"unique_on": ["nope"]}, ValueError, r"unique_on=['nope'] names 'nope'"),
@@ -512,11 +515,17 @@ def test_mistakes_are_found_when_the_task_is_defined(
 
 
 @pytest.mark.parametrize("guard", [single_instance_task, of_django])
-@pytest.mark.parametrize("given", [("a",), ("a", "b"), (60, "a"), (print, 60)])
+@pytest.mark.parametrize("given", [("a",), ("a", "b"), (60, "a"), (print, 60), (["a"],)])
 def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
     shown = ", ".join(map(repr, given))
     with pytest.raises(TypeError, match=re.escape(f"given {shown} by position")):
         guard(*given)
+
+
+def test_a_task_that_is_not_made_yet_is_left_so(own_app: Celery) -> None:
+    """Celery would read its settings for it, which may not be complete."""
+    single_instance_task(own_app.task(shared=False)(key_of))
+    assert not own_app.configured
 
 
 @pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])
