@@ -125,7 +125,7 @@ def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessag
         text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
         hint = "Correct that. No worker starts with it."
         return [checks.Error(text, hint=hint, id="django_redis_lock.E015")]
-    if "django_redis_lock.celery" not in sys.modules:
+    if databases or "django_redis_lock.celery" not in sys.modules:
         return []
     from django_redis_lock.celery.checks import check_tasks
 
@@ -141,7 +141,7 @@ def _why_not(app: Any) -> str:
         import_tasks(app)
     except DatabaseError:
         return ""  # `makemigrations` may have to write first what creates a table
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
         wrong = [error.filename] if isinstance(error, SyntaxError) else []
         watch([*wrong, *(one.filename for one in lines)])

@@ -87,7 +87,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
             hint = "Set SECRET_KEY, to the same text for all processes of the project."
             yield _wrong(text, hint, "E014")
     lease = options.timeout if isinstance(options.timeout, int | float) else None
-    limit = task.time_limit or app.conf.task_time_limit
+    limit = float(task.time_limit or app.conf.task_time_limit or 0)
     if lease is not None and limit and limit > lease:
         yield checks.Warning(
             f"Task {task.name} may run for {limit:g} s (its time limit), but its lock has a fixed "

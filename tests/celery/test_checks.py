@@ -46,6 +46,7 @@ def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
         ({}, {}, {}, []),
         ({"timeout": 60}, {"time_limit": 70}, {}, ["W002"]),
         ({"timeout": 60}, {}, {"task_time_limit": 70}, ["W002"]),
+        ({"timeout": 60}, {}, {"task_time_limit": "70"}, ["W002"]),
         ({"timeout": 60}, {"time_limit": 50}, {"task_time_limit": 70}, []),
         ({"timeout": 60}, {"acks_late": True}, {}, ["W003"]),
         ({"timeout": None}, {"acks_late": True}, {}, []),
@@ -169,6 +170,7 @@ def test_a_worker_logs_what_the_checks_find(
         ("def f(): ...\nsingle_instance_task(key='{x}')(task(f))", "names 'x'"),
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("(", "SyntaxError"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
         ("raise OSError('redis://u:secret@h:1')", "redis://***@h:1"),
     ],
 )
@@ -198,6 +200,17 @@ def test_tasks_that_can_not_be_imported(
     assert told in text
     assert errors() == found
     assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
+
+
+def test_a_task_that_can_not_be_made_stops_no_migration(own_app: Celery) -> None:
+    """Celery makes it when the tasks are asked for, and raises the error then."""
+    single_instance_task(own_app.task(shared=False)(guarded))
+    single_instance_task(key="{nope}")(own_app.task(shared=False)(found))
+    assert not own_app.configured  # which its settings may still change
+    own_app.set_current()
+    assert not [item for item in run_checks(databases=["default"]) if "nope" in item.msg]
+    (error,) = [item for item in run_checks() if "nope" in item.msg]
+    assert error.id == "django_redis_lock.E015"
 
 
 def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(

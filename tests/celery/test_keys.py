@@ -522,12 +522,6 @@ def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
         guard(*given)
 
 
-def test_a_task_that_is_not_made_yet_is_left_so(own_app: Celery) -> None:
-    """Celery would read its settings for it, which may not be complete."""
-    single_instance_task(own_app.task(shared=False)(key_of))
-    assert not own_app.configured
-
-
 @pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])
 def test_what_is_no_task_is_refused(target: Any) -> None:
     """Only functions and tasks can be guarded."""
