@@ -156,7 +156,7 @@ def locked(
     )
     new_lock(name="checks the arguments")
     methods = _check_methods(methods)
-    return _Guard(NameMaker(name), new_lock, methods, status, retry_after, using, answer).decorate
+    return _Guard(NameMaker(name, using), new_lock, methods, status, retry_after, answer).decorate
 
 
 def _check_methods(methods: Any) -> frozenset[str] | None:
@@ -176,7 +176,6 @@ class _Guard:
     _methods: frozenset[str] | None
     _status: int
     _retry_after: int | None
-    _using: str
     _make_answer: Answer | None
 
     def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
@@ -191,7 +190,8 @@ class _Guard:
             view.dispatch = self.decorate(view.dispatch)
             return cast("Decorated", view)
         path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
-        USES.add((self._using, f"The view {path}", self._new_lock.keywords["sharing"] != ALONE))
+        shares = self._new_lock.keywords["sharing"] != ALONE
+        USES.add((self._make_name.using, f"The view {path}", shares))
         if is_async(view):
 
             @functools.wraps(view)
@@ -282,8 +282,7 @@ class _Guard:
     ) -> ViewLock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
         receive(_djangos(request))
-        made = self._new_lock(name=self._make_name(view, request, rest, kwargs))
-        return made._name_by(functools.partial(locks._make_name, self._using))
+        return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
     def _refuse(
         self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
@@ -519,8 +518,8 @@ def _spool(request: Any) -> int:
 class NameMaker:
     """Turns a request and its URL's arguments into the name of a lock."""
 
-    def __init__(self, source: Name) -> None:
-        self.source = source
+    def __init__(self, source: Name, using: str) -> None:
+        self.source, self.using = source, using
         self._roots: list[str] = []
         if isinstance(source, str):
             self._roots = list(dict.fromkeys(_roots(source)))
@@ -569,7 +568,7 @@ class NameMaker:
             except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
                 raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
         try:
-            return check_name(made)
+            return check_name(locks._make_name(self.using, check_name(made)))
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
 

@@ -64,6 +64,7 @@ class RedlockLockBackend(BaseLockBackend):
             servers.Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in servers.check_servers(self.alias, location)
         ]
+        self._name_maker = self.servers[0]._name_maker  # type: ignore[method-assign]
         self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, 0.1)
         self._delay_ms = round(self.rejoin_delay * 1000)
