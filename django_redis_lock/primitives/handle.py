@@ -214,6 +214,12 @@ class Handle(ABC):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"A lock decorates a function or a method, not {function!r}.")
+        named = getattr(getattr(function, "__code__", None), "co_varnames", ())
+        if any(f"{{{each}}}" in self.name for each in named):
+            raise ValueError(
+                f"The name of {self._label} is no template, so it would be the same for all calls. "
+                f"Take it inside {function!r}, in a with statement, with an f-string as its name."
+            )
         if is_generator(function):
             raise TypeError(
                 f"{function!r} is a generator, whose body runs after the call; take the lock "

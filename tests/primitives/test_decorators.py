@@ -248,6 +248,11 @@ def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
         handle(decorated)
 
 
+def test_a_name_that_is_written_as_a_template() -> None:
+    with pytest.raises(ValueError, match=r"'import:\{shop\}' is no template.*the same for all"):
+        lock("import:{shop}")(lambda shop: None)
+
+
 @pytest.mark.parametrize("kind", ["object", "marked"])
 def test_a_task_that_is_known_to_be_asynchronous(kind: str) -> None:
     """Celery would not run it, and the guard would hold nothing."""
