@@ -136,7 +136,6 @@ def test_a_handle_has_no_truth(make: Any) -> None:
 
 @pytest.mark.parametrize("argument", ["auto_renew", "reentrant", "after_commit", "using"])
 def test_an_argument_of_another_type(argument: str) -> None:
-    """It raises when the handle is made: a text from the environment would be true."""
     with pytest.raises(TypeError, match=rf"{argument}=\['0'\] must be"):
         lock("x", **{argument: ["0"]})  # type: ignore[arg-type]
 

@@ -86,14 +86,11 @@ def test_each_tenant_has_its_own_locks(
         assert held_now() == ["acme//1/a", "acme//1/x"]
 
 
-@pytest.mark.parametrize("given", ["x" * 510, "", "\n"])
-def test_a_url_whose_name_is_none_on_the_server(
-    server: EmbeddedServer, settings: Any, given: str
-) -> None:
+def test_a_url_whose_name_is_too_long_on_the_server(server: EmbeddedServer, settings: Any) -> None:
     configure(settings, server.url(), {"VERSION": 2})
     view = locked("{given}")(lambda request, given: HttpResponse())
     with pytest.raises(BadRequest):
-        view(RequestFactory().post("/"), given=given)
+        view(RequestFactory().post("/"), given="x" * 510)
 
 
 def test_names_of_several_servers(settings: Any) -> None:

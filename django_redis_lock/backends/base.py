@@ -346,7 +346,7 @@ class BaseLockBackend(Runner):
         from django_redis_lock.protocol.records import read_waiter
 
         if limit is not None:
-            arguments.check_limit(limit, "waiters")
+            arguments.check_number("limit", limit, 1)
         waiters: dict[str | None, Waiter] = {}  # a quorum may return one twice
         after = 0
         while limit is None or len(waiters) < limit:
@@ -368,7 +368,7 @@ class BaseLockBackend(Runner):
     def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
         from django_redis_lock.protocol.records import newest, read_entry
 
-        arguments.check_limit(limit, "entries")
+        arguments.check_number("limit", limit, 1)
         wanted = "" if name is None else check_name(name)
         found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
         before = b"+"
@@ -385,6 +385,7 @@ class BaseLockBackend(Runner):
         from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
 
         by, reason = check_text(by, "by"), check_text(reason, "reason")
+        token_id = None if token_id is None else arguments.check_token_id(token_id)
         # The call always names the holder: sent twice, it must not hit the next one.
         shown = yield from self._read([check_name(name)])
         if token_id is None and len(shown) > 1:

@@ -265,10 +265,3 @@ def check_sharing(sharing: Sharing) -> Sharing:
                 f"{argument}={_shown(value)} must be a whole number from 0 to {MOST_AT_ONCE}."
             )
     return sharing
-
-
-def check_limit(value: Any, things: str) -> int:
-    """Return how many things to read at most. Raises ``ValueError``."""
-    if type(value) is not int or value < 1:
-        raise ValueError(f"limit={value!r} is no number of {things}; give an int from 1 up.")
-    return value

@@ -138,6 +138,7 @@ class CallerContract(Contract):
             ({"by": "x" * 501}, ValueError, "by has at most 500"),
             ({"reason": "\ud800"}, ValueError, "reason must not contain lone surrogates"),
             ({"by": 7}, TypeError, "by must be a str, not int: 7"),
+            ({"token_id": 7}, TypeError, "token_id must be a str, not int: 7"),
         ],
     )
     def test_senseless_reasons_are_refused(

@@ -342,7 +342,6 @@ class TestEveryBackend:
     ("names", "options", "error", "message"),
     [
         (["a"], {"shared": "event:7"}, TypeError, "shared='event:7' is one name"),
-        (["a"], {"using": ["b"]}, TypeError, r"using=\['b'\] must be an alias"),
         (["a"], {"shared": 1}, TypeError, "shared=1 must be True or False"),
         (["a"], {"shared": ["b", "a"]}, ValueError, "'a' is given twice, in different ways"),
         (["a"], {"limit": {"a": 2}}, ValueError, "'a' is given twice, in different ways"),

@@ -218,7 +218,6 @@ def test_a_task_that_fails_releases_its_lock(server: Any, name: str) -> None:
         ({"on_conflict": "drop"}, ValueError, "choose from 'skip', 'raise', 'wait'"),
         ({"timeout": -1}, ValueError, "timeout=-1"),
         ({"concurrency": "3"}, TypeError, "concurrency='3' must be a whole number"),
-        ({"using": ["a"]}, TypeError, r"using=\['a'\] must be an alias"),
         ({"blocking_timeout": 3}, ValueError, "requires on_conflict='wait'; leave it out"),
         ({"key": "{shop}"}, ValueError, "names 'shop', which is not an argument of the task"),
         ({"key": 7}, TypeError, "key=7 must be a template"),
