@@ -61,13 +61,14 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             yield checks.Error(str(error), id="django_redis_lock.E002")
             continue
         yield from backend.check()
-        if backend._name_maker():
-            yield checks.Info(
-                f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by the "
-                f"KEY_FUNCTION and VERSION of the cache that LOCATION names.",
-                hint="manage.py locks and the admin page show the names that are made.",
-                id="django_redis_lock.I001",
-            )
+        with suppress(ImportError):  # of which it has yielded an error
+            if backend._name_maker():
+                yield checks.Info(
+                    f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by "
+                    f"the KEY_FUNCTION and VERSION of the cache that LOCATION names.",
+                    hint="manage.py locks and the admin page show the names that are made.",
+                    id="django_redis_lock.I001",
+                )
         if backend.timeout is not None and backend.timeout > 86_400:
             yield checks.Warning(
                 f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "

@@ -147,7 +147,7 @@ class LockHandler:
         if not settings.configured:
             return given  # the settings may be importing this
         if using not in self._name_makers:
-            with suppress(InvalidLockBackend):  # raised when the lock is acquired
+            with suppress(InvalidLockBackend, ImportError):  # raised when the lock is acquired
                 self._name_makers[using] = self.create(using)._name_maker() or str
         return self._name_makers.get(using, str)(given)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from django.http import HttpResponse
 from django.test import RequestFactory
 
 from django_redis_lock import lock, lock_many, locks, semaphore
+from django_redis_lock.checks import check_locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.tasks import single_instance_task as of_django
 from django_redis_lock.views import locked
@@ -101,12 +101,18 @@ def test_names_of_several_servers(settings: Any) -> None:
     assert lock("x").name == ":2:x"
 
 
-@pytest.mark.parametrize("key", [print, f"{__name__}.no_function"])
-def test_functions_that_make_no_names(server: EmbeddedServer, settings: Any, key: Any) -> None:
-    """The error comes from the handle, or for a function that can't be imported from the check."""
-    configure(settings, server.url(), {"KEY_FUNCTION": key})
-    with pytest.raises(TypeError) if callable(key) else nullcontext():
+def test_functions_that_make_no_names(
+    server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes from the handle, or from the check for one that can't be imported, or yet."""
+    configure(settings, server.url(), {"KEY_FUNCTION": print})
+    with pytest.raises(TypeError):
         lock("x")
+    configure(settings, server.url(), {"KEY_FUNCTION": f"{__name__}.later"})
+    assert lock("x").name == "x"
+    assert [item.id for item in check_locks()] == ["django_redis_lock.E009"]
+    monkeypatch.setattr(f"{__name__}.later", of_tenant, raising=False)
+    assert lock("x").name == "acme//1/x"
 
 
 def test_names_that_are_one_on_the_server(server: EmbeddedServer, settings: Any) -> None:

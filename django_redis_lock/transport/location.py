@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -99,16 +98,16 @@ class Location:
     def name_maker(self) -> Callable[[str], str] | None:
         """Return how the alias makes keys, if its KEY_FUNCTION or VERSION is not Django's default.
 
-        Its KEY_PREFIX is only passed to a function, as LOCKS has one.
+        Its KEY_PREFIX is only passed to a function, as LOCKS has one. Raises ``ImportError``, as
+        while the module of the function is being imported.
         """
         configured = settings.CACHES.get(self.alias)
         if not isinstance(configured, dict):
             return None
         prefix, version = configured.get("KEY_PREFIX", ""), configured.get("VERSION", 1)
-        with suppress(ImportError):  # of which no connection can be made
-            make = get_key_func(configured.get("KEY_FUNCTION"))
-            if make is not default_key_func:
-                return lambda name: make(name, prefix, version)
+        make = get_key_func(configured.get("KEY_FUNCTION"))
+        if make is not default_key_func:
+            return lambda name: make(name, prefix, version)
         return None if version == 1 else lambda name: default_key_func(name, "", version)
 
     def pool(self) -> redis.ConnectionPool:
