@@ -25,6 +25,7 @@ from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.process import state_of
 from django_redis_lock.support.text import visible
 
 logger = logging.getLogger("django_redis_lock")
@@ -171,6 +172,21 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         sys.exit(code)
 
 
+def _runs(group: int) -> bool:
+    """Whether a process of a group runs. A zombie, which no other has collected yet, does not."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-group, os.WNOHANG)[0]:
+            pass  # process 1 inherits them
+    os.killpg(group, 0)
+    if state_of(os.getpid()) == "?":  # without /proc
+        return True
+    for each in (each for _ in "12" for each in os.listdir("/proc") if each.isdigit()):
+        with suppress(ProcessLookupError):  # it may have forked the next one, hence the second time
+            if os.getpgid(int(each)) == group and state_of(int(each)):
+                return True
+    return False
+
+
 class Program:
     """A program that runs in a session, and so in a process group, of its own."""
 
@@ -200,11 +216,7 @@ class Program:
         code = self._process.wait()
         until = monotonic() + self._grace * self._told
         with suppress(ProcessLookupError, PermissionError):
-            while monotonic() < until or self._killer.is_alive():  # others of its group end later
-                with suppress(ChildProcessError):
-                    while os.waitpid(-self._process.pid, os.WNOHANG)[0]:
-                        pass  # process 1 inherits them, and collects those that have ended
-                os.killpg(self._process.pid, 0)
+            while (monotonic() < until or self._killer.is_alive()) and _runs(self._process.pid):
                 sleep(0.05)
         lock_lost.disconnect(self._on_lost)
         self._killer.cancel()

@@ -158,11 +158,15 @@ def started_with(what: str, *command: str) -> Running:
     return Running(command=[sys.executable, "-c", text, *command])
 
 
-def test_process_one_collects_the_orphans_of_the_group(server: EmbeddedServer, name: str) -> None:
-    """Those that have ended would count as alive; here it inherits them as a subreaper."""
+@pytest.mark.parametrize("depth", [1, 2])
+def test_orphans_of_the_group_that_have_ended_are_collected(
+    server: EmbeddedServer, name: str, depth: int
+) -> None:
+    """They would count as alive. The first process here inherits those that no other collects."""
     words = ["sh", "-c", "sleep 60 & sleep 60 & echo runs; wait"]
-    command = arguments("run", name, "--grace", "60", "--", *words)
-    running = started_with("ctypes.CDLL(None).prctl(36, 1)", *command)
+    for number in range(depth):
+        words = arguments("run", f"{name}-{number}", "--grace", "60", "--", *words)
+    running = started_with("ctypes.CDLL(None).prctl(36, 1)", *words)
     assert running.line() == "runs"
     assert running.end(signal.SIGTERM) == (128 + signal.SIGTERM, "")
 
