@@ -26,7 +26,8 @@ STANDBY = 5.0
 """Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""
 TRY_AGAIN = 1.0
 """Seconds after which a beat tries again after an error of the lock server."""
-TIME = re.compile(rb"\d{1,10}(\.\d+)?")  # the year 2286 at most
+TIME = re.compile(rb"\d{1,10}(\.\d+)?")
+AHEAD = 86400.0  # by which the clock of a former leader may have been ahead
 
 
 class LeaderScheduler(Scheduler):
@@ -109,10 +110,11 @@ class LeaderScheduler(Scheduler):
             self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
             return False
         found = self._backend.run(ask(ReadTicks(self._lock.name)))
-        notes = dict(zip(found[::2], found[1::2], strict=True))
-        if odd := {entry: at for entry, at in notes.items() if not TIME.fullmatch(at)}:
-            where = f"for {self.lock_name!r}"
-            self._say(logging.WARNING, f"beat: ignored notes without a valid time {where}: {odd}")
+        notes, last = dict(zip(found[::2], found[1::2], strict=True)), time() + AHEAD
+        bad = (one for one, at in notes.items() if not TIME.fullmatch(at) or float(at) > last)
+        if odd := {one: notes[one][:30] for one in bad}:
+            where = f"for {self.lock_name!r}: {str(odd)[:4000]}"
+            self._say(logging.WARNING, f"beat: ignored notes without a valid time {where}")
         self._sent = {one.decode(errors="replace"): float(notes[one]) for one in notes.keys() - odd}
         self._began, self._led = time(), self._kind(self.app, **self._options)
         self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")

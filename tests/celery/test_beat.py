@@ -141,6 +141,7 @@ def test_notes_that_are_no_times_are_skipped_and_named(
 ) -> None:
     """The entry that one of them is about is sent as if it had none, and then has a note."""
     key, odd = "lock-ticks:beat:test", ["soon", "", "inf", "nan", "-1", "1e300", b"\xff"]
+    odd += [f"{time() + 2e5:.6f}", "much " * 9999]
     client.hset(key, mapping={f"entry {number}": at for number, at in enumerate(odd)})
     client.hset(key, mapping={b"\xfe": "1", "hourly": "1e12", "other": f"{time():.6f}"})
     leader = led(make())
@@ -148,6 +149,7 @@ def test_notes_that_are_no_times_are_skipped_and_named(
     (told,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert "beat: ignored notes without a valid time for 'beat:test': " in told
     assert all(repr(word) in told for word in (b"entry 0", b"soon", b"\xff", b"hourly", b"1e12"))
+    assert len(told) < 1000
     run_ago(leader, 2 * HOUR)
     assert sent(leader) == 1
     assert float(client.hget(key, "hourly")) < 1e11
@@ -164,6 +166,17 @@ def test_notes_of_the_wrong_type_are_named(
     assert "What is stored for lock 'beat:test' under 'lock-ticks' was written by another" in told
     client.delete("lock-ticks:beat:test")
     led(leader)
+    for kind in ("lock-ticks", "lock"):  # while it leads
+        client.rpush(f"{kind}:other", "no hash")
+        client.rename(f"{kind}:other", f"{kind}:beat:test")
+        caplog.clear()
+        leader._sent.clear()
+        run_ago(leader, 2 * HOUR)
+        assert [leader.tick() for _ in range(2)][-1] == beat.TRY_AGAIN
+        assert f"under {kind!r} was written by another" in caplog.text
+        assert (kind == "lock-ticks") is ("lock-ticks" in caplog.text)
+        client.delete(f"{kind}:beat:test")
+        assert sent(leader)
 
 
 def test_the_time_of_a_note_is_in_the_zone_of_the_app(make: Make, app: Celery) -> None:
