@@ -160,7 +160,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     words = options["program"]
     if not words:
         raise usage("Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]")
-    using = options["using"] or DEFAULT_ALIAS
+    using = DEFAULT_ALIAS if options["using"] is None else options["using"]
     handle = make_lock(options["name"], options["timeout"], options["wait"], using)
     Backends(using, terminal)  # says if it excludes no other process
     program = Program(words, handle, options["grace"], terminal)

@@ -29,6 +29,7 @@ def test_what_can_not_run(server: EmbeddedServer, name: str) -> None:
         ([name, "--timeout", "0", "--", "true"], "timeout"),
         (["", "--", "true"], "name"),
         ([name, "--using", "nowhere", "--", "true"], "There is no alias 'nowhere' in LOCKS"),
+        ([name, "--using", "", "--", "true"], "There is no alias '' in LOCKS"),
     ):
         done = command("run", *words)
         assert (done.code, text in done.err) == (2, True), done

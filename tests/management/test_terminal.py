@@ -284,7 +284,7 @@ def test_numbers_are_checked_when_they_are_read(line: str, zero: bool) -> None:
     [
         (["relase", "a"], "did you mean 'release'?"),
         (["--sort", "lease", "relase", "a"], "did you mean 'release'?"),
-        (["run", "a", "--format", "json", "--", "true"], "unrecognized arguments: --format json"),
+        (["run", "a", "--format", "json", "--", "true"], "locks run: error: unrecognized arg"),
         (["list", "--older-than", "soon"], "'soon' is not a duration"),
         (["list", "--limit", "0"], "'0' is not a whole number from 1"),
     ],

@@ -121,7 +121,7 @@ class Command(BaseCommand):
                 words, program = words[:at], words[at + 1 :]
             parsed, unknown = parser.parse_known_args(words, namespace)
             if unknown and (program or not runs):  # without the dashes, `run` asks for them
-                parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+                self._parsers[words[0]].error(f"unrecognized arguments: {' '.join(unknown)}")
             parsed.program = program
             return parsed
 
