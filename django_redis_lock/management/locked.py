@@ -24,7 +24,7 @@ from django_redis_lock.management.output import Backends, Terminal, usage
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
-from django_redis_lock.support.arguments import DEFAULT, Default
+from django_redis_lock.support.arguments import DEFAULT, Default, check_template
 from django_redis_lock.support.process import state_of
 from django_redis_lock.support.text import visible
 
@@ -62,6 +62,7 @@ class LockedCommand(BaseCommand):
         if not self.lock_name:
             kind = type(self)
             raise TypeError(f"Set lock_name in {kind.__module__}.{kind.__qualname__}.")
+        check_template(self.lock_name, "lock_name")
         try:
             name = self.lock_name.format_map(options)
         except (LookupError, ValueError, AttributeError) as error:

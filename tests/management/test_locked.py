@@ -145,6 +145,9 @@ def test_a_command_with_a_wrong_name() -> None:
 
     with pytest.raises(CommandError, match="has a field that is no option: 'shop'"):
         call_command(Unknown())
+    Unknown.lock_name = "import:%s"
+    with pytest.raises(ValueError, match="lock_name='import:%s' has '%s', which stands for"):
+        call_command(Unknown())
 
 
 def test_a_command_in_a_thread_takes_no_signals(server: EmbeddedServer) -> None:
