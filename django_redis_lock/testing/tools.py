@@ -454,7 +454,7 @@ def _note_line(lock: Lock, **kwargs: Any) -> None:
         file, module = frame.f_code.co_filename, frame.f_globals.get("__name__", "")
         installed = "site-packages" in file or file.startswith(os.path.dirname(os.__file__))
         if not installed and module.partition(".")[0] != "django_redis_lock":
-            _lines[lock.token_id] = f"{os.path.relpath(file)}:{line}"
+            _lines[lock.token_id] = _lines[lock.ticket] = f"{os.path.relpath(file)}:{line}"
             return
 
 
