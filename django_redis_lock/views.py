@@ -565,7 +565,7 @@ class NameMaker:
             self._check_roots(values, "this URL has")
             try:
                 made = self.source.format_map(values)
-            except (LookupError, TypeError) as error:  # e.g. a field that the form lacks
+            except (LookupError, TypeError, ValueError) as error:  # e.g. a field that is missing
                 raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
         try:
             return check_name(locks._make_name(self.using, check_name(made)))

@@ -164,7 +164,7 @@ class OnViewSet(ViewSet):
 
 
 class BySku(APIView):
-    @locked("sku:{request.data[sku]}")
+    @locked("sku:{request.data[sku]:s}")
     def post(self, request: Any) -> Response:
         return Response(told(request))
 
