@@ -398,10 +398,11 @@ class Lock(Held, Handle):
         )
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
-        if not self._full:
-            return (yield from super()._not_acquired())
-        why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
-        return LockNotAcquired(f"Could not acquire {self._label} at once, {why}.", name=self.name)
+        error = yield from super()._not_acquired()
+        if self._full:
+            why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
+            error.args = (f"Could not acquire {self._label} at once, {why}.",)
+        return error
 
     def _why_not(self) -> Steps[str]:
         if self.sharing.limit is None:
