@@ -292,30 +292,33 @@ class _Guard:
         unavailable = isinstance(error, LockUnavailable)
         level = logging.ERROR if unavailable else logging.INFO
         logger.log(level, "A view could not take its lock: %s", error)
-        if self._make_answer is not None:
-            return finished(self._make_answer, self._make_answer(request, error))
         api = request if request is not _djangos(request) else _api_view(view, args)
-        if api is None and isinstance(error, BadRequest):
-            raise error
         status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
         if unavailable:
             status, code = UNAVAILABLE, "unavailable"
         if unavailable or getattr(error, "paused", False):
             reason = _("This can't be done at the moment.")
         wait = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
-        if api is None:
-            return _respond(request, status, code, reason, wait)
-        from rest_framework.exceptions import APIException, ParseError
 
-        failure: Any = ParseError()
-        if not isinstance(error, BadRequest):
-            failure = APIException(f"{reason} {_('Please try again in a moment.')}", code)
-            failure.status_code, failure.wait = status, wait
-        failure.__cause__ = error
-        if api is request:  # the framework catches it
-            raise failure
-        respond = Declined(view).atomic(functools.partial(_fail, api, failure))
-        return respond(request, *rest, **kwargs)
+        def respond(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if self._make_answer is not None:
+                return finished(self._make_answer, self._make_answer(request, error))
+            if api is None and isinstance(error, BadRequest):
+                raise error
+            if api is None:
+                return _respond(request, status, code, reason, wait)
+            from rest_framework.exceptions import APIException, ParseError
+
+            failure: Any = ParseError()
+            if not isinstance(error, BadRequest):
+                failure = APIException(f"{reason} {_('Please try again in a moment.')}", code)
+                failure.status_code, failure.wait = status, wait
+            raise failure from error  # the framework catches it
+
+        if api is None or api is request:
+            return respond(request)
+        inside = Declined(view).atomic(functools.partial(_dispatch, api, respond))
+        return inside(request, *rest, **kwargs)
 
 
 def _respond(request: Any, status: int, code: str, reason: str, wait: int | None) -> HttpResponse:
@@ -345,16 +348,13 @@ def _api_view(view: Any, args: tuple[Any, ...]) -> Any:
     return api if hasattr(api, "initialize_request") else None
 
 
-def _fail(api: Any, error: Exception, request: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return what Django REST framework answers if its view raises an error."""
+def _dispatch(api: Any, respond: View, request: Any, *args: Any, **kwargs: Any) -> Any:
+    """Return what Django REST framework answers if its view does no more than ``respond``."""
     from rest_framework.views import APIView
-
-    def fail(*args: Any, **kwargs: Any) -> NoReturn:
-        raise error
 
     method = request.method.lower()
     if method in api.http_method_names:
-        setattr(api, method, fail)
+        setattr(api, method, respond)
     return APIView.dispatch(api, request, *args, **kwargs)
 
 

@@ -12,6 +12,7 @@ from django.db import connection
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
 from django.views import View
+from rest_framework.response import Response
 from rest_framework.views import APIView, exception_handler
 
 from django_redis_lock import lock, locks, semaphore
@@ -245,10 +246,6 @@ def test_an_answer_of_the_framework_spoils_no_transaction(
 ANSWERED = "view:{request.GET[name]}"
 
 
-def answer(request: Any, error: Exception) -> HttpResponse:
-    return HttpResponse(type(error).__name__, status=418)
-
-
 def views(**options: Any) -> dict[str, Any]:
     """Return guarded views of each kind, which answer 200."""
     take = locked(ANSWERED, blocking=False, **options)
@@ -262,19 +259,28 @@ def views(**options: Any) -> dict[str, Any]:
     return {
         "class": take(of_class()).as_view(),
         "api": of_class(APIView, take(get)).as_view(),
+        "api class": take(of_class(APIView)).as_view(),
+        "api as_view": take(of_class(APIView).as_view()),
         "as_view": take(of_class().as_view()),
         "async": both(take, lambda request: get(None, request))[1],
     }
 
 
+def text_of(response: Any) -> str:
+    return str(getattr(response, "render", lambda: response)().text.strip('"'))
+
+
 @pytest.mark.parametrize("kind", views())
 def test_an_answer_of_the_project(kind: str) -> None:
+    def answer(request: Any, error: Exception) -> HttpResponse:
+        return (Response if "api" in kind else HttpResponse)(type(error).__name__, status=418)
+
     view, request = views(answer=answer)[kind], RequestFactory().get("/?name=a")
     with lock("view:a", timeout=60):
-        assert view(request).content == LockNotAcquired.__name__.encode()
+        assert text_of(view(request)) == LockNotAcquired.__name__
     with unavailable():
-        assert view(request).content == LockUnavailable.__name__.encode()
-    assert view(RequestFactory().get("/")).content == BadRequest.__name__.encode()
+        assert text_of(view(request)) == LockUnavailable.__name__
+    assert text_of(view(RequestFactory().get("/"))) == BadRequest.__name__
     assert view(request).status_code == 200
     with pytest.raises(ZeroDivisionError):
         views(answer=lambda *_: 1 / 0)[kind](RequestFactory().get("/"))
