@@ -50,8 +50,6 @@ class BaseLockBackend(Runner):
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
-    _failed_until = 0.0
-    """When (monotonic) callers that may run unguarded give the server its usual time again."""
     _indexes = 1
     """How many servers or shards list the locks."""
 
@@ -60,6 +58,8 @@ class BaseLockBackend(Runner):
         self.params = params
         self.hubs: dict[str, Hub] = {}
         """Where callers have waited, by waiting scheme."""
+        self._failed_until: dict[Hashable, float] = {}
+        """When (monotonic) callers that may run unguarded give a server its usual time again."""
         settings.check_keys(params, settings.SETTINGS, f"LOCKS[{alias!r}]")
         try:
             self.timeout = check_timeout(params.get("TIMEOUT", 30), "TIMEOUT")

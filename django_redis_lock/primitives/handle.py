@@ -330,13 +330,13 @@ class Handle(ABC):
                 f"This handle already runs without {self._label}. Create one for each caller.",
                 name=first.name,
             )
-        if not backend._failed_until:
+        failed, server, until = backend._failed_until, backend.together(first.name), now + PROBE_FOR
+        if (ends := failed.get(server)) is None:
             return False
-        until = now + PROBE_FOR
-        if now >= backend._failed_until:  # one caller at a time gives it its usual time again
-            backend._failed_until, until = now + FAILED_FOR, math.inf
+        if now >= ends:  # one caller at a time gives it its usual time again
+            failed[server], until = now + FAILED_FOR, math.inf
         yield Renew([(first.name, "probe", 0)], patient=False, until=until)
-        backend._failed_until = 0.0
+        failed.pop(server, None)
         return until < math.inf
 
     def _run_without(self, error: BaseException, began: float) -> bool:
@@ -344,9 +344,6 @@ class Handle(ABC):
         self._abandon(error, began)
         if self.on_unavailable == "raise" or not isinstance(error, LockUnavailable):
             return False
-        backend, now = self.backend, monotonic()
-        if now >= backend._failed_until:
-            backend._failed_until = now + FAILED_FOR
         logger.warning("The block runs without %s: %s", self._label, error)
         for each in self._locks():
             each._unguarded += 1

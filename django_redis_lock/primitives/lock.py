@@ -15,7 +15,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import GONE, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import held as holds
-from django_redis_lock.primitives.handle import Handle, defer
+from django_redis_lock.primitives.handle import FAILED_FOR, Handle, defer
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
@@ -175,7 +175,10 @@ class Lock(Held, Handle):
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
-            facts = {"waited": monotonic() - began, "reason": "unavailable"}
+            ended, server = monotonic(), self.backend.together(self.name)
+            if ended >= self.backend._failed_until.get(server, 0.0):
+                self.backend._failed_until[server] = ended + FAILED_FOR
+            facts = {"waited": ended - began, "reason": "unavailable"}
             yield from self.backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             raise
         finally:
