@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import Error, connections
 
-from django_redis_lock.exceptions import LockError, LockLost
+from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
 from django_redis_lock.primitives.held import Held, Hold, confirm, finish, set_leases, waiting
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, Request
@@ -95,6 +95,7 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
         raise handle._upgrade_refused()
     if handle is not former:
         handle._vacate()
+    lease.required |= former.on_unavailable == "raise"
     yield from _strengthen(former, handle._request(backend), handle._max_hold)
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
@@ -210,7 +211,7 @@ class _Wrapped:
                 held = [one for one in each.held() if one._held() not in asked]
                 asked |= each.leases
                 if held:
-                    held[0].backend.run(confirm(held))
+                    _confirm(held)
         except BaseException:
             try:
                 roll_back()
@@ -225,6 +226,15 @@ class _Wrapped:
             held = [one for one in each.held() if one._deferred or not each.ends]
             if held and not each.connections:
                 held[0].backend.run(_carry_out(each.leave, held))
+
+
+def _confirm(held: Sequence[Held]) -> None:
+    try:
+        held[0].backend.run(confirm(held))
+    except LockUnavailable as error:
+        if any(one._held().required or one.on_unavailable == "raise" for one in held):
+            raise
+        logger.warning("A transaction is committed, though it may have lost %s: %s", held, error)
 
 
 def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:

@@ -24,6 +24,7 @@ from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, token_id
 from django_redis_lock.support import process
+from django_redis_lock.support.arguments import OnUnavailable
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -34,6 +35,7 @@ class Held:
     name: str
     reentrant: bool
     after_commit: bool
+    on_unavailable: OnUnavailable
     _find_backend: Callable[[], BaseLockBackend]
 
     _lease: Lease | None = None
@@ -64,7 +66,7 @@ class Held:
         ``None`` if ``on_unavailable="run"`` let the block run without the lock. Raises
         ``LockNotOwned`` if the lock is not held.
         """
-        return None if self._lease is None and self._unguarded else self._held().fence
+        return self._held().fence if self.is_held_here or not self._unguarded else None
 
     @property
     def token_id(self) -> str:

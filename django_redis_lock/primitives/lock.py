@@ -230,6 +230,7 @@ class Lock(Held, Handle):
             register.leave(lease)
             raise self._upgrade_refused()
         lease.after_commit |= entered and self.after_commit
+        lease.required |= entered and self.on_unavailable == "raise"
         return entered
 
     def _obtain(

@@ -7,11 +7,13 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import pytest
 import redis
 from django.core.exceptions import ImproperlyConfigured
+from django.db.transaction import atomic
 
 from django_redis_lock import lock, lock_many, locks, semaphore, signals
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
@@ -248,6 +250,27 @@ def test_the_servers_of_a_cluster_fail_apart(
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
     assert optional("lock", f"{name}-a").acquire()
     assert locks["default"]._failed_until.keys() == {"b"}
+
+
+@every_kind
+@pytest.mark.parametrize("also", ["run", "raise"])
+@pytest.mark.django_db
+@pytest.mark.usefixtures("server")
+def test_the_server_goes_in_a_transaction(
+    name: str, kind: str, also: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is committed, with a warning, unless a caller needs the lock that both have."""
+    handle, other = optional(kind, name), MAKERS[kind](name, on_unavailable=also)
+    needed = nullcontext() if also == "run" else pytest.raises(LockUnavailable)
+    with ExitStack() as down, needed, atomic():
+        with handle if kind == "reentrant" else nullcontext(), other:
+            pass
+        with handle:
+            pass
+        down.enter_context(unavailable())
+        with handle:
+            assert alone(handle, name).fence is None
+    assert ("A transaction is committed, though it may have lost" in caplog.text) is (also == "run")
 
 
 def test_a_slow_server_that_is_back_is_noticed(name: str, proxy: Proxy) -> None:
