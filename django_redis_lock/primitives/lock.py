@@ -237,10 +237,10 @@ class Lock(Held, Handle):
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
         request = self._request(backend)
-        if self.on_unavailable == "run":
-            request.patient = not (yield from self._probe())
         if self.sharing is not arguments.ALONE:
             self._share(request, backend)
+        if self.on_unavailable == "run":
+            request.patient = not (yield from self._probe())
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None

@@ -18,6 +18,7 @@ from django_redis_lock.exceptions import (
     LockNotOwned,
 )
 from django_redis_lock.operators import unheld
+from django_redis_lock.testing import unavailable
 from tests.contracts.base import Contract
 from tests.tools import SOON, Background, eventually, queue, told
 
@@ -566,15 +567,16 @@ class UnsharedContract(_Sharing):
     """A backend whose locks can't be shared says so, and goes on working."""
 
     def test_sharing_is_refused(self, name: str) -> None:
-        """At the call, with what to use instead; nothing is held or waited for."""
+        """At the call, with what to use instead; nothing is held or waited for, nor asked."""
+        locks[self.using]._failed_until[None] = math.inf
         for handle in (
-            self.semaphore(name, 2),
+            self.semaphore(name, 2, on_unavailable="run"),
             self.reader(name),
             self.lock(name, max_waiters=2),
             lock_many([name], shared=True, using=self.using),
             lock_many([name], limit=2, using=self.using),
         ):
-            with pytest.raises(InvalidLockBackend, match=r"can't be shared.* RedisLockBackend"):
+            with unavailable(), pytest.raises(InvalidLockBackend, match=r"shared.*RedisLock"):
                 handle.acquire(blocking=False)
         with pytest.raises(InvalidLockBackend, match="can't be shared"):
             locks[self.using].set_limit(name, 3)
