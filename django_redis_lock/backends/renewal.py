@@ -102,9 +102,9 @@ class Withdrawal:
 def mark_lost(lease: Lease, reason: str) -> bool:
     """Mark and log a lease as lost; return whether it was not known yet."""
     lease.lost = True
-    if lease.reported:
+    if lease.why_lost:
         return False
-    lease.reported = True
+    lease.why_lost = reason
     logger.error("Lock %r was lost while it was held: %s", lease.name, reason)
     return True
 

@@ -283,8 +283,8 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
     for each, lease in holds:
         if mark_lost(lease, reason):
             yield from backend.emit(signals.lock_lost, lease.name, lock=each._signalled)
-    name = holds[0][1].name
-    return LockLost(f"Lock {name!r} is no longer held: {reason}.", name=name)
+    first = holds[0][1]
+    return LockLost(f"Lock {first.name!r} is no longer held: {first.why_lost}.", name=first.name)
 
 
 def abandon(held: Sequence[Held]) -> None:

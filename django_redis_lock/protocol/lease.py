@@ -75,8 +75,8 @@ class Lease:
 
     lost = False
     """Known to be lost."""
-    reported = False
-    """Its holder was notified of the loss."""
+    why_lost = ""
+    """Why, once its holder was notified of the loss."""
     version = 0
     """Counts the calls by which its holder sets it."""
     being_set: frozenset[object] = frozenset()

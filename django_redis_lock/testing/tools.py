@@ -19,7 +19,7 @@ from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.renewal import LONGEST_CALL, renewer
+from django_redis_lock.backends.renewal import GONE, LONGEST_CALL, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
@@ -77,7 +77,7 @@ def held_by_another(
     if lease is None:
         why = backend.run(backend._why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
-    lease.reported = True  # no holder in this process is notified of a loss
+    lease.why_lost = GONE  # no holder in this process is notified of a loss
     if request.auto_renew:
         renewer.add(lease, backend, lease)
     try:
@@ -470,6 +470,6 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
             if lease := register.of_hold(holder.token_id):
                 # This process neither renews it from now on, nor notices the loss.
                 renewer.discard(lease)
-                lease.lost = lease.reported = True
+                lease.lost, lease.why_lost = True, GONE
             take(backend, holder, "left by a test")
     logger.warning("Threads of a test go on to take locks. %s", _report(left))

@@ -164,9 +164,9 @@ def test_renewal_ends_at_max_hold(
     assert held.lost
     assert lost[0]["lock"] is held
     assert "as long as its max_hold allows" in caplog.text
-    with pytest.raises(LockLost):
+    with pytest.raises(LockLost, match="as long as its max_hold allows"):
         held.ensure_held()
-    with pytest.raises(LockLost):
+    with pytest.raises(LockLost, match="as long as its max_hold allows"):
         held.release()
     assert waiting.outcome()
     assert len(lost) == 1
