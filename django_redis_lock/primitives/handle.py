@@ -335,7 +335,7 @@ class Handle(ABC):
             return False
         if now >= ends:  # one caller at a time gives it its usual time again
             failed[server], until = now + FAILED_FOR, math.inf
-        yield Renew([(first.name, "probe", 0)], patient=False, until=until)
+        yield Renew([(first.name, "probe", -1)], patient=False, until=until)  # of replicas, too
         failed.pop(server, None)
         return until < math.inf
 

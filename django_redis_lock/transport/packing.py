@@ -171,7 +171,7 @@ def _is_granted(reply: Any) -> bool:
     return (
         isinstance(reply, int)
         or (isinstance(reply, bytes) and not reply.startswith(b"-"))
-        or reply == [-1]  # to the renewal of a lock that was made endless
+        or reply in ([-1], [-2])  # to the renewal of a lock that was made endless, or to a probe
     )
 
 

@@ -150,11 +150,15 @@ def test_blocks_are_nested(
 def test_a_read_only_server_is_asked_once(
     name: str, own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A caller who may run without the lock does not wait for the end of a failover again.
+    """A caller who may run without the lock waits for no replicas, nor for a failover again.
 
     Each call is sent once more over another connection, since that may reach the new primary.
     """
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    settings.LOCKS = {"default": {"LOCATION": own_server.url(), "OPTIONS": {"REPLICAS": 1}}}
+    only_probe = locks["default"]._failed_until = {None: math.inf}
+    assert optional("lock", name).acquire()
+    assert only_probe == {None: math.inf}
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     asked = [0]
     with redis.Redis.from_url(own_server.url()) as client:
