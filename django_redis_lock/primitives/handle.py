@@ -214,7 +214,8 @@ class Handle(ABC):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):
             raise TypeError(f"A lock decorates a function or a method, not {function!r}.")
-        named = getattr(getattr(function, "__code__", None), "co_varnames", ())
+        code = getattr(function, "__code__", None)
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
         if any(f"{{{each}}}" in self.name for each in named):
             raise ValueError(
                 f"The name of {self._label} is no template, so it would be the same for all calls. "

@@ -251,6 +251,7 @@ def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
 def test_a_name_that_is_written_as_a_template() -> None:
     with pytest.raises(ValueError, match=r"'import:\{shop\}' is no template.*the same for all"):
         lock("import:{shop}")(lambda shop: None)
+    lock("import:{shop}")(lambda: [(shop := 1), shop])  # which is given none
 
 
 @pytest.mark.parametrize("kind", ["object", "marked"])
