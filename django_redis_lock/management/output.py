@@ -160,10 +160,10 @@ def aliases_of(using: str | None) -> list[str]:
         known = list(locks)
     except InvalidLockBackend as error:
         raise CommandError(without_passwords(str(error))) from error
-    if using and using not in known:
+    if using is not None and using not in known:
         there = ", ".join(map(repr, known)) or "none"
         raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
-    return [using] if using else known
+    return known if using is None else [using]
 
 
 def hint_at_pattern(name: str, way: str) -> str:

@@ -73,7 +73,8 @@ def _send(
 def _what(options: dict[str, Any]) -> str:
     """Return what is done, as the JSON says."""
     name, due, aside = options["name"], options["due"], options["aside"]
-    if due + aside + bool(options["task_id"]) > 1 or (due and name) or not (name or due or aside):
+    ways = due + aside + bool(options["task_id"])
+    if ways > 1 or (due and name) or not (name or due or aside) or name == "":
         raise usage("Give a NAME, with or without --task-id or --aside; or only --aside or --due.")
     if options["delete"] and not aside:
         raise usage("--delete needs --aside.")

@@ -115,8 +115,9 @@ def test_several_backends_are_told_apart(server: EmbeddedServer) -> None:
     assert done.lines[0].split()[1] == "USING"
     assert sorted(line.split()[1] for line in done.lines[1:]) == ["default", "locmem", "url"]
     assert listed(command("list", "--using", "url")) == ["a"]
-    done = command("list", "--using", "nowhere")
-    assert (done.code, "no alias 'nowhere'" in done.err) == (2, True)
+    for none in ("nowhere", ""):
+        done = command("list", "--using", none)
+        assert (done.code, f"no alias {none!r}" in done.err) == (2, True)
 
 
 def test_control_characters_are_escaped(one: EmbeddedServer, client: redis.Redis) -> None:

@@ -127,6 +127,7 @@ def test_broker_that_can_not_be_reached(
         (["a\nb"], 2, "control characters"),
         (["rend*"], 3, "For a pattern, use: locks list 'rend*'"),
         ([], 2, "Give a NAME"),
+        (["", "--aside", "--delete", "--noinput"], 2, "Give a NAME"),  # not those of all locks
         (["x", "--due"], 2, "Give a NAME"),
         (["--aside", "--due"], 2, "Give a NAME"),
         (["x", "--aside", "--task-id", "1"], 2, "Give a NAME"),
