@@ -185,13 +185,14 @@ def unheld_among(
 ) -> Iterator[Unheld]:
     """Yield which of some names are paused or have no holder, without their limits.
 
-    No limit pauses a lock that is held alone.
+    No limit pauses what is held alone, or by readers.
     """
     size = backend.page_size if most is None else min(backend.page_size, max(100, most))
     for page in in_pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
-            if held is None or (name in paused and isinstance(held, list)):
+            rests = (held[3] or [b""]) if name in paused and isinstance(held, list) else ()
+            if held is None or any(b'"limit":null' not in (rest or b"") for rest in rests):
                 waiters, parked = count if isinstance(count, list) else (count, 0)
                 yield Unheld(name, backend.alias, waiters, parked, held[1] if held else 0)
 

@@ -305,7 +305,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
             raise PermissionDenied
-        return allowed, [visible(one.name) for one in holds if one not in allowed]
+        return allowed, [*{visible(one.name): one for one in holds if one not in allowed}]
 
     def _confirm(
         self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""
@@ -314,13 +314,14 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         holders, problems = read_holders([(hold.using, hold.name) for hold in holds])
         found = {HeldLock.of_holder(one).hold: one for one in holders}
         silent = {problem.using for problem in problems}
-        missing = [one for one in holds if one.hold not in found]
+        missing = {one.pk: one for one in holds if one.hold not in found}.values()
         context = {
             **self._back(request),
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
             "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
+            "lock_count": len({one.pk for one in holds if one.hold in found}),
             "changed": [visible(one.name) for one in missing if visible(one.using) not in silent],
             "problems": problems,
             "unwritable": unwritable({hold.using for hold in holds}, problems),
@@ -460,7 +461,7 @@ def _held(holder: Holder) -> dict[str, Any]:
             (_("Acquired at"), wording.moment(holder.acquired_at)),
             (_("Last renewed at"), wording.moment(renewed_at(holder))),
             (_("Lease ends at"), wording.moment(holder.expires_at)),
-            (_("Renewed for at most"), holder.max_hold and wording.duration(holder.max_hold)),
+            (_("Renewed for at most"), holder.max_hold and wording.duration_html(holder.max_hold)),
             (_("Fence"), holder.fence and str(holder.fence)),
             (_("Token id"), wording.latin(holder.token_id)),
         ),
@@ -526,8 +527,8 @@ def _waiter(waiter: Waiter) -> dict[str, Any]:
         "parked": waiter.parked,
         "sharing": sharing(waiter),
         "since": wording.moment(waiter.since),
-        "waited": None if waiter.waited is None else wording.duration(waiter.waited),
-        "lease": None if waiter.lease is None else wording.duration(waiter.lease),
+        "waited": wording.duration_html(waiter.waited),
+        "lease": wording.duration_html(waiter.lease),
     }
 
 

@@ -46,6 +46,11 @@ def _unbroken(seconds: float) -> str:
     return duration(seconds).replace(" ", "\N{NO-BREAK SPACE}")
 
 
+def duration_html(seconds: float | None) -> SafeString | str:
+    """Return a duration in one line, ``-`` if it is not known."""
+    return "-" if seconds is None else format_html("<bdi>{}</bdi>", _unbroken(seconds))
+
+
 def moment(at: datetime | None) -> SafeString | None:
     """Return a time with seconds in the current time zone; the title has UTC."""
     if at is None:
@@ -56,7 +61,7 @@ def moment(at: datetime | None) -> SafeString | None:
     except OverflowError:  # another program's lease may end in the last year there is
         here = utc
     return format_html(
-        '<time datetime="{}" title="{}"><span>{},</span> <span>{}</span></time>',
+        '<time dir="auto" datetime="{}" title="{}"><span>{},</span> <span>{}</span></time>',
         utc.isoformat(timespec="seconds"),
         f"{utc:%Y-%m-%d %H:%M:%S} UTC",
         date_format(here, "DATE_FORMAT"),
@@ -131,9 +136,7 @@ def lock_html(one: Holder, *, brief: bool = False) -> SafeString:
 
 def held_for_html(holder: Holder) -> SafeString | str:
     """Return how long a lock has been held, ``-`` if another program holds it."""
-    if holder.held_for is None:
-        return "-"
-    held_for = format_html("<bdi>{}</bdi>", _unbroken(holder.held_for))
+    held_for = duration_html(holder.held_for)
     threshold = locks[holder.using].operators.threshold(holder.name)
     if threshold is None or attention_of(holder) is not Attention.HELD_LONG:
         return held_for

@@ -37,18 +37,26 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
         shown = _the_dead(shown, verdicts, terminal)
     if options["dry_run"] or not terminal.as_json:
         backends.write("locks", shown, output.holder_facts, columns)
+    holds = _holds(shown)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
     if options["dry_run"]:
         results = [Result.RELEASED] * len(shown)
-        terminal.notice(f"Dry run: {counted(len(shown), 'lock')} would be released.")
+        terminal.notice(f"Dry run: {holds} would be released.")
     else:
         if shown and options["interactive"]:
-            _ask(shown, options, backends)
+            _ask(shown, holds, options, backends)
         results = _release(shown, options, backends)
     if Result.UNAVAILABLE not in results:  # _conclude() reports that with its own exit code
         backends.finish()
-    _conclude(results, missing, dry_run=options["dry_run"])
+    _conclude(results, holds, missing, dry_run=options["dry_run"])
+
+
+def _holds(shown: list[Holder]) -> str:
+    """Return how many locks there are, or holds of locks that several share."""
+    number = counted(len(operators.by_lock(shown)), "lock")
+    is_shared = any(one.holders > 1 for one in shown)
+    return f"{counted(len(shown), 'hold')} of {number}" if is_shared else number
 
 
 def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Backends) -> None:
@@ -125,16 +133,18 @@ def _the_dead(
     shown: list[Holder], verdicts: dict[str, Verdict], terminal: Terminal
 ) -> list[Holder]:
     """Return the dead holders, with a notice why the others are kept."""
-    judged = (verdicts[one.token_id] for one in shown)
-    others = Counter(verdict for verdict in judged if verdict.life is not Life.DEAD)
-    for (life, why), number in others.most_common():
-        doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
-        each = "each " if number > 1 else ""
-        terminal.notice(f"{counted(number, 'lock')} kept{doubt}, {each}because {why}.")
+    judged: dict[Verdict, list[Holder]] = {}
+    for one in shown:
+        judged.setdefault(verdicts[one.token_id], []).append(one)
+    for (life, why), alike in sorted(judged.items(), key=lambda item: -len(item[1])):
+        if life is not Life.DEAD:
+            doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
+            each = "each " if len(alike) > 1 else ""
+            terminal.notice(f"{_holds(alike)} kept{doubt}, {each}because {why}.")
     return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
 
 
-def _ask(shown: list[Holder], options: dict[str, Any], backends: Backends) -> None:
+def _ask(shown: list[Holder], holds: str, options: dict[str, Any], backends: Backends) -> None:
     terminal = backends.terminal
     if terminal.as_json:
         for one in shown:
@@ -143,8 +153,7 @@ def _ask(shown: list[Holder], options: dict[str, Any], backends: Backends) -> No
         options["reason"] = terminal.ask("Reason for the audit:", "released")
         _check_text(options["reason"], "The reason")
         _check_reason(options, backends)
-    question = f"Release {counted(len(shown), 'lock')}? The holders are not stopped."
-    terminal.confirm(question, "released")
+    terminal.confirm(f"Release {holds}? The holders are not stopped.", "released")
 
 
 def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -> list[Result]:
@@ -169,11 +178,11 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
     return results
 
 
-def _conclude(results: list[Result], missing: list[str], *, dry_run: bool) -> None:
+def _conclude(results: list[Result], holds: str, missing: list[str], *, dry_run: bool) -> None:
     released, not_known, refused = map(
         results.count, (Result.RELEASED, Result.UNAVAILABLE, Result.REFUSED)
     )
-    share = f"{released} of {counted(len(results), 'lock')} released"
+    share = f"{released} of {holds} released"
     if not_known:
         message = f"{share}; the outcome of {not_known} is not known."
         raise CommandError(message, returncode=output.NOT_KNOWN)
@@ -230,26 +239,32 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
         raise usage("LOCKS has several aliases: name one with --using.")
     if backends.alone:
         raise usage("Limits can't be changed for other processes here.")
+    before, rows = None, list[dict[str, Any]]()
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = limit_of(backend, name)
             if before is None and limit is None:
-                raise nothing(f"No limit was set for {visible(name)!r}.")
+                break
             if hint := output.hint_at_pattern(name, "locks list"):
                 terminal.notice(f"The limit is that of the one name {visible(name)!r}.{hint}")
-            holder = None if limit is None else backend.holder(name)
-            if holder and not holder.shared:
-                text = f"{holder} holds {visible(name)!r} alone. Only semaphores have limits."
+            holders = [] if limit is None else list(backend.holders_of([name]))
+            if holders and all(one.limit is None for one in holders):
+                way = "as a reader" if holders[0].shared else "alone"
+                text = f"{holders[0]} holds {visible(name)!r} {way}. Only semaphores have limits."
                 terminal.notice(text)
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
-                backends.write("limits", _rows(backend, name), dict, LIMIT)
+                rows = _rows(backend, name)
             else:
                 was = before.limit if before else "none"
                 terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
+    if terminal.as_json:
+        backends.write("limits", rows, dict, LIMIT)
     change = "clear the limit of {}" if limit is None else f"set the limit of {{}} to {limit}"
     backends.finish(change.format(repr(visible(name))))
+    if before is None and limit is None:
+        raise nothing(f"No limit was set for {visible(name)!r}.")
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:

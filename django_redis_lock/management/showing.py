@@ -189,9 +189,9 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
     for label, value in _particulars(one):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
-        state = "Paused, and not held" if one.limit and not one.limit.limit else "Not held"
+        paused = "; semaphores of this name are paused" if one.limit and not one.limit.limit else ""
         counts = [f": {each.waiters} waiting{_parked(each)}" for each in one.first if each.waiters]
-        terminal.say(f"  {state}{''.join(counts)}.")
+        terminal.say(f"  Not held{paused}{''.join(counts)}.")
     elif len(one.holders) > 1:
         terminal.say(heading("Holders"))
         known = {"NAME", "USING", "SHARED", "WAITERS"}
@@ -228,7 +228,8 @@ def _show_parked(one: _Known, terminal: Terminal) -> None:
 
 def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
     if one.limit:
-        yield "limit", _set(one.limit)
+        kinds = {each.limit is None for each in one.holders}
+        yield "limit", _set(one.limit) + ", without effect on this lock" * (kinds == {True})
     alone = len(one.holders) == 1
     for holder in one.holders[:1]:
         if alone:

@@ -281,7 +281,8 @@ def test_parked_tasks_are_shown_in_order_and_marked(name: str) -> None:
         for row, task_id in zip(rows, ids, strict=False):
             assert f'title="{task_id}"' in row
             assert '<span class="lock-aside">geparkt</span>' in row
-            assert 'data-label="Beginn"><time ' in row
+            assert 'data-label="Beginn"><time dir="auto" ' in row
+            assert row.count('"><bdi>') == 2  # durations keep their order from right to left
         assert (len(rows), "geparkt" in rows[2], ">Reihe<" in text) == (3, False, False)
         assert "Geparkte Tasks warten in einer eigenen Reihe" in text
         for _ in ids:

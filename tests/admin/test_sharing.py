@@ -82,6 +82,12 @@ def test_a_released_permit_is_the_one_that_was_chosen() -> None:
     assert [permit.owned() for permit in taken] == [False, True, True]
     ((level, text),) = told(confirm(client, first))
     assert (level, text) == ("warning", "Nothing to release: that hold of “render” has ended.")
+    data = {"_selected_action": [*boxes("render"), first, "0" * 16 + first[16:]]}
+    page = client.post(RELEASE, data)
+    assert page.context["changed"] == ["render"]
+    text = page.content.decode()
+    assert 'value="Release 1 lock (2 holders)"' in text
+    assert "Take the listed locks from 2 holders?" in text
     confirm(client, *boxes("render"))
     assert locks["default"].holder("render") is None
 
@@ -209,7 +215,10 @@ def test_pages_of_one_permit_of_one_reader_and_of_nobody(settings: Any) -> None:
     assert all(f'_selected_action" value="{box}"' in texts["render"] for box in boxes("render"))
     assert str(permit.fence) in texts["render"]
     assert "This lock is free." not in texts["paused"]
-    assert "None: the semaphore is paused." in texts["paused"]
+    locks["default"].set_limit("read", 0)
+    assert client.get(LIST).content.decode().count('lock-wrong">paused<') == 1  # not "read"
+    locks["default"].set_limit("read", None)
+    assert "None: semaphores of this name are paused." in texts["paused"]
     assert "set by ada, " in texts["paused"]
     assert "<bdi>1 holder</bdi>" in texts["read"]
     assert f'action="{LIMIT}"' not in viewer.get(page_of("paused")).content.decode()

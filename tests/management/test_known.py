@@ -177,9 +177,10 @@ def test_server_that_can_not_be_written(
         for words in (
             *("list", "list --format json", f"release {name} --dry-run", "list b*", "show b"),
             *("limit", "limit b", "history", "history b", "unpark b", "release b --noinput"),
+            "limit b --clear",
         ):
             assert command(*words.split()).err.count(told) == 1, words
-        assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 11  # one for each
+        assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 12  # one for each
         for words, change in (
             (f"limit {name} 3", f"set the limit of {name!r} to 3"),
             (f"limit {name} 3 --format json", f"set the limit of {name!r} to 3"),

@@ -180,13 +180,16 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     assert [row.split("  ")[-1] for row in rows if "page" in row] == ["page = 1", "page = 2"]
 
 
-def test_no_limit_pauses_a_lock_that_is_held_alone(name: str) -> None:
+@pytest.mark.parametrize(("shared", "way"), [(False, "alone"), (True, "as a reader")])
+def test_no_limit_pauses_another_lock_than_a_semaphore(name: str, shared: bool, way: str) -> None:
     """The next one could take it, so that it is paused would be wrong."""
-    with lock(name):
+    with lock(name, shared=shared):
         done = command("limit", name, "0")
-        assert f"holds '{name}' alone. Only semaphores have limits." in done.err
+        assert f"holds '{name}' {way}. Only semaphores have limits." in done.err
         assert "paused" not in command("list").err
-    assert "alone" not in command("limit", name, "0").err
+        assert ", without effect on this lock" in command("show", name).out
+    assert way not in command("limit", name, "0").err
+    assert "  Not held; semaphores of this name are paused." in command("show", name).lines
 
 
 @pytest.mark.usefixtures("no_workers")
@@ -200,7 +203,8 @@ def test_show_of_a_paused_semaphore_counts_live_and_parked_waiters(name: str) ->
         done = command("show", name)
         assert (done.code, "limit       0, set by ada" in done.out) == (0, True)
         assert "one of 2" in done.out
-        assert "  Paused, and not held: 3 waiting, 2 of them parked." in done.lines
+        state = "Not held; semaphores of this name are paused"
+        assert f"  {state}: 3 waiting, 2 of them parked." in done.lines
         (limit,) = json.loads(command("list", "--format", "json").out)["limits"]
         assert (limit["waiters"], limit["parked"], limit["held"]) == (3, 2, 0)
         let_go(name, waiting)
@@ -246,7 +250,11 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
 
 
 def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
-    taken = permits("render", 3)
+    taken, _alone = permits("render", 3), held("alone")
+    kept = command("release", "--all", "--only-dead").err
+    assert kept.startswith("4 holds of 2 locks kept, each because its process lives.")
+    done = command("release", "--pattern", "rend*", "--dry-run")
+    assert done.err == "Dry run: 3 holds of 1 lock would be released.\n"
     done = command("release", "--pattern", "rend*", "--noinput")
     assert (done.code, done.lines[-3:]) == (0, ["render: released"] * 3)
     assert not any(permit.owned() for permit in taken)
@@ -275,6 +283,7 @@ def test_limits_are_set_listed_and_cleared() -> None:
     assert done == Done(0, "render: limit cleared, before 3\n", "")
     done = command("limit", "render", "--clear")
     assert (done.code, done.out, "No limit was set for 'render'." in done.err) == (3, "", True)
+    assert read(command("limit", "render", "--clear", "--format", "json"), "limits") == []
     assert command("limit", "render").code == 3
     assert read(command("limit", "render", "4", "--format", "json"), "limits")[0]["limit"] == 4
 
