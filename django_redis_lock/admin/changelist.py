@@ -23,7 +23,7 @@ from django_redis_lock.admin import wording
 from django_redis_lock.admin.filters import BackendFilter, LockFilter
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.handler import locks
+from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import attention_of, by_lock, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
@@ -234,7 +234,7 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     given, those with the latest lease end. A backend that is not available hides no other.
     """
     try:
-        asked = list(locks)
+        asked = list(locks) or [DEFAULT_ALIAS]  # whose error says how to write LOCKS
     except InvalidLockBackend as error:
         return Reading(problems=[Problem.of("LOCKS", error)])
 

@@ -23,7 +23,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.handler import locks
+from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
 from django_redis_lock.protocol.records import ORIGIN, Aside, AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import visible, without_passwords
@@ -163,7 +163,8 @@ def aliases_of(using: str | None) -> list[str]:
     if using is not None and using not in known:
         there = ", ".join(map(repr, known)) or "none"
         raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
-    return known if using is None else [using]
+    # Without any it is the one whose error says how to write LOCKS.
+    return (known or [DEFAULT_ALIAS]) if using is None else [using]
 
 
 def hint_at_pattern(name: str, way: str) -> str:

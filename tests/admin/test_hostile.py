@@ -106,6 +106,15 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> 
     assert "s3cret" not in text
 
 
+def test_nothing_is_said_of_locks_without_any_alias(settings: Any) -> None:
+    settings.LOCKS = {}
+    browser = root()
+    for page in (browser.get(LIST), browser.get(f"{LIST}audit/")):
+        text = page.content.decode()
+        assert ("no forced release" in text or "No lock is" in text) is False
+        assert "Write LOCKS = {" in text
+
+
 def test_what_is_not_known_is_not_said(
     own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
