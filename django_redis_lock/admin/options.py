@@ -244,7 +244,12 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             outcomes = operators.release_shown(holds, by=by, reason=reason)
         except ValueError as error:  # the page's own field allows no such reason
             raise BadRequest(str(error)) from error
-        unlogged = self._log(request, outcomes, reason)
+        because = f" Reason: {visible(reason)}" if reason else ""
+        losers = [one.loser for one in outcomes if one.loser]
+        texts = [
+            (HeldLock.of(one.using, one.name), f"Taken from {one}.{because}") for one in losers
+        ]
+        unlogged = self._log(request, texts)
         for one in outcomes:
             level = messages.SUCCESS if one.loser else messages.WARNING
             text = _message(one, unlogged)
@@ -253,17 +258,16 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
         return HttpResponseRedirect(self._back(request)["back_url"])
 
-    def _log(self, request: HttpRequest, outcomes: list[Outcome], reason: str) -> str:
-        """Write releases to the admin's log; return why that failed."""
-        because = f" Reason: {visible(reason)}" if reason else ""
+    def _log(self, request: HttpRequest, texts: list[tuple[HeldLock, str]]) -> str:
+        """Write what was done to the admin's log; return a sentence on why that failed."""
         try:
             with transaction.atomic(using=router.db_for_write(LogEntry)):
-                for loser in [outcome.loser for outcome in outcomes if outcome.loser]:
-                    lock = HeldLock.of(loser.using, loser.name)
-                    self.log_change(request, lock, f"Taken from {loser}.{because}")
+                for lock, text in texts:
+                    self.log_change(request, lock, text)
         except Exception as error:
-            logger.exception("Releases are not in the admin's log")
-            return without_passwords(str(error))
+            logger.exception("Releases or a limit are not in the admin's log")
+            reason = {"reason": visible(without_passwords(str(error)))}
+            return " " + _("It is not in the admin's log: %(reason)s") % reason
         return ""
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
@@ -286,9 +290,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             messages.error(request, visible(without_passwords(str(error))))
         else:
             told = "Limit cleared." if limit is None else f"Limit set to {limit}."
-            self.log_change(request, lock, told)
+            unlogged = self._log(request, [(lock, told)])
             now = _("The limit is cleared.") if limit is None else _("The limit is %(limit)s now.")
-            messages.success(request, now % {"limit": limit})
+            messages.success(request, now % {"limit": limit} + unlogged)
         return HttpResponseRedirect(self._url("change", "", quote(lock.pk)))
 
     def _back(self, request: HttpRequest) -> dict[str, Any]:
@@ -605,7 +609,4 @@ def _message(outcome: Outcome, unlogged: str) -> str:
         text = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
     if outcome.holder:
         text += " " + _("It went to %(holder)s.") % {"holder": wording.who(outcome.holder)}
-    if unlogged:
-        reason = {"reason": visible(unlogged)}
-        text += " " + _("It is not in the admin's log: %(reason)s") % reason
-    return text
+    return text + unlogged

@@ -318,8 +318,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     name, limit = options["name"], options["limit"]
     backends = Backends(options["using"], terminal)
     found = list(backends.each(lambda backend: backend.history(name, limit)))
-    if backends.many:
-        found.sort(key=lambda entry: entry.at or datetime.min.replace(tzinfo=UTC), reverse=True)
+    found.sort(key=lambda entry: entry.at or datetime.min.replace(tzinfo=UTC), reverse=True)
     found = found[:limit]
     backends.write("events", found, output.entry_facts, EVENT)
     backends.finish()

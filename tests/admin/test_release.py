@@ -75,7 +75,7 @@ def test_it_is_written_down(name: str) -> None:
 
 
 def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
-    """A lock is released though the database refuses the entry, and the page says so."""
+    """A lock is released or a limit set though the database refuses the entry; the page says so."""
     held = holding(name)
 
     def refuse(execute: Any, sql: str, *args: Any) -> Any:
@@ -84,8 +84,13 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
         return execute(sql, *args)
 
     with connection.execute_wrapper(refuse):
-        ((_, message),) = told(release(root(), box_of(name)))
-    assert "It is not in the admin's log: no room" in message
+        client = root()
+        ((_, released),) = told(release(client, box_of(name)))
+        limit = {"lock": HeldLock.of("default", name).pk, "limit": "3"}
+        ((_, limited),) = told(client.post(f"{LIST}limit/", limit, follow=True))
+    for message in (released, limited):
+        assert "It is not in the admin's log: no room" in message
+    assert limited.startswith("The limit is 3 now. ")
     assert not held.owned()
     assert not LogEntry.objects.exists()
 
