@@ -42,7 +42,8 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
         backends.warn_of_unwritable()
     if options["dry_run"]:
         results = [Result.RELEASED] * len(shown)
-        terminal.notice(f"Dry run: {holds} would be released.")
+        if shown:
+            terminal.notice(f"Dry run: {holds} would be released.")
     else:
         if shown and options["interactive"]:
             _ask(shown, holds, options, backends)

@@ -46,6 +46,7 @@ def _raise(error: Exception) -> Any:
         ("show b", "The locks of 'down' could not be read"),
         ("limit", "The locks of 'down' could not be read"),
         ("history", "The locks of 'down' could not be read"),
+        ("release --all --dry-run", "The locks of 'down' could not be read"),
         ("release --all --noinput", "The locks of 'down' could not be read"),
         ("release b --noinput", "Lock 'b' is not held, as far as is known."),
         ("release b --noinput --using down", "Whether lock 'b' is held is not known."),
@@ -58,7 +59,7 @@ def test_silence_is_not_taken_for_a_free_lock(settings: Any, line: str, told: st
     assert done.code == 2
     assert told in done.err
     assert "127.0.0.1:1" in done.err
-    assert not re.search("is not held[.]|No lock|No held|There is nothing", done.err)
+    assert not re.search("is not held[.]|No lock|No held|There is nothing|Dry run: 0", done.err)
     (silent,) = json.loads(command(*words, "--format", "json").out)["not_known"]
     assert silent["using"] == "down"
     assert "127.0.0.1:1" in silent["error"]
