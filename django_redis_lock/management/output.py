@@ -163,8 +163,7 @@ def aliases_of(using: str | None) -> list[str]:
     if using is not None and using not in known:
         there = ", ".join(map(repr, known)) or "none"
         raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
-    # Without any it is the one whose error says how to write LOCKS.
-    return (known or [DEFAULT_ALIAS]) if using is None else [using]
+    return (known or [DEFAULT_ALIAS]) if using is None else [using]  # its error says what to write
 
 
 def hint_at_pattern(name: str, way: str) -> str:
