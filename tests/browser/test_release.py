@@ -80,6 +80,9 @@ def test_one_of_several_holders_and_the_limit(visit: Visit) -> None:
     assert [permit.owned() for permit in taken].count(False) == 1
     page.get_by_role("button", name="Leave it to the callers").click()
     expect(page.locator("#lock-now")).to_contain_text("2 of 3")
+    locks["default"].set_limit("render", 0, by="grace")  # while the page is open
+    page.get_by_role("button", name="Leave it to the callers").click()
+    expect(page.locator("#lock-now")).to_contain_text("2 of 3")
 
 
 def test_with_the_keyboard_alone(visit: Visit, hold: Hold) -> None:
