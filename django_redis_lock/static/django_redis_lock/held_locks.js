@@ -19,6 +19,7 @@
         function isUsed() {
             const action = area.querySelector("select[name=action]");
             return area.querySelector("input.action-select:checked") || (action && action.value)
+                || area.matches(":active") // a button that was replaced would get no click
                 || (area.contains(getSelection().anchorNode) && !getSelection().isCollapsed);
         }
 
