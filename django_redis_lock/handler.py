@@ -303,7 +303,7 @@ def lock_many(
             f"@lock_many needs the names of the locks, and was given {names!r}. "
             f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
         )
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if isinstance(names, str | Mapping) or not isinstance(names, Iterable):
         raise TypeError(f"names={names!r} must be a list of names; for one name, use lock().")
     from django_redis_lock.primitives import group  # unless it is used, it is not needed
 

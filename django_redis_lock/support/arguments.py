@@ -107,7 +107,7 @@ def check_renewal(
     if longest is not None and not renewed:
         raise ValueError(
             f"max_hold={max_hold!r} has no meaning with timeout={timeout!r}, a lease that is "
-            f"not renewed; leave it out, or add auto_renew=True."
+            f"not renewed; leave it out, or give a timeout in seconds and auto_renew=True."
         )
     return renewed, None if longest == math.inf else longest
 

@@ -353,6 +353,7 @@ class TestEveryBackend:
         ([], {}, ValueError, "no names"),
         ("product:1", {}, TypeError, "one name"),
         (None, {}, TypeError, "names=None must be a list of names"),
+        ({"a": 2}, {}, TypeError, "names=.'a': 2. must be a list of names"),
         (map(str, range(1001)), {}, ValueError, "1000"),
         (["a", ""], {}, ValueError, "name"),
     ],
