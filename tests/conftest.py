@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 import uuid
 from collections.abc import Iterator
+from importlib import metadata
 
 import pytest
 import redis
@@ -25,6 +27,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+# For each connection, redis-py reads the metadata of its package: slower than to connect.
+pytest.MonkeyPatch().setattr(metadata, "version", functools.cache(metadata.version))
 
 
 @pytest.fixture(scope="session")
