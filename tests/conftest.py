@@ -33,6 +33,12 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 pytest.MonkeyPatch().setattr(metadata, "version", functools.cache(metadata.version))
 
 
+def pytest_collection_finish() -> None:
+    """Collect garbage without a look at all that the modules of the tests hold."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def session_server() -> Iterator[EmbeddedServer]:
     """One server for the whole run, on the port that the settings name.
