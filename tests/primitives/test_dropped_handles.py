@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,16 +16,14 @@ import pytest
 from django_redis_lock import lock, lock_many
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
+from tests.tools import PATIENCE, Background
 
 METHODS = ["acquire", "ensure_held", "extend", "reacquire", "owned", "release", "block"]
 CASES = [
-    *(
-        ("redis.RedisLockBackend", "gone", kind, each)
-        for kind in ("lock", "group")
-        for each in METHODS
-    ),
-    *(("getset.GetSetLockBackend", "gone", "lock", each) for each in METHODS),
-    *(("redis.RedisLockBackend", "silent", "lock", each) for each in ("acquire", "block")),
+    ("redis.RedisLockBackend", "gone", "lock", METHODS),
+    ("redis.RedisLockBackend", "gone", "group", METHODS),
+    ("getset.GetSetLockBackend", "gone", "lock", METHODS),
+    ("redis.RedisLockBackend", "silent", "lock", ["acquire", "block"]),
 ]
 
 
@@ -66,7 +66,7 @@ async def ause(handle: Any, method: str, fail: Callable[[], object]) -> bool:
 
 
 @pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize(("path", "how", "kind", "method"), CASES)
+@pytest.mark.parametrize(("path", "how", "kind", "methods"), CASES)
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_error_keeps_no_handle(
     name: str,
@@ -74,25 +74,35 @@ def test_error_keeps_no_handle(
     own_server: EmbeddedServer,
     kind: str,
     how: str,
-    method: str,
+    methods: list[str],
     path: str,
     is_async: bool,
 ) -> None:
-    """It is in no cycle of the error, its traceback and their frames."""
+    """It is in no cycle of the error, its traceback and their frames. Each method has a thread."""
     url = own_server.url() + "?socket_timeout=0.2"
     settings.LOCKS = {"default": {"BACKEND": f"django_redis_lock.backends.{path}", "LOCATION": url}}
-    handle: Any = lock(name, 30, auto_renew=True) if kind == "lock" else lock_many([name, "x"], 30)
-    reference = weakref.ref(handle)
-    fail = own_server.kill if how == "gone" else own_server.pause
-    unavailable = False
-    if is_async:
-        unavailable = asyncio.run(ause(handle, method, fail))
-    else:
-        try:
-            use(handle, method, fail)
-        except LockUnavailable:
-            unavailable = True
-    del handle
-    assert (unavailable, reference()) == (True, None)
+    ends = own_server.kill if how == "gone" else own_server.pause
+    fail = threading.Barrier(len(methods), ends, PATIENCE).wait
+
+    def left(method: str) -> tuple[bool, object]:
+        """Return whether the server was unavailable, and the handle if it still exists."""
+        names, unavailable = [f"{name}-{method}", f"{name}-{method}-x"], False
+        handle: Any = lock_many(names, 30)
+        if kind == "lock":
+            handle = lock(names[0], 30, auto_renew=True)
+        reference = weakref.ref(handle)
+        if is_async:
+            unavailable = asyncio.run(ause(handle, method, fail))
+        else:
+            try:
+                use(handle, method, fail)
+            except LockUnavailable:
+                unavailable = True
+        del handle
+        return unavailable, reference()
+
+    started = {method: Background(partial(left, method)) for method in methods}
+    found = {method: each.outcome() for method, each in started.items()}
+    assert found == dict.fromkeys(methods, (True, None))
     if how == "silent":
         own_server.resume()
