@@ -241,6 +241,7 @@ def test_a_stopped_server_is_probed_after_a_failure(
     eventually(lambda: sent)
     assert sent == [("Renew", math.inf)]
     assert backend._failed_until[None] > time.monotonic() - 1  # so that others only probe
+    proxy.let_go()
     assert trying.outcome()
 
 
