@@ -16,8 +16,8 @@ from django_redis_lock.backends import renewal
 from django_redis_lock.primitives import group, handle, held
 from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import calls, lease, locking
-from tests.tools import Background, eventually
-from tests.tools.interruption import Interrupted, Interruption
+from tests.tools import eventually
+from tests.tools.interruption import Interrupted, Interruption, strike
 
 MODULES = (lock_module, handle, group, held, calls, lease, locking, renewal)
 
@@ -25,11 +25,6 @@ MODULES = (lock_module, handle, group, held, calls, lease, locking, renewal)
 def enter(handle: Any) -> None:
     with handle:
         pass
-
-
-def strike(interruption: Interruption, handle: Any) -> None:
-    with contextlib.suppress(Interrupted), interruption:
-        enter(handle)
 
 
 def no_locks(client: redis.Redis, names: list[str]) -> bool:
@@ -55,8 +50,7 @@ def test_wherever_a_with_statement_is_interrupted_nothing_stays_locked(
         names.append(f"{name}:{at}:")
         handles.append(make(names[-1]))  # while it exists, its lease would be renewed
         interruption = Interruption(at, *MODULES)
-        # In a thread of its own, as Python 3.11 goes on handling the exception in this one.
-        Background(partial(strike, interruption, handles[-1])).outcome()
+        strike(interruption, partial(enter, handles[-1]))
         if interruption.place == "__exit__":
             names.pop()
         if not interruption.raised:

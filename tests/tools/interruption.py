@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import sys
+from collections.abc import Callable
 from types import FrameType, ModuleType
 from typing import Any
+
+from tests.tools import Background
 
 
 class Interrupted(BaseException):
@@ -18,7 +22,7 @@ class Interruption:
     Places are those where Python runs signal handlers: as a function begins, after a call within
     it (but not while it enters a ``with``), and where a loop begins anew.
     Python 3.11 never forgets the exception that is being handled at such a place, so give no module
-    that handles some there.
+    that handles some there, or use ``strike()``.
     """
 
     def __init__(self, at: int, *modules: ModuleType) -> None:
@@ -56,3 +60,13 @@ class Interruption:
         if self._left == -1:
             self.raised, self.place = True, place
             raise Interrupted
+
+
+def strike(interruption: Interruption, function: Callable[[], object]) -> None:
+    """Interrupt a function, in a thread whose end has Python forget the exception."""
+
+    def run() -> None:
+        with contextlib.suppress(Interrupted), interruption:
+            function()
+
+    Background(run).outcome()

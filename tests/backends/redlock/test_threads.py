@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import os
@@ -20,7 +19,7 @@ from django_redis_lock.backends.redlock.servers import Executor, Job
 from django_redis_lock.protocol import calls, waiting
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually, waiters
-from tests.tools.interruption import Interrupted, Interruption
+from tests.tools.interruption import Interruption, strike
 from tests.tools.quorums import Quorum
 
 # A process with threads forks here on purpose, as web servers do.
@@ -32,16 +31,19 @@ def test_an_exception_from_a_signal_handler_anywhere(
     servers: Quorum, name: str, running: bool
 ) -> None:
     """Wherever it occurs in a caller, later calls work, and only one thread reads the answers."""
+
+    def use() -> None:
+        for server in backend().servers:
+            job = Job(server.pack(calls.Inspect([key])), math.inf)
+            server.executor.submit(job)
+        assert backend().call(calls.Inspect([key]))[1] is None
+
     for at in itertools.count():
         if not running:
             backend().close()
         interruption = Interruption(at, backend_module, servers_module, waiting, threading)
         key = f"{name}:{at}"
-        with contextlib.suppress(Interrupted), interruption:
-            for server in backend().servers:
-                job = Job(server.pack(calls.Inspect([key])), math.inf)
-                server.executor.submit(job)
-            assert backend().call(calls.Inspect([key]))[1] is None
+        strike(interruption, use)
         for _ in range(2):
             said = Background(lambda key=key: backend().call(calls.Inspect([key])))
             assert said.outcome()[1:] == [None, -2, 0]
