@@ -21,7 +21,7 @@ def children(pool: Any) -> list[Any]:
 
 
 def test_recycled_child_is_told_from_a_killed_one() -> None:
-    pool = billiard.Pool(1, maxtasksperchild=1)
+    pool = billiard.Pool(1, maxtasksperchild=1, lost_worker_timeout=0.1)  # which its end waits for
     try:
         (first,) = children(pool)
         pool.apply(os.getpid)
