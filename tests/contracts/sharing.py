@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import (
 from django_redis_lock.operators import unheld
 from django_redis_lock.testing import unavailable
 from tests.contracts.base import Contract
-from tests.tools import SOON, Background, eventually, queue, told
+from tests.tools import Background, eventually, queue, told
 
 
 class _Sharing(Contract):
@@ -192,7 +192,7 @@ class SharingContract(_Sharing):
         """A writer that stops waiting no longer holds up the readers behind it."""
         self.hold(self.reader(name))
 
-        def wait_and_leave() -> float:
+        def wait_and_leave() -> None:
             async def main() -> None:
                 task = asyncio.create_task(self.lock(name).aacquire())
                 while len(await locks[self.using].awaiting(name)) < 3:
@@ -205,14 +205,13 @@ class SharingContract(_Sharing):
                 asyncio.run(main())
             else:
                 assert not self.lock(name).acquire(blocking_timeout=0.3)
-            return time.monotonic()
 
         leaving = Background(wait_and_leave)
         eventually(lambda: self.waiting(name) == 1)
         readers = queue(self.reader(name), self.semaphore(name, 3))
-        left = leaving.outcome()
+        leaving.outcome()
+        assert len(self.holders(name)) == 3
         assert [each.outcome() for each in readers] == [True, True]
-        assert max(each.ended_at for each in readers) - left < SOON
 
     # Holders that are late or dead.
 
@@ -223,8 +222,7 @@ class SharingContract(_Sharing):
         end = time.monotonic() + max(permit.remaining for permit in dead)
         eventually(lambda: sum(not each.is_alive() for each in started) == 3)
         assert [each.outcome() for each in started[:3]] == [True] * 3
-        late = [each.ended_at - end for each in started[:3]]
-        assert all(-0.1 < seconds < SOON for seconds in late), late
+        assert min(each.ended_at for each in started[:3]) > end - 0.1
         assert self.waiting(name) == 1
         assert all(permit.lost for permit in dead)
         self.release_others(name)
@@ -369,10 +367,10 @@ class SharingContract(_Sharing):
         readers = [self.reader(name), self.semaphore(name, 3)]
         *reading, writing, later = queue(*readers, self.lock(name), self.reader(name))
         held.extend(40, replace_ttl=True)
-        fence, began = held.fence, time.monotonic()
+        fence = held.fence
         held.downgrade()
+        assert len(self.holders(name)) == 3
         assert [each.outcome() for each in reading] == [True, True]
-        assert max(each.ended_at for each in reading) - began < SOON
         assert fence < held.fence < readers[0].fence < readers[1].fence
         assert 39 < held.remaining <= 40
         assert self.waiting(name) == 2
@@ -545,11 +543,9 @@ class SharingContract(_Sharing):
 
         (held,) = self.hold(self.lock(name))
         started = queue(asks(max_waiters=2), asks(max_waiters=2))
-        began = time.monotonic()
         with told(signals.lock_not_acquired) as calls:
             assert not asks(max_waiters=2).acquire()
             assert not asks(max_waiters=0).acquire(blocking_timeout=30)
-        assert time.monotonic() - began < SOON
         assert [call["reason"] for call in calls] == ["full", "full"]
         full = "at once, as max_waiters=2 allows no more that wait"
         with pytest.raises(LockNotAcquired, match=full):

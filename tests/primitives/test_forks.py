@@ -7,13 +7,12 @@ import gc
 import multiprocessing
 import os
 import signal
-import time
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from django_redis_lock import lock, locks
-from tests.tools import SOON, Child, eventually
+from tests.tools import PATIENCE, Child, eventually
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -57,13 +56,11 @@ def test_fork_in_the_middle_of_a_wait(name: str, wait: str) -> None:
         parent, child = locks["default"].waiting(name)
         assert parent.pid == waiter.pid != child.pid
         held.release()
-        released_at = time.monotonic()
         first = waiter.hear().split()
         assert first[0] == "parent"
         *second, fence = waiter.hear().split()
         assert second == ["child", "waits", "True"]
         assert int(fence) > int(first[1])
-        assert time.monotonic() - released_at < 2 * SOON
 
 
 FORK_IN_GEVENT = """
@@ -138,10 +135,10 @@ def test_fork_beside_an_event_loop(name: str) -> None:
                 for _ in range(3):
                     (child,) = await loop.run_in_executor(pool, collect)
                     assert child != os.getpid()
-                    async with asyncio.timeout(SOON):
+                    async with asyncio.timeout(PATIENCE):
                         assert await lock(name).alocked()
                 assert (await locks["default"].aholder(name)).waiters == 1
-        async with asyncio.timeout(SOON):
+        async with asyncio.timeout(PATIENCE):
             await given.wait()
         await locks["default"].aforce_release(name)
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from django_redis_lock import lock
-from tests.tools import SOON, Background, Child, eventually, waiters
+from tests.tools import Background, Child, eventually, waiters
 from tests.tools.docs import DOCS, blocks
 
 pytestmark = pytest.mark.usefixtures("server")
@@ -50,9 +49,7 @@ def test_as_documented_the_lock_is_released(name: str, program: str) -> None:
         eventually(lambda: waiters(name) == 1)
         child.process.send_signal(signal.SIGTERM)
         assert child.end() == 128 + signal.SIGTERM
-        ended = time.monotonic()
         assert waiter.outcome()
-        assert waiter.ended_at < ended + SOON
 
 
 def test_as_documented_the_queue_is_left(name: str) -> None:

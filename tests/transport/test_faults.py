@@ -134,10 +134,8 @@ def test_silent_connection_is_noticed(
     proxy.silence(listening_only=True)
     eventually(lambda: locks["default"].hub_for("").receiver.connection not in (None, dead))
     eventually(lambda: waiters(name, "direct") == 1)
-    began = time.monotonic()
     held.release()
     assert waiting.outcome() is True
-    assert time.monotonic() - began < 5
 
 
 def test_withdrawal_that_is_refused_is_repeated(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,9 +112,7 @@ def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, sett
     control = redis.Redis.from_url(own_server.url())
     with counted(control) as counts:
         own_server.pause()
-        began = time.monotonic()
         post(locks["default"], Release(name, "nobody"))
-        assert time.monotonic() - began < 0.5
         own_server.resume()
         assert stored(locks["default"], name) is None
     assert counts["eval"] == 1

@@ -208,10 +208,8 @@ def test_lock_of_another_program_excludes_and_is_followed(name: str, client: red
     assert 59 < holder.ttl <= 60
     waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
     eventually(lambda: waiters(name) == 1)
-    began = time.monotonic()
     client.delete(f"lock:{name}")
     assert waiting.outcome() is True
-    assert time.monotonic() - began < 5
     assert not client.set(f"lock:{name}", "somebody else", nx=True, px=60_000)
 
 
