@@ -485,8 +485,11 @@ def test_delivery_whose_ticket_becomes_valid_runs(
 
 
 @pytest.mark.parametrize("policy", ["skip", "wait"])
-def test_delivery_meets_another_instance_after_its_own(consumer: Consumer, policy: str) -> None:
+def test_delivery_meets_another_instance_after_its_own(
+    consumer: Consumer, patience: Callable[..., None], policy: str
+) -> None:
     """Which has come first; the policy says what to do about it, and nothing is taken over."""
+    patience(WAIT_FOR_FIRST=0.2)
     task = consumer.task(body, on_conflict=policy)
     message = consumer.send(task)
     first = held(task, id_of(message))
