@@ -35,21 +35,25 @@ def no_collections() -> Iterator[None]:
     gc.enable()
 
 
-def use(handle: Any, method: str, fail: Callable[[], object]) -> None:
-    if method == "block":
-        with handle:
+def use(handle: Any, method: str, fail: Callable[[], object]) -> bool:
+    """Return whether the server was unavailable."""
+    with contextlib.suppress(LockUnavailable):
+        if method == "block":
+            with handle:
+                fail()
+        elif method == "acquire":
             fail()
-    elif method == "acquire":
-        fail()
-        handle.acquire()
-    else:
-        handle.acquire()
-        fail()
-        getattr(handle, method)(*[1] if method == "extend" else [])
+            handle.acquire()
+        else:
+            handle.acquire()
+            fail()
+            getattr(handle, method)(*[1] if method == "extend" else [])
+        return False
+    return True
 
 
 async def ause(handle: Any, method: str, fail: Callable[[], object]) -> bool:
-    """Return whether it was unavailable; a task that fails would keep its error itself."""
+    """Do the same; a task that fails would keep its error itself."""
     with contextlib.suppress(LockUnavailable):
         if method == "block":
             async with handle:
@@ -86,18 +90,14 @@ def test_error_keeps_no_handle(
 
     def left(method: str) -> tuple[bool, object]:
         """Return whether the server was unavailable, and the handle if it still exists."""
-        names, unavailable = [f"{name}-{method}", f"{name}-{method}-x"], False
-        handle: Any = lock_many(names, 30)
-        if kind == "lock":
-            handle = lock(names[0], 30, auto_renew=True)
+        names = [f"{name}-{method}", f"{name}-{method}-x"]
+        handle: Any = lock(names[0], 30, auto_renew=True)
+        if kind == "group":
+            handle = lock_many(names, 30)
         reference = weakref.ref(handle)
-        if is_async:
-            unavailable = asyncio.run(ause(handle, method, fail))
-        else:
-            try:
-                use(handle, method, fail)
-            except LockUnavailable:
-                unavailable = True
+        unavailable = (
+            asyncio.run(ause(handle, method, fail)) if is_async else use(handle, method, fail)
+        )
         del handle
         return unavailable, reference()
 
