@@ -190,20 +190,17 @@ def test_a_caller_without_a_limit_keeps_the_socket_timeout(name: str, proxy: Pro
 def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy) -> None:
     """They share a connection, which the other one closes: the call is sent again."""
 
-    async def main() -> float:
+    async def main() -> None:
         async with lock(name, timeout=20):
             pass
         proxy.hold_back()
         patient = asyncio.ensure_future(lock(name, timeout=20).aacquire())
-        began = time.monotonic()
         with pytest.raises(LockUnavailable):
             await lock(f"{name}-2", blocking=False).aacquire()
-        took = time.monotonic() - began
         proxy.let_go()
         assert await patient
-        return took
 
-    assert asyncio.run(main()) < 1.0 + AT_MOST
+    asyncio.run(main())
 
 
 def test_a_silent_connection_is_not_kept_for_the_next_task(name: str, proxy: Proxy) -> None:
