@@ -75,9 +75,7 @@ def looking(consumer: Consumer) -> Iterator[None]:
 
 
 @pytest.fixture
-def look(
-    server: EmbeddedServer, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+def look(server: EmbeddedServer, consumer: Consumer, monkeypatch: Any) -> Iterator[None]:
     monkeypatch.setattr(looks, "LOOK_EVERY", WINDOW / 4)
     with looking(consumer):
         yield

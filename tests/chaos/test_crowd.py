@@ -1,7 +1,4 @@
-"""A crowd of processes on one semaphore, and the checker of its history.
-
-``LOCKS_TEST_SECONDS=10`` troubles it for longer, as ``make nightly`` does.
-"""
+"""A crowd of processes on one semaphore, and the checker of its history."""
 
 from __future__ import annotations
 

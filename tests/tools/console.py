@@ -66,9 +66,8 @@ def arguments(*words: str) -> list[str]:
 
 def environment(**more: str) -> dict[str, str]:
     ours = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(ROOT)}
-    for variable in ("COLUMNS", "LINES", "NO_COLOR", "DJANGO_COLORS"):
-        ours.pop(variable, None)
-    for variable in ("PYTHONDEVMODE", "PYTHONUNBUFFERED"):
+    of_terminals = {"COLUMNS", "LINES", "NO_COLOR", "DJANGO_COLORS"}
+    for variable in of_terminals | {"PYTHONDEVMODE", "PYTHONUNBUFFERED"}:
         ours.pop(variable, None)
     return {**ours, **more}
 
