@@ -385,7 +385,8 @@ class BaseLockBackend(Runner):
         from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
 
         by, reason = check_text(by, "by"), check_text(reason, "reason")
-        token_id = None if token_id is None else arguments.check_token_id(token_id)
+        if token_id is not None:
+            arguments.check_token_id(token_id)  # of another program, it may be any text
         # The call always names the holder: sent twice, it must not hit the next one.
         shown = yield from self._read([check_name(name)])
         if token_id is None and len(shown) > 1:
