@@ -230,7 +230,6 @@ class Lock(Held, Handle):
             register.leave(lease)
             raise self._upgrade_refused()
         lease.after_commit |= entered and self.after_commit
-        lease.required |= entered and self.on_unavailable == "raise"
         return entered
 
     def _obtain(
@@ -313,6 +312,7 @@ class Lock(Held, Handle):
         lease = self._lease_to_release()
         if not self.reentrant or register.leave(lease):
             return [self]
+        lease.required |= self.on_unavailable == "raise"
         if self._again:
             self._again -= 1
         else:  # other handles still hold it

@@ -98,7 +98,7 @@ class Lease:
     entries = 1
     after_commit = False
     """Whether a caller that has it relies on it until its transaction ends."""
-    required = False  # a caller has entered it that does not run without
+    required = False  # a caller has left it that does not run without
     shared = False
     """Whether others may hold the lock at the same time."""
     permit = False

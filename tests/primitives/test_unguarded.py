@@ -259,17 +259,21 @@ def test_the_servers_of_a_cluster_fail_apart(
 
 @every_kind
 @pytest.mark.parametrize("also", ["run", "raise"])
+@pytest.mark.parametrize("order", [1, -1])
 @pytest.mark.django_db
 @pytest.mark.usefixtures("server")
 def test_the_server_goes_in_a_transaction(
-    name: str, kind: str, also: str, caplog: pytest.LogCaptureFixture
+    name: str, kind: str, also: str, order: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is committed, with a warning, unless a caller needs the lock that both have."""
     handle, other = optional(kind, name), MAKERS[kind](name, on_unavailable=also)
     needed = nullcontext() if also == "run" else pytest.raises(LockUnavailable)
     with ExitStack() as down, needed, atomic():
-        with handle if kind == "reentrant" else nullcontext(), other:
-            pass
+        both = [handle, other][kind != "reentrant" :]
+        for each in both[::order]:
+            each.acquire()
+        for each in reversed(both):
+            each.release()
         with handle:
             pass
         down.enter_context(unavailable())
