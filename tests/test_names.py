@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ BACKENDS = "django_redis_lock.backends"
 DJANGOS = "django.core.cache.backends.redis.RedisCache"
 DEFAULT = "django.core.cache.backends.base.default_key_func"
 TENANT = ["acme"]
+X = Enum("Names", {"X": "x"}, type=str).X
 
 
 def of_tenant(key: str, key_prefix: str, version: int) -> str:
@@ -62,7 +64,7 @@ def test_names_are_made_as_the_cache_makes_keys(
     """For all handles, with a note of the checks; but not for the guards of tasks."""
     configure(settings, server.url(), cache, **entry)
     assert names() == ["x"]
-    handles = [lock("x"), semaphore("x", 2), lock_many(["x"])["x"]]
+    handles = [lock(X), semaphore("x", 2), lock_many(["x"])["x"]]
     assert {expected} == {name_of_view(), *(one.name for one in handles)}
     with pytest.raises(LockLost), lock("x"):
         assert names.__wrapped__() == [expected]

@@ -155,7 +155,7 @@ def check_name(name: str) -> str:
             f"A lock's name must not contain control characters or lone surrogates; "
             f"{name!r} has {found[0]!r} at position {found.start()}."
         )
-    return name
+    return str.__str__(name)  # str() may write a member of an Enum in another way
 
 
 def check_template(template: str, argument: str) -> None:

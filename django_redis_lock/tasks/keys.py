@@ -64,8 +64,8 @@ class KeyMaker:
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         try:
             self._fields = list(_fields_of(key)) if isinstance(key, str) else []
-            if isinstance(key, str) and not self._fields:
-                self._key = check_name(key.format())
+            if isinstance(key, str):  # or a member of an Enum that is one
+                self._key = str.__str__(key) if self._fields else check_name(key.format())
         except ValueError as error:
             raise ValueError(f"{option}={key!r} is not a valid template: {error}") from None
         known = signature.parameters
@@ -206,7 +206,7 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
 
 def refuse_by_position(given: Sequence[Any]) -> None:
     """Raise ``TypeError`` for a text, a list or several values that were given without a name."""
-    if len(given) > 1 or type(next(iter(given), None)) in (str, list, tuple, set, dict):
+    if len(given) > 1 or issubclass(type(next(iter(given), None)), str | list | tuple | set | dict):
         raise TypeError(
             f"single_instance_task was given {', '.join(map(repr, given))} by position; give each "
             f"option by its name: the name of the lock is key."

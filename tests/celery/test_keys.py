@@ -157,8 +157,8 @@ def test_template_writes_what_it_finds_in_one_order() -> None:
     make = KeyMaker("{{k}}:{a.b}:{c:03}", None, inspect.signature(lambda a, c: None))
     found = types.SimpleNamespace(b={f"item {number}" for number in range(100)})
     assert make("task", (found, 7), {}) == f"{{k}}:{sorted(found.b)}:007"
-    make = KeyMaker("{{k}}:{c:03}", None, inspect.signature(lambda c: None))
-    assert make("task", (7,), {}) == "{k}:007"
+    key = enum.Enum("Keys", {"K": "{{k}}:{c:03}"}, type=str).K
+    assert KeyMaker(key, None, inspect.signature(lambda c: None))("task", (7,), {}) == "{k}:007"
 
 
 def test_callable_must_return_text(app: Celery, name: str) -> None:
@@ -512,7 +512,7 @@ def test_mistakes_are_found_when_the_task_is_defined(
 
 
 @pytest.mark.parametrize("guard", [single_instance_task, of_django])
-@pytest.mark.parametrize("given", [("a",), ("a", "b"), (60, "a"), (print, 60), (["a"],)])
+@pytest.mark.parametrize("given", [(Word.SMALL,), ("a", "b"), (60, "a"), (print, 60), (["a"],)])
 def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
     shown = ", ".join(map(repr, given))
     with pytest.raises(TypeError, match=re.escape(f"given {shown} by position")):
