@@ -147,7 +147,7 @@ def _why_not(app: Any) -> str:
         wrong = [error.filename] if isinstance(error, SyntaxError) else []
         watch([*wrong, *(one.filename for one in lines)])
         where = "".join(f"line {one.lineno} of {one.filename}: " for one in lines[-1:])
-        return without_passwords(f"{where}{type(error).__name__}: {error}").rstrip(".")
+        return without_passwords(f"{where}{type(error).__name__}: {error}").rstrip(": .")
     return ""
 
 

@@ -170,7 +170,7 @@ def test_a_worker_logs_what_the_checks_find(
         ("def f(): ...\nsingle_instance_task(key='{x}')(task(f))", "names 'x'"),
         ("import nowhere_at_all", "No module named 'nowhere_at_all'"),
         ("(", "SyntaxError"),
-        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise SystemExit", "SystemExit."),
         ("raise OSError('redis://u:secret@h:1')", "redis://***@h:1"),
     ],
 )
