@@ -181,11 +181,12 @@ def _runs(group: int) -> bool:
     os.killpg(group, 0)
     if state_of(os.getpid()) == "?":  # without /proc
         return True
+    states = []
     for each in (each for _ in "12" for each in os.listdir("/proc") if each.isdigit()):
         with suppress(ProcessLookupError):  # it may have forked the next one, hence the second time
-            if os.getpgid(int(each)) == group and state_of(int(each)):
-                return True
-    return False
+            if os.getpgid(int(each)) == group:
+                states.append(state_of(int(each)))
+    return any(states) or not states  # of a process that hidepid hides
 
 
 class Program:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE, _runs
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, alive, eventually, waiters
 from tests.tools.console import Screen, arguments, environment, program
@@ -134,7 +134,7 @@ def test_signals_are_passed_on(server: EmbeddedServer, name: str) -> None:
 
 
 def test_the_lock_is_held_until_the_process_group_has_ended(
-    server: EmbeddedServer, name: str
+    server: EmbeddedServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program ends at once, and what it has started a while later."""
     words = ["sh", "-c", '"$@" & wait', "sh", sys.executable, "-c", TALKER, "stubborn"]
@@ -146,6 +146,8 @@ def test_the_lock_is_held_until_the_process_group_has_ended(
         eventually(lambda: not alive(program))
         assert running.process.poll() is None
         assert locks["default"].holder(name).fence == fence
+        monkeypatch.setattr(os, "listdir", lambda path: [])  # as hidepid hides the child
+        assert _runs(program)
     finally:
         os.kill(child, signal.SIGKILL)
     assert running.end() == (128 + signal.SIGTERM, "")
