@@ -342,8 +342,9 @@ class ServerRenewer(Background):
         lost = [(entry, lease) for entry, lease in batch if entry.lost_at() <= now]
         if number := len(batch) - len(lost):
             logger.warning("%d locks were not renewed, trying again: %s", number, error)
+        why = f"the server could not be reached in time: {error}".rstrip(".")
         for entry, lease in lost:
-            self._lose(entry, lease, f"the server could not be reached in time: {error}")
+            self._lose(entry, lease, why)
 
     def _lose(self, entry: Entry, lease: Lease, reason: str, *, gone: bool = False) -> None:
         """Report a loss, unless its holder has released the lock.

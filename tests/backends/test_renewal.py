@@ -393,3 +393,5 @@ def test_an_outage_is_reported_and_in_the_end_a_loss(
     assert held.remaining == 0.0
     eventually(lambda: lost)
     assert lost[0]["lock"] is held
+    with pytest.raises(LockLost, match=r"in time: .*[^.]\.$"):
+        held.ensure_held()
