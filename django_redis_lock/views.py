@@ -293,7 +293,7 @@ class _Guard:
         level = logging.ERROR if unavailable else logging.INFO
         logger.log(level, "A view could not take its lock: %s", error)
         api = request if request is not _djangos(request) else _api_view(view, args)
-        status, code, reason = self._status, "locked", _("Somebody else is doing this right now.")
+        status, code, reason = self._status, "locked", _("This is busy right now.")
         if unavailable:
             status, code = UNAVAILABLE, "unavailable"
         if unavailable or getattr(error, "paused", False):

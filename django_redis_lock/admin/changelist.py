@@ -37,7 +37,7 @@ class Column(NamedTuple):
     label: Any
     html: Callable[[Holder], str]
     key: Callable[[Holder], Any]
-    """To sort by: unknown values are lowest, and a lease without end is highest."""
+    """To sort by: unknown values are lowest, and a lease with no expiry is highest."""
 
 
 COLUMNS = {

@@ -56,7 +56,7 @@ class LeaseFilter(LockFilter):
     parameter_name = "lease"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
         "attention": (_("Needs attention"), lambda one: attention_of(one) is not None),
-        "endless": (_("Without end"), lambda one: one.ttl is None),
+        "endless": (_("No expiry"), lambda one: one.ttl is None),
     }
 
 

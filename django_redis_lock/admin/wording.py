@@ -153,7 +153,7 @@ def lease_left_html(holder: Holder) -> SafeString | str:
         Attention.RENEWAL_LATE: _("renewal is late"),
     }
     wrong = ' class="lock-wrong"' if attention is Attention.ENDLESS_OLD else ""
-    left = _("without end") if holder.ttl is None else _unbroken(math.ceil(holder.ttl))
+    left = _("no expiry") if holder.ttl is None else _unbroken(math.ceil(holder.ttl))
     left = format_html("<bdi{}>{}</bdi>", SafeString(wrong), left)
     if attention in notes:
         return format_html("{} {}", left, aside(notes[attention], wrong=True))

@@ -171,7 +171,7 @@ class BaseLockBackend(Runner):
     def read_index(self, pattern: str = "*", queues: bool = False) -> dict[str, float]:
         """Return the names of the held locks with the ends of their leases, the latest first.
 
-        The ends are milliseconds by the server's clock, infinite for a lease without end. The locks
+        The ends are milliseconds by the server's clock, infinite for a lease with no expiry. Locks
         themselves are not read, so what another program did to a lock does not show. With
         ``queues``, the names are those of queues without a held lock. Raises ``LockUnavailable``.
         """

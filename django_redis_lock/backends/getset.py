@@ -34,7 +34,7 @@ from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
 
 ENDLESS = 253_402_300_800
-"""Seconds since the epoch: the year 10000. A value from there on is a lease without end."""
+"""Seconds since the epoch: the year 10000. A value from there on is a lease with no expiry."""
 FORMATS = ("record", "seconds")
 Word = bytes | str | int
 
@@ -92,7 +92,7 @@ class Stamp:
 
     value: bytes
     end_ms: float
-    """When the lease ends; infinite for a lease without end, or if the value is no time."""
+    """When the lease ends; infinite for a lease with no expiry, or if the value is no time."""
     token: bytes = b""
     """The holder's token, if the format has it."""
     fence: int = 0
@@ -104,7 +104,7 @@ class Stamp:
         return self.end_ms < now_ms
 
     def left_ms(self, now_ms: int) -> int:
-        """Return the milliseconds left of the lease; -1 for one without end."""
+        """Return the milliseconds left of the lease; -1 for one with no expiry."""
         return -1 if math.isinf(self.end_ms) else max(0, int(self.end_ms) - now_ms)
 
     @property
@@ -153,7 +153,7 @@ class Values:
             numbers = b"%d %b %d %d " % (end, stamp.token, stamp.fence, stamp.acquired_ms or 0)
             return replace(stamp, value=numbers + stamp.record)
         # The second after the end: "current time + timeout + 1", as in the documentation of SETNX.
-        # No two without end are equal.
+        # No two with no expiry are equal.
         seconds = ENDLESS + secrets.randbelow(10**9) if endless else int(stamp.end_ms) // 1000 + 1
         return replace(stamp, value=b"%d" % seconds)
 

@@ -50,7 +50,7 @@ class Index:
 
         An offset would not do: when an entry leaves, one that was not read yet takes its place. The
         next page begins at the last lease end, so that some names come twice and count once. If the
-        whole page has one lease end, as leases without end do, it begins after the last name.
+        whole page has one lease end, as leases with no expiry do, it begins after the last name.
         """
         members, lease_ends, last = answer
         ends = lease_ends.split()

@@ -16,8 +16,8 @@ from django_redis_lock.support.process import known_process
 class Request:
     """What one acquisition asks for. It keeps its token however often it is sent."""
 
-    # Milliseconds. A lock without end is first taken with this lease, and made endless by a second
-    # call. So a grant or a reply that is lost can't leave a lock that nobody can release.
+    # Milliseconds. A lock with no expiry is first taken with this lease, which a second call then
+    # removes. So a grant or a reply that is lost can't leave a lock that nobody can release.
     PROBATION = 10_000
 
     waits_in = ""
@@ -119,7 +119,7 @@ class Lease:
 
     @property
     def remaining(self) -> float:
-        """Seconds left by the local clock; infinite for a lease without end."""
+        """Seconds left by the local clock; infinite for a lease with no expiry."""
         return max(0.0, self.deadline - monotonic())
 
     @property

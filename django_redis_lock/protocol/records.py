@@ -68,9 +68,9 @@ class Holder(Origin):
     acquired_at: datetime | None
     """When the lock was acquired, by the server's clock."""
     expires_at: datetime | None
-    """When the lease ends, by the server's clock; ``None`` for a lease without end."""
+    """When the lease ends, by the server's clock; ``None`` for a lease with no expiry."""
     ttl: float | None
-    """Seconds of lease left; ``None`` for a lease without end."""
+    """Seconds of lease left; ``None`` for a lease with no expiry."""
     auto_renew: bool
     """Whether the holder renews its lease in the background."""
     waiters: int | None
@@ -206,9 +206,9 @@ def read_holder(
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
-    ``ttl_ms`` is -1 for a lease without end; ``now_ms`` is the server's clock; ``limit`` is what an
-    operator has set, which goes before that of the record; ``waiters`` are given with the number of
-    those that are parked if there are any.
+    ``ttl_ms`` is -1 for a lease with no expiry; ``now_ms`` is the server's clock; ``limit`` is what
+    an operator has set, which goes before that of the record; ``waiters`` are given with the number
+    of those that are parked if there are any.
     """
     waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
     token, _, rest = value.partition(b" ")
@@ -476,7 +476,7 @@ class Attention(StrEnum):
     HELD_LONG = "held_long"
     """Held for longer than ``WARN_AFTER`` allows for its name."""
     ENDLESS_OLD = "endless_old"
-    """Without end, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
+    """No expiry, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
     RENEWAL_LATE = "renewal_late"
     """Renewed by its holder, but not in time."""
 

@@ -58,7 +58,7 @@ def check_types(using: Any = "", **flags: Any) -> None:
 
 
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:
-    """Return a lease in seconds, or ``None`` for one without end.
+    """Return a lease in seconds, or ``None`` for one with no expiry.
 
     Raises ``ValueError`` or ``TypeError`` naming the value: a lease has at least a millisecond.
     """

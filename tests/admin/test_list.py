@@ -62,7 +62,7 @@ def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> N
     assert names(page) == ["endless", "foreign"]
     text = page.content.decode()
     assert "another program" in text
-    assert "without end" in text
+    assert "no expiry" in text
 
 
 def test_nothing_is_held() -> None:

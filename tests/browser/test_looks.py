@@ -177,6 +177,6 @@ def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: A
         "calm": [],
         "slow": ["held longer than 1\xa0min"],
         "late": ["renewal is late"],
-        "old": ["without end"],
+        "old": ["no expiry"],
     }
     expect(page.locator("#lock-summary .lock-wrong")).to_have_text("3 need attention")

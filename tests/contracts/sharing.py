@@ -385,7 +385,7 @@ class SharingContract(_Sharing):
         assert later.outcome() is True
 
     def test_downgrade_of_an_endless_lock(self, name: str) -> None:
-        """It stays without end, until it is released beside one that dies."""
+        """It keeps no expiry until it is released beside one that dies."""
         with self.lock(name, timeout=None) as held:
             held.downgrade()
             assert held.remaining == math.inf

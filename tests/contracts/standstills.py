@@ -58,7 +58,7 @@ class StandstillContract(Contract):
     def test_thread_that_waits_for_itself(
         self, name: str, enter: Callable[..., None], options: dict[str, Any]
     ) -> None:
-        """It gets an error instead of a wait without end, and keeps its lock; others may wait."""
+        """It gets an error and no wait that never ends, and keeps its lock; others may wait."""
 
         def nested() -> None:
             with self.lock(name, **options) as held:

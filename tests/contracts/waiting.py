@@ -133,7 +133,7 @@ class WaitingContract(Contract):
             eventually(lambda: waiters(name, self.using) == 1)
             leases = (max(20 * 0.99**number, 5.0) for number in itertools.count())
             while waiting.is_alive():
-                held.extend(next(leases), replace_ttl=True)  # a shorter lease wakes whoever waits
+                held.extend(next(leases), replace_ttl=True)  # a shorter lease wakes the next waiter
                 assert time.monotonic() < began + PATIENCE
             assert waiting.outcome() is False
             assert waiting.ended_at - began >= 1

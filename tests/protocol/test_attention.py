@@ -1,4 +1,4 @@
-"""Holds that need attention: held for too long, without end and old, or renewed late."""
+"""Holds that need attention: held for too long, with no expiry and old, or renewed late."""
 
 from __future__ import annotations
 

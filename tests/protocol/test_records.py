@@ -35,7 +35,7 @@ def test_what_is_written_is_read_back() -> None:
 
 
 def test_a_lease_that_has_just_ended() -> None:
-    """It is not one without end."""
+    """It is not one with no expiry."""
     holder = read(b"t 1700000000000000 {}", ttl_ms=0)
     assert (holder.ttl, holder.held_for) == (0.0, 0.0)
     assert holder.expires_at == datetime(2023, 11, 14, 22, 13, 20, 0, UTC)

@@ -229,7 +229,7 @@ class Actor:
             self._break(name, holder.token_id)
 
     def break_endless_locks(self) -> None:
-        """Take locks without end from their holders; the processes of some have died."""
+        """Take locks with no expiry from their holders; the processes of some have died."""
         asked = False
         while not asked:
             getcurrent().sleep(UNTIL_NOTICED)

@@ -31,7 +31,7 @@ class Hold(NamedTuple):
 
     token: str
     end: float
-    """When the lease ends, in seconds of the monotonic clock; infinite for one without end."""
+    """When the lease ends, in seconds of the monotonic clock; infinite for one with no expiry."""
     unclaimed: bool = False
     """Whether it was handed off, and its new holder has not been heard of yet."""
     limit: float | None = None

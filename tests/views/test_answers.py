@@ -56,7 +56,7 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
 @pytest.mark.parametrize(
     ("paused", "told", "options", "logged"),
     [
-        (False, "Somebody else is doing this right now.", {}, ": the only permit is taken"),
+        (False, "This is busy right now.", {}, ": the only permit is taken"),
         (True, "This can't be done at the moment.", {}, ": paused: limit 0, set by ada"),
         (True, "This can't be done at the moment.", {"blocking": True, "max_waiters": 0}, ", as"),
     ],
@@ -144,11 +144,11 @@ def test_json_or_html(accept: str | None, kind: str) -> None:
     assert answer["Content-Type"].startswith(kind)
     assert "Accept" in answer["Vary"]
     if kind == "text/html":
-        assert "Somebody else is doing this right now." in answer.content.decode()
+        assert "This is busy right now." in answer.content.decode()
     else:
         assert json.loads(answer.content) == {
             "error": "locked",
-            "detail": "Somebody else is doing this right now. Please try again in a moment.",
+            "detail": "This is busy right now. Please try again in a moment.",
         }
 
 
@@ -157,8 +157,8 @@ def test_the_language_of_the_client(web: Client) -> None:
         page = web.post("/buy/7/", headers={**BROWSER, "accept-language": "de"})
         data = web.post("/buy/7/", headers={"accept-language": "de"})
     assert '<html lang="de">' in page.content.decode()
-    assert "Das tut gerade jemand anderes." in page.content.decode()
-    assert "Das tut gerade jemand anderes." in data.json()["detail"]
+    assert "Das ist gerade belegt." in page.content.decode()
+    assert "Das ist gerade belegt." in data.json()["detail"]
     assert "Accept-Language" in page["Vary"]
 
 

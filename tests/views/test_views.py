@@ -31,7 +31,7 @@ def test_each_kind_of_view_runs_with_its_lock_alone(web: Client, address: str) -
         answer = web.post(address)
         assert web.post(address.replace("7", "8")).status_code == 200
     assert answer.status_code == 409
-    assert answer.json()["detail"].startswith("Somebody else is doing this right now.")
+    assert answer.json()["detail"].startswith("This is busy right now.")
 
 
 @pytest.mark.django_db

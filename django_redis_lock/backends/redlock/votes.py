@@ -73,7 +73,7 @@ class Votes:
 
     won: bool
     left_ms: float = 0.0
-    """If another holds it: until a majority could be free. Infinite for a lease without end."""
+    """If another holds it: until a majority could be free. Infinite for a lease with no expiry."""
     split: bool = False
     """Whether nobody has a majority, because callers that came at the same time share the votes."""
     now_ms: int = 0
@@ -232,7 +232,7 @@ def holders(answers: Answers) -> Any:
 
 
 def _least(left: Sequence[int], needed: int) -> int:
-    """Return for how long so many servers, or all, have a lease, in ms; -1 for one without end."""
+    """Return how many ms of a lease so many servers, or all, have left; -1 for no expiry."""
     longest_first = sorted(left, key=lambda ms: -math.inf if ms < 0 else -ms)
     return longest_first[min(needed, len(left)) - 1]
 

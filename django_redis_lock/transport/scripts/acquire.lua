@@ -16,7 +16,7 @@
 --                                 since before; plus 3 if the holder is another program (fence 0),
 --                                 which does not hand the lock off
 --         "0 -1 now kind"         the message is parked; kind as above
--- ttl in ms, -1 for a lease without end; of a lock that is not claimed yet, until its claim is due.
+-- ttl in ms, -1 for a lease with no expiry; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 -- include base
 local lease, moment = tonumber(ARGV[2]), clock()

@@ -4,7 +4,7 @@
 -- ARGV[1] how many bytes of the key of a lock come before its name, ARGV[2] how many permits of each
 -- lock to pass over.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
--- another program's), its remaining lease in ms (-1 without end) and the number of waiters whose
+-- another program's), its remaining lease in ms (-1 with no expiry) and the number of waiters whose
 -- process was heard lately (nil if this user may not know), or where parked messages wait among them,
 -- {that number, how many these are}. The value of one that is shared is
 -- {limit that was set or nil, how many hold it, {digest, end of its lease, ...}, {rest of its value,

@@ -32,7 +32,7 @@ local function expire_permits(lock, permits, least, last)
   return last
 end
 
--- Return a permit as "fence record", and what is left of it in ms (-1 without end); nothing if there
+-- Return a permit as "fence record", and what is left of it in ms (-1 with no expiry); nothing if there
 -- is none, or it has ended at `now`, or its record was lost.
 local function read_permit(lock, permits, id, now)
   local score, rest = redis.pcall('ZSCORE', lock, id), redis.pcall('HGET', permits, id)

@@ -6,7 +6,7 @@
 -- ARGV[8] '' or the digest of the token from which to take the lock over.
 -- Returns "fence left now kind holder":
 --   fence   the caller's, or 0 if it has no vote
---   left    ms: of the caller's lease or of the holder's, -1 for one without end; or until this
+--   left    ms: of the caller's lease or of the holder's, -1 for one with no expiry; or until this
 --           server can learn the last fence
 --   now     the server's clock in microseconds
 --   kind    0: the fence tells, or another holds the lock; 1: another program does; 2: this server

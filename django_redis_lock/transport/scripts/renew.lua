@@ -1,9 +1,9 @@
 -- Set the leases of any number of locks, or check whether they are still held. Never creates one.
 -- KEYS[1] the index, KEYS[2] when processes were heard (see common.lua), then three for each lock: the
 -- lock, its waiters, its permits (see permits.lua).
--- ARGV three for each lock: name, token, and the new lease in ms: -1 for one without end, 0 to only
+-- ARGV three for each lock: name, token, and the new lease in ms: -1 for one with no expiry, 0 to only
 -- check; with a plus sign before it a longer lease is left alone.
--- Returns for each lock its remaining lease in ms, -1 for one without end, -2 if the token does not
+-- Returns for each lock its remaining lease in ms, -1 for one with no expiry, -2 if the token does not
 -- hold it.
 local heard_key = KEYS[2]
 -- include common
