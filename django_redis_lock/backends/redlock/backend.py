@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, ClassVar
@@ -64,7 +64,6 @@ class RedlockLockBackend(BaseLockBackend):
             servers.Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in servers.check_servers(self.alias, location)
         ]
-        self._name_maker = self.servers[0]._name_maker  # type: ignore[method-assign]
         self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, 0.1)
         self._delay_ms = round(self.rejoin_delay * 1000)
@@ -76,6 +75,9 @@ class RedlockLockBackend(BaseLockBackend):
     def make_hub(self, scheme: str) -> Hub:
         # Waiters are in the queue to be counted, not to be served.
         return PollingHub(self.interval, "quorum")
+
+    def _name_maker(self) -> Callable[[str], str] | None:
+        return self.servers[0]._name_maker()
 
     def databases(self) -> set[Hashable]:
         return {found for server in self.servers for found in server.databases()}
