@@ -61,7 +61,7 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             yield checks.Error(str(error), id="django_redis_lock.E002")
             continue
         yield from backend.check()
-        with suppress(ImportError):  # of which it has yielded an error
+        with suppress(ImportError):  # check() has reported it
             if backend._name_maker():
                 yield checks.Info(
                     f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by "

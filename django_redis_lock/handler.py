@@ -324,7 +324,7 @@ def lock_many(
 
 
 def _handle(using: str, *given: Any, **options: Any) -> Lock:
-    """Return a handle of one lock, of which the cache of the alias may make the name."""
+    """Return a handle of one lock. The cache of the alias may make its name."""
     made = Lock(partial(locks.__getitem__, using), *given, **options)
     plain = isinstance(using, str) and locks._name_makers.get(using) is str  # which changes none
     return made if plain else made._name_by(partial(locks._make_name, using))

@@ -86,7 +86,7 @@ class BaseLockBackend(Runner):
         return set()
 
     def _name_maker(self) -> Callable[[str], str] | None:
-        """Return what makes the names of locks of those that callers give; ``None`` for nothing."""
+        """Return the function that makes a lock's name of the given one, or ``None``."""
         return None
 
     def check(self) -> list[checks.CheckMessage]:

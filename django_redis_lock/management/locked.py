@@ -182,11 +182,12 @@ def _runs(group: int) -> bool:
     if state_of(os.getpid()) == "?":  # without /proc
         return True
     states = []
-    for each in (each for _ in "12" for each in os.listdir("/proc") if each.isdigit()):
-        with suppress(ProcessLookupError):  # it may have forked the next one, hence the second time
-            if os.getpgid(int(each)) == group:
-                states.append(state_of(int(each)))
-    return any(states) or not states  # of a process that hidepid hides
+    for _look in range(2):  # a process may fork after the first look, and end
+        for each in filter(str.isdigit, os.listdir("/proc")):
+            with suppress(ProcessLookupError):
+                if os.getpgid(int(each)) == group:
+                    states.append(state_of(int(each)))
+    return any(states) or not states  # hidepid may hide all of them
 
 
 class Program:

@@ -56,7 +56,7 @@ class Held:
 
     @property
     def _signalled(self) -> Held:
-        """The handle of which signals tell."""
+        """The handle that signals name."""
         return self if self._acquired_by is None else self._acquired_by
 
     @property

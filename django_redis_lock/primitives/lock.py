@@ -47,7 +47,7 @@ class Lock(Held, Handle):
     """With whom it is shared, and how many may wait."""
     _make_name: Callable[[str], str] | None = None
     _given = ""
-    """The name of which ``_make_name`` made the lock's."""
+    """The name that the caller gave, from which ``_make_name`` made the lock's."""
 
     def __init__(
         self,
