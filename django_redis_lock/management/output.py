@@ -50,10 +50,8 @@ REMEDIES = {
 }
 """What to do if a server refuses writes, by a part of its error."""
 Row = TypeVar("Row")
-Fitted = list[tuple["Column[Any]", int]]
 Cells = dict[str, Callable[[Any], str]]
 """What columns say, by heading, in place of what they say otherwise."""
-Shown = tuple[Any, Cells]
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 SCHEMA = 1
@@ -205,22 +203,27 @@ class Terminal:
         """Write a table as its rows are read; holders that need attention are coloured."""
         remaining = iter(rows)
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
-        fitted: Fitted = []
+        widths: dict[Column[Row], int] = {}
         last: Any = None
         while batch := list(islice(remaining, BATCH)):
-            if not fitted and len(batch) < BATCH:  # these are all rows
+            if not widths and len(batch) < BATCH:  # these are all rows
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
-            shown: list[Shown] = []
+            shown: list[tuple[Row, Cells]] = []
             for row in batch:
                 lock = isinstance(row, Holder) and (row.using, row.name)
                 shown.append((row, AGAIN if lock and lock == last else {}))
                 last = lock
-            if not fitted:
-                fitted = _fit(columns, shown, width)
-                headings = [one.heading for one, _width in fitted]
-                self.say(self.style.MIGRATE_HEADING(_line(fitted, headings, width)))
-            cells = ([_text(one, *row) for one, _width in fitted] for row in shown)
-            lines = [_line(fitted, texts, width) for texts in cells]
+            texts = {
+                one: [other.get(one.heading, one.cell)(row) or UNKNOWN for row, other in shown]
+                for one in columns
+            }
+            if not widths:
+                widths = _fit(texts, width)
+                columns = list(widths)
+                headings = [one.heading for one in columns]
+                self.say(self.style.MIGRATE_HEADING(_line(widths, headings, width)))
+            rows_of_texts = zip(*(texts[one] for one in columns), strict=True)
+            lines = [_line(widths, each, width) for each in rows_of_texts]
             paint = self.style.WARNING
             wrong = (isinstance(row, Holder) and attention_of(row) for row in batch)
             marked = zip(wrong, lines, strict=True)
@@ -261,26 +264,22 @@ class Terminal:
             raise CommandError(text)
 
 
-def _text(column: Column[Any], row: Any, other: Cells) -> str:
-    return other.get(column.heading, column.cell)(row) or UNKNOWN
-
-
-def _fit(columns: Sequence[Column[Any]], rows: Sequence[Shown], most: int | None) -> Fitted:
+def _fit(texts: dict[Column[Row], list[str]], most: int | None) -> dict[Column[Row], int]:
     """Return columns and widths for lines of at most ``most`` characters; the widest lose most."""
-    texts = [[one.heading, *(_text(one, *row) for row in rows)] for one in columns]
-    widths = [max(map(len, each)) for each in texts]
-    room = (most or 2 * sum(widths)) - 2 * len(widths) + 2
-    while sum(widths) > room and max(widths) > (most or 0) // CELLS:
-        widths[widths.index(max(widths))] -= 1
-    if sum(widths) > room and any(one.optional for one in columns):
-        return _fit([one for one in columns if not one.optional], rows, most)
-    return list(zip(columns, widths, strict=True))
+    widths = {one: max(map(len, [one.heading, *each])) for one, each in texts.items()}
+    if most is None:
+        return widths
+    room = most - 2 * (len(widths) - 1)
+    while sum(widths.values()) > room and max(widths.values()) > most // CELLS:
+        widths[max(widths, key=lambda one: widths[one])] -= 1
+    needed = {one: each for one, each in texts.items() if not one.optional}
+    return _fit(needed, most) if sum(widths.values()) > room and needed != texts else widths
 
 
-def _line(fitted: Fitted, texts: Sequence[str], most: int | None) -> str:
+def _line(widths: dict[Column[Row], int], texts: Sequence[str], most: int | None) -> str:
     cells = [
         f"{_cut(text, most and width):{'<>'[one.right]}{width}}"
-        for (one, width), text in zip(fitted, texts, strict=True)
+        for (one, width), text in zip(widths.items(), texts, strict=True)
     ]
     return _cut("  ".join(cells).rstrip(), most)
 
