@@ -246,9 +246,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise BadRequest(str(error)) from error
         because = f" Reason: {visible(reason)}" if reason else ""
         losers = [one.loser for one in outcomes if one.loser]
-        texts = [
-            (HeldLock.of(one.using, one.name), f"Taken from {one}.{because}") for one in losers
-        ]
+        texts = [(HeldLock.of_holder(one), f"Taken from {one}.{because}") for one in losers]
         unlogged = self._log(request, texts)
         for one in outcomes:
             level = messages.SUCCESS if one.loser else messages.WARNING
@@ -373,11 +371,10 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; a backend that is not available is a problem in it."""
-    several = len(aliases()) > 1
     holders, problems = read_holders([(lock.using, lock.name)])
     context: dict[str, Any] = {
         "name": wording.name_html(lock.name),
-        "backend": wording.name_html(lock.using) if several else "",
+        "backend": wording.name_html(lock.using) if len(aliases()) > 1 else "",
         "problems": problems,
     }
     if problems:
