@@ -106,13 +106,17 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> 
     assert "s3cret" not in text
 
 
-def test_nothing_is_said_of_locks_without_any_alias(settings: Any) -> None:
-    settings.LOCKS = {}
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [({}, "Write LOCKS = {"), (["default"], "LOCKS must be a dict of aliases")],
+)
+def test_nothing_is_said_of_locks_without_any_alias(settings: Any, value: Any, told: str) -> None:
     browser = root()
+    settings.LOCKS = value
     for page in (browser.get(LIST), browser.get(f"{LIST}audit/")):
         text = page.content.decode()
         assert ("no forced release" in text or "No lock is" in text) is False
-        assert "Write LOCKS = {" in text
+        assert told in text
 
 
 def test_what_is_not_known_is_not_said(
@@ -147,14 +151,6 @@ def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
     answers, problems = asked.outcome()
     assert answers == {}
     assert sorted(problem.using for problem in problems) == ["silent-0", "silent-1", "silent-2"]
-
-
-def test_settings_that_are_wrong_altogether(settings: Any) -> None:
-    client = root()
-    settings.LOCKS = ["default"]
-    page = client.get(LIST)
-    assert page.status_code == 200
-    assert "LOCKS must be a dict of aliases" in page.content.decode()
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
     assert client.get(f"{path}/history/").status_code == 302
 
 
-def test_the_audit_of_all_locks(client: redis.Redis) -> None:
+def test_the_audit_of_all_locks_and_of_one(client: redis.Redis) -> None:
     browser = root()
     audit = f"{LIST}audit/"
     assert "The audit has no forced release." in browser.get(audit).content.decode()
@@ -149,19 +149,12 @@ def test_the_audit_of_all_locks(client: redis.Redis) -> None:
     assert [entry["reason"] for entry in page.context["entries"]] == ["why d", "why b/c", "why a"]
     assert f'href="{page_of("b/c", "url")}"' in page.content.decode()
     assert f'href="{audit}"' in browser.get(LIST).content.decode()
-
-
-def test_the_history_of_a_lock_has_its_forced_releases() -> None:
-    """Those by the command, of which the admin's log knows nothing, too."""
-    for name in ("a", "b"):
-        lock(name, timeout=60).acquire()
-        locks["default"].force_release(name, by="grace", reason=f"why {name}")
-    browser = root()
     page = browser.get(page_of("a", view="history"))
     assert [entry["reason"] for entry in page.context["entries"]] == ["why a"]
     text = page.content.decode()
     for part in ("Released by force", "grace", "why a", "held_locks.css"):
         assert part in text
+    # Of releases by the command, the admin's log knows nothing.
     assert ("change history. It" in text, "Date/time" in text) == (False, False)
     assert staff().get(page_of("a", view="history")).status_code == 403
 
