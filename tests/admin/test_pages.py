@@ -116,6 +116,7 @@ def test_the_page_of_a_lock(client: redis.Redis) -> None:
     assert waiter.thread in shown["who"]
     assert shown["who"] in page
     assert shown["since"] in page
+    assert ('data-label="Lease"' in page, "Shared" in page) == (True, False)
     (entry,) = response.context["entries"]
     assert entry["by"] == "grace"
     for text in ("Released by force", "grace", "stuck since noon"):

@@ -62,15 +62,6 @@ def test_each_who_shares_a_lock_is_shown_and_who_waits_with_its_mode() -> None:
     let_go("render", waiting)
 
 
-def test_the_page_of_a_lock_that_nobody_shares() -> None:
-    assert lock("alone", timeout=60).acquire()
-    waiting = queue(lock("alone", timeout=60))
-    text = root().get(page_of("alone")).content.decode()
-    assert 'data-label="Lease"' in text
-    assert "Shared" not in text
-    let_go("alone", waiting)
-
-
 def test_a_released_permit_is_the_one_that_was_chosen() -> None:
     taken = permits("render", 3)
     client = root()

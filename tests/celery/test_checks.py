@@ -32,6 +32,10 @@ def found(name: str) -> list[str]:
     return [str(message.id).rpartition(".")[2] for message in messages]
 
 
+def import_errors(**options: Any) -> list[str]:
+    return [item.msg for item in run_checks(**options) if item.id == "django_redis_lock.E015"]
+
+
 def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
     """Return a task with a guard."""
 
@@ -189,16 +193,13 @@ def test_tasks_that_can_not_be_imported(
     own_app.conf.include = [module]
     own_app.set_current()
 
-    def errors(**options: Any) -> list[str]:
-        return [item.msg for item in run_checks(**options) if str(item.id).endswith("E015")]
-
-    assert errors(databases=["default"]) == []
+    assert import_errors(databases=["default"]) == []
     with monkeypatch.context() as patch:
         patch.setattr(own_app.loader, "worker_initialized", True)
-        assert errors() == []
-    (text,) = found = errors()
+        assert import_errors() == []
+    (text,) = found = import_errors()
     assert told in text
-    assert errors() == found
+    assert import_errors() == found
     assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
 
 
@@ -208,9 +209,9 @@ def test_a_task_that_can_not_be_made_stops_no_migration(own_app: Celery) -> None
     single_instance_task(key="{nope}")(own_app.task(shared=False)(found))
     assert not own_app.configured  # which its settings may still change
     own_app.set_current()
-    assert not [item for item in run_checks(databases=["default"]) if "nope" in item.msg]
-    (error,) = [item for item in run_checks() if "nope" in item.msg]
-    assert error.id == "django_redis_lock.E015"
+    assert import_errors(databases=["default"]) == []
+    (error,) = import_errors()
+    assert "nope" in error
 
 
 def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
@@ -220,7 +221,7 @@ def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
     error = OperationalError("no such table: shop_rate")
     monkeypatch.setattr(own_app.loader, "import_default_modules", Mock(side_effect=error))
     own_app.set_current()
-    assert not [item for item in run_checks() if str(item.id).endswith("E015")]
+    assert import_errors() == []
 
 
 def test_the_command_finds_mistakes_of_tasks_that_only_workers_import(tmp_path: Path) -> None:
