@@ -134,6 +134,9 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
     ((level, text),) = told(response)
     assert level == "warning"
     assert "is no lock of a backend in LOCKS" in text
+    # The script polls; it must not queue messages.
+    assert client.get(f"{path}/change/", headers={HEADER: "live"}).status_code == 404
+    assert told(client.get(LIST)) == []
     assert client.get(f"{path}/history/").status_code == 302
 
 
@@ -172,14 +175,6 @@ def test_no_page_asks_for_the_table(name: str) -> None:
         )
         client.post(f"{LIST}add/", {"post": "yes"})
     assert [query for query in queries if HeldLock._meta.db_table in query["sql"]] == []
-
-
-def test_an_open_page_of_what_is_no_lock_any_more() -> None:
-    """The script polls; it must not queue messages."""
-    client = root()
-    response = client.get(page_of("a", using="gone"), headers={HEADER: "live"})
-    assert response.status_code == 404
-    assert told(client.get(LIST)) == []
 
 
 def test_the_page_of_a_lock_with_very_many_waiters(client: redis.Redis) -> None:

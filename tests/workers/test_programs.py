@@ -306,16 +306,11 @@ def test_a_second_command_names_the_first(server: EmbeddedServer, name: str) -> 
     where = rf"Lock 'import:{name}' is held by .*:{first.process.pid} .* since .* UTC"
     assert re.fullmatch(f"CommandError: {where}. This command did not run.", told.strip())
     assert locks["default"].holder(f"import:{name}").fence == fence
-    other = importing(f"{name}-2")
+    other, third = importing(f"{name}-2"), importing(f"{name}-3")
     assert int(other.line()) > fence
-    for number, running in ((signal.SIGTERM, first), (signal.SIGHUP, other)):
+    assert third.line()
+    ends = [(signal.SIGTERM, first), (signal.SIGHUP, other), (signal.SIGINT, third)]
+    for number, running in ends:
         assert running.end(number) == (128 + number, "")
         assert running.rest == "ends\n"
     assert [*locks["default"].holders()] == []
-
-
-def test_ctrl_c_releases_the_lock_of_a_command(server: EmbeddedServer, name: str) -> None:
-    running = importing(name)
-    assert running.line()
-    assert running.end(signal.SIGINT) == (130, "")
-    assert locks["default"].holder(f"import:{name}") is None
