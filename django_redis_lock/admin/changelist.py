@@ -116,7 +116,7 @@ class HeldLockChangeList(ChangeList):
         for spec in filters:
             spec.offer(self.reading.holders)
             holders = spec.queryset(request, holders)
-        ordered = _Holders(sorted(holders, key=lambda one: (one.name, one.using, one.fence or 0)))
+        ordered = sorted(holders, key=lambda one: (one.name, one.using, one.fence or 0))
         names = dict(enumerate(map(str, self.list_display)))
         for index, direction in reversed(self.get_ordering_field_columns().items()):
             if column := COLUMNS.get(names.get(index, "")):
