@@ -364,9 +364,3 @@ def test_durations_are_read() -> None:
     for text in ("", "10 m", "-1", "nan", "inf", "1h30", "1y", "1e999"):
         with pytest.raises(argparse.ArgumentTypeError, match="not a duration"):
             parse_duration(text)
-
-
-@pytest.fixture(autouse=True)
-def _reset() -> Iterator[None]:
-    yield
-    locks.reset()

@@ -221,7 +221,6 @@ def test_a_task_that_fails_releases_its_lock(server: Any, name: str) -> None:
         ({"blocking_timeout": 3}, ValueError, "requires on_conflict='wait'; leave it out"),
         ({"key": "{shop}"}, ValueError, "names 'shop', which is not an argument of the task"),
         ({"key": 7}, TypeError, "key=7 must be a template"),
-        ({"key": "import:%s"}, ValueError, "key='import:%s' has '%s'"),
     ],
 )
 def test_a_wrong_option(options: dict[str, Any], error: type[Exception], text: str) -> None:
