@@ -194,28 +194,15 @@ def test_what_is_awaited(handle: Handle, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", UNFORESEEN)
 def test_what_comes_back_unfinished(handle: Handle, kind: str) -> None:
-    """None of it runs without the lock, and the error says so."""
-    with pytest.raises(TypeError, match="without the lock"):
-        handle(UNFORESEEN[kind])()
-    assert seen == []
-    assert locks["default"].holder("one") is None
-
-
-@pytest.mark.parametrize("kind", UNFORESEEN)
-def test_what_an_async_function_leaves_unfinished(handle: Handle, kind: str) -> None:
-    """Neither does it after an ``await``."""
+    """None of it runs without the lock, nor after an ``await`` or in a view; the error says so."""
 
     async def forgetful() -> Any:
         return UNFORESEEN[kind]()
 
+    with pytest.raises(TypeError, match="without the lock"):
+        handle(UNFORESEEN[kind])()
     with pytest.raises(TypeError, match=r"forgetful.* without the lock"):
         asyncio.run(handle(forgetful)())
-    assert seen == []
-
-
-@pytest.mark.parametrize("kind", UNFORESEEN)
-def test_a_view_that_answers_with_what_is_unfinished(kind: str) -> None:
-    """The same for ``@locked``."""
     with pytest.raises(TypeError, match="without the lock"):
         locked("one")(UNFORESEEN[kind])(RequestFactory().post("/"))
     assert seen == []
