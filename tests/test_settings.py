@@ -163,21 +163,22 @@ def test_the_first_pattern_of_a_name_sets_its_group(settings: Any) -> None:
     assert locks["none"].operators.group("product:1") == "other"
 
 
-def test_locks_that_is_no_dict(settings: Any) -> None:
-    settings.LOCKS = ["default"]
-    assert ids() == ["django_redis_lock.E001"]
-
-
 @pytest.mark.parametrize(
-    ("configured", "words"),
+    ("configured", "words", "told"),
     [
-        ({"other": {"BACKEND": LOCMEM}}, "Name one of the aliases 'default'. Write LOCKS"),
-        ({}, "Write LOCKS"),
+        (
+            {"other": {"BACKEND": LOCMEM}},
+            "Name one of the aliases 'default'. Write LOCKS",
+            "'other'",
+        ),
+        ({}, "Write LOCKS", r'none\. Write LOCKS = \{"default"'),
     ],
 )
-def test_no_default_alias(settings: Any, configured: Any, words: str) -> None:
-    """The hint is an entry that can be pasted."""
+def test_no_default_alias(settings: Any, configured: Any, words: str, told: str) -> None:
+    """The hint is an entry that can be pasted; the use of a lock says what there is."""
     settings.LOCKS = configured
+    with pytest.raises(InvalidLockBackend, match=f"there are {told}"):
+        lock("a").acquire()
     (found,) = findings()
     assert found.id == "django_redis_lock.E003"
     assert found.hint.startswith(words)
@@ -186,32 +187,24 @@ def test_no_default_alias(settings: Any, configured: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "flat", [{"BACKEND": LOCMEM}, {"OPTIONS": {}, "LOCATION": "redis://u:p@a"}]
+    ("flat", "words"),
+    [
+        ({"BACKEND": LOCMEM}, r"LOCKS has BACKEND itself.* into LOCKS\['default'\]"),
+        ({"OPTIONS": {}, "LOCATION": "redis://u:p@a"}, "LOCKS has OPTIONS itself"),
+        (["default"], "LOCKS must be a dict of aliases"),
+    ],
 )
-def test_settings_without_an_alias(settings: Any, flat: dict[str, Any]) -> None:
+def test_settings_without_an_alias(settings: Any, flat: Any, words: str) -> None:
     settings.LOCKS = flat
     (found,) = findings()
     assert found.id == "django_redis_lock.E001"
-    assert f"LOCKS has {next(iter(flat))} itself" in found.msg
-    with pytest.raises(InvalidLockBackend, match=r"into LOCKS\['default'\]"):
-        lock("a").acquire()
-
-
-def test_use_without_any_alias(settings: Any) -> None:
-    settings.LOCKS = {}
-    with pytest.raises(InvalidLockBackend, match=r'there are none\. Write LOCKS = \{"default"'):
+    assert re.search(words, found.msg)
+    with pytest.raises(InvalidLockBackend, match=words):
         lock("a").acquire()
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "redis",
-        "RedisLockBackend",
-        "no.such.Backend",
-        "datetime.date",
-        7,
-    ],
+    "path", ["redis", "RedisLockBackend", "no.such.Backend", "datetime.date", 7]
 )
 def test_an_unknown_backend_is_told_the_known_ones(settings: Any, path: Any) -> None:
     """They are those of the reference."""
