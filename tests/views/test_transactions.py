@@ -11,8 +11,9 @@ from django.db import connection
 from django.http import HttpResponse
 from django.test import Client, RequestFactory
 
-from django_redis_lock import lock, locks, signals
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
+from django_redis_lock.signals import lock_acquired, lock_released
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer, free_port
 from tests.apps import views_app
@@ -26,40 +27,37 @@ def atomic_requests(monkeypatch: pytest.MonkeyPatch, transactional_db: None) -> 
 
 
 @pytest.fixture
-def moments() -> Iterator[list[tuple[str, bool]]]:
-    """Return a list of what happened to locks, and whether in a transaction."""
-    seen: list[tuple[str, bool]] = []
+def moments() -> Iterator[list[tuple[Any, bool]]]:
+    """Return a list of the signals of locks, and whether they were sent in a transaction."""
+    seen: list[tuple[Any, bool]] = []
 
-    def acquired(**arguments: Any) -> None:
-        seen.append(("acquired", connection.in_atomic_block))
+    def note(signal: Any, **arguments: Any) -> None:
+        seen.append((signal, connection.in_atomic_block))
 
-    def released(**arguments: Any) -> None:
-        seen.append(("released", connection.in_atomic_block))
-
-    signals.lock_acquired.connect(acquired)
-    signals.lock_released.connect(released)
+    for each in (lock_acquired, lock_released):
+        each.connect(note)
     yield seen
-    signals.lock_acquired.disconnect(acquired)
-    signals.lock_released.disconnect(released)
+    for each in (lock_acquired, lock_released):
+        each.disconnect(note)
 
 
 @pytest.mark.usefixtures("atomic_requests")
 @pytest.mark.parametrize("kind", views_app.ATOMIC)
 def test_the_transaction_is_inside_of_the_lock(
-    web: Client, moments: list[tuple[str, bool]], kind: str
+    web: Client, moments: list[tuple[Any, bool]], kind: str
 ) -> None:
     answer = web.post(f"/{kind}/")
     assert answer.json() == {"name": "atomic", "held": True, "atomic": True}
-    assert moments == [("acquired", False), ("released", False)]
+    assert moments == [(lock_acquired, False), (lock_released, False)]
 
 
 @pytest.mark.usefixtures("atomic_requests")
 def test_a_method_is_inside_of_the_transaction(
-    web: Client, moments: list[tuple[str, bool]]
+    web: Client, moments: list[tuple[Any, bool]]
 ) -> None:
     """The transaction has begun by then, but the lock is released after its end."""
     assert web.post("/atomic-method/").json()["atomic"]
-    assert moments == [("acquired", True), ("released", False)]
+    assert moments == [(lock_acquired, True), (lock_released, False)]
 
 
 @pytest.mark.usefixtures("atomic_requests")
@@ -69,16 +67,10 @@ def test_a_declined_transaction(web: Client, address: str) -> None:
 
 
 @pytest.mark.usefixtures("atomic_requests")
-def test_an_error_rolls_back(web: Client) -> None:
-    with pytest.raises(LookupError, match="own"):
-        web.post("/writing/")
-    assert not get_user_model().objects.exists()
-
-
-@pytest.mark.usefixtures("atomic_requests")
-def test_a_lost_lock_rolls_back(web: Client) -> None:
-    with pytest.raises(LockLost):
-        web.post("/losing/")
+@pytest.mark.parametrize(("address", "error"), [("/writing/", LookupError), ("/losing/", LockLost)])
+def test_an_error_or_a_loss_rolls_back(web: Client, address: str, error: Any) -> None:
+    with pytest.raises(error):
+        web.post(address)
     assert not get_user_model().objects.exists()
 
 
