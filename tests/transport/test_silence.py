@@ -20,35 +20,23 @@ from tests.tools.proxy import Proxy
 AT_MOST = 2.5
 """Seconds for which a caller may be kept beyond its wait on a busy machine; no socket timeout here
 is that short. ``tests/protocol/test_queueing.py`` has the exact figure."""
-BACKENDS = "django_redis_lock.backends"
-TIMEOUTS = {
-    "default": "",
-    "patient": "?socket_timeout=60&socket_connect_timeout=60",
-}
+GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 
 def entries(port: int) -> dict[str, Any]:
     """Return entries of LOCKS, and of CACHES, that differ in how they meet a silent server."""
-    urls = {key: f"redis://127.0.0.1:{port}/0{query}" for key, query in TIMEOUTS.items()}
-    redis, getset = f"{BACKENDS}.redis.RedisLockBackend", f"{BACKENDS}.getset.GetSetLockBackend"
+    url = f"redis://127.0.0.1:{port}/0"
+    patient = {"LOCATION": f"{url}?socket_timeout=60&socket_connect_timeout=60"}
+    of_django_redis = {"BACKEND": "django_redis.cache.RedisCache"}  # with no timeouts of its own
     return {
-        "CACHES": {
-            "endless": {
-                "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": urls["default"],  # django-redis sets no timeouts of its own
-            }
-        },
+        "CACHES": {"endless": {**of_django_redis, "LOCATION": url}},
         "LOCKS": {
-            "default": {"BACKEND": redis, "LOCATION": urls["default"]},
-            "patient": {"BACKEND": redis, "LOCATION": urls["patient"]},
-            "endless": {"BACKEND": redis, "LOCATION": "endless"},
-            "popping": {
-                "BACKEND": redis,
-                "LOCATION": urls["patient"],
-                "OPTIONS": {"WAIT": "blpop"},
-            },
-            "polling": {"BACKEND": redis, "LOCATION": urls["patient"], "OPTIONS": {"WAIT": "poll"}},
-            "getset": {"BACKEND": getset, "LOCATION": urls["patient"]},
+            "default": {"LOCATION": url},
+            "patient": patient,
+            "endless": {"LOCATION": "endless"},
+            "popping": {**patient, "OPTIONS": {"WAIT": "blpop"}},
+            "polling": {**patient, "OPTIONS": {"WAIT": "poll"}},
+            "getset": {**patient, "BACKEND": GETSET},
         },
     }
 
