@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock_many, locks, signals
-from django_redis_lock.exceptions import (
-    LockError,
-    LockLost,
-    LockNotOwned,
-)
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
 from tests.contracts.base import Contract
 from tests.tools import told
 

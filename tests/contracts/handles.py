@@ -9,10 +9,7 @@ import math
 import pytest
 
 from django_redis_lock import locks
-from django_redis_lock.exceptions import (
-    LockError,
-    LockNotOwned,
-)
+from django_redis_lock.exceptions import LockError, LockNotOwned
 from tests.contracts.base import Contract
 
 

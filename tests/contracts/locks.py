@@ -125,12 +125,8 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
         with self.lock(name, reentrant=True) as outer:
             with self.lock(name, reentrant=True) as inner:
                 assert inner.fence == outer.fence
-                assert (
-                    Background(
-                        lambda: self.lock(name, blocking=False, reentrant=True).acquire()
-                    ).outcome()
-                    is False
-                )
+                other = self.lock(name, blocking=False, reentrant=True)
+                assert Background(other.acquire).outcome() is False
                 with pytest.raises(LockError, match="already holds") as caught:
                     Background(outer.acquire).outcome()
                 assert "reentrant=True" not in str(caught.value)

@@ -12,9 +12,7 @@ from datetime import timedelta
 import pytest
 
 from django_redis_lock import Holder, Lock, locks, signals
-from django_redis_lock.exceptions import (
-    LockError,
-)
+from django_redis_lock.exceptions import LockError
 from tests.contracts.base import Contract, needs
 from tests.tools import PATIENCE, Background, eventually, told, waiters
 

@@ -350,7 +350,6 @@ class TestEveryBackend:
         (["a"], {"limit": {"b": -1}}, ValueError, "limit=-1 must be a whole number"),
         (["a"], {"shared": True, "limit": 2}, ValueError, "shared and limit exclude each other"),
         ([], {"shared": [], "limit": {}}, ValueError, "no names"),
-        ([], {}, ValueError, "no names"),
         ("product:1", {}, TypeError, "one name"),
         (None, {}, TypeError, "names=None must be a list of names"),
         ({"a": 2}, {}, TypeError, "names=.'a': 2. must be a list of names"),
