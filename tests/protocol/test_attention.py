@@ -8,12 +8,17 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, locks
+from django_redis_lock import Holder, Lock, locks
 from django_redis_lock.protocol.lease import write_record
 from django_redis_lock.protocol.records import Attention, attention, is_renewed, read_holder
 
 NOW_MS = 1_700_000_000_000
 DAY = 86_400
+
+
+def read(value: str, ttl_ms: int, name: str = "n") -> Holder:
+    known = {"using": "default", "waiters": 0, "now_ms": NOW_MS}
+    return read_holder(value.encode(), name=name, ttl_ms=ttl_ms, **known)
 
 
 @pytest.mark.parametrize(
@@ -60,28 +65,15 @@ def test_what_is_wrong(
         lease = re.sub(r"(\d+)", r"\g<1>000", renewed)
         record = f'{record[:-1]},"lease":{lease}}}'
     fence = (NOW_MS - int(held_for * 1000)) * 1000
-    holder = read_holder(
-        f"token {fence} {record}".encode(),
-        name=name,
-        using="default",
-        ttl_ms=-1 if ttl is None else int(ttl * 1000),
-        waiters=0,
-        now_ms=NOW_MS,
-    )
+    holder = read(f"token {fence} {record}", -1 if ttl is None else int(ttl * 1000), name=name)
     assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected
 
 
 @pytest.mark.parametrize("unknown", [{"held_for": None}, {"ttl": None}])
 def test_renewal_whose_times_are_not_known(unknown: dict[str, None]) -> None:
     """Then the limit of the hold says nothing about it."""
-    holder = read_holder(
-        b'token 1700000000000000 {"auto_renew":true,"max_hold":60000}',
-        name="n",
-        using="locmem",
-        ttl_ms=30_000,
-        waiters=0,
-        now_ms=NOW_MS + 40_000,
-    )
+    record = '{"auto_renew":true,"max_hold":60000}'
+    holder = read(f"token {(NOW_MS - 40_000) * 1000} {record}", 30_000)
     assert (holder.held_for, holder.ttl, holder.max_hold) == (40, 30, 60)
     assert not is_renewed(holder)
     assert is_renewed(replace(holder, **unknown))
@@ -89,7 +81,7 @@ def test_renewal_whose_times_are_not_known(unknown: dict[str, None]) -> None:
 
 def test_nothing_is_known_of_another_program() -> None:
     """A lock without a record is never marked."""
-    holder = read_holder(b"xyz", name="n", using="locmem", ttl_ms=-1, waiters=0, now_ms=NOW_MS)
+    holder = read("xyz", -1)
     assert attention(holder, locks["locmem"].operators.threshold(holder.name)) is None
 
 
