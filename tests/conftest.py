@@ -9,17 +9,19 @@ import signal
 import uuid
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any
 
 import pytest
 import redis
 from celery import Celery, current_app
 from django.utils import translation
 
-from django_redis_lock import handler
+from django_redis_lock import handler, locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from example_project.embedded import EmbeddedServer
 from tests.settings import PORT
 from tests.tools import leave_no_lease
+from tests.tools.proxy import Proxy
 
 # Where the tests run in the background, a shell has interrupts ignored, and every program that a
 # test starts and interrupts would inherit that.
@@ -72,6 +74,18 @@ def client(server: EmbeddedServer) -> Iterator[redis.Redis]:
     """A plain client of the session's server."""
     with redis.Redis.from_url(server.url(), decode_responses=True) as client:
         yield client
+
+
+@pytest.fixture
+def proxy(server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
+    """A proxy that the default alias goes through; "direct" goes around it."""
+    with Proxy(server.port) as proxy:
+        settings.LOCKS = {
+            "default": {"LOCATION": f"redis://127.0.0.1:{proxy.port}/0"},
+            "direct": {"LOCATION": server.url()},
+        }
+        yield proxy
+        locks.reset()
 
 
 @pytest.fixture(autouse=True)

@@ -126,12 +126,9 @@ def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
     assert locks["default"].history() == []
 
 
-@pytest.mark.usefixtures("server")
-def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: Any) -> None:
+def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
     """It is not a loss, and a second call succeeds."""
-    with told(signals.lock_lost) as lost, Proxy(server.port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}/0"
-        settings.LOCKS = {"default": {"LOCATION": url}, "direct": {"LOCATION": server.url()}}
+    with told(signals.lock_lost) as lost:
         other = lock(f"{name}!", timeout=1.2)
         other.acquire()
         other.detach(30)  # makes the script known
@@ -143,7 +140,6 @@ def test_detach_that_was_carried_out_unseen(name: str, settings: Any, server: An
         proxy.lose_replies(0)
         eventually(lambda: held.lost)
         assert held.detach(30) == locks["direct"].holder(name).token_id
-        locks.reset()
     assert lost == []
 
 

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -43,18 +43,6 @@ def optional(kind: str, name: str, **given: Any) -> Any:
 def alone(handle: Any, name: str) -> Any:
     """Return the handle of one lock."""
     return handle[name] if hasattr(handle, "names") else handle
-
-
-@pytest.fixture
-def proxy(own_server: EmbeddedServer, settings: Any) -> Iterator[Proxy]:
-    with Proxy(own_server.port) as proxy:
-        location = f"redis://127.0.0.1:{proxy.port}/0"
-        settings.LOCKS = {
-            "default": {"LOCATION": location},
-            "direct": {"LOCATION": own_server.url()},
-        }
-        yield proxy
-        locks.reset()
 
 
 @every_kind

@@ -25,18 +25,6 @@ locks_and_permits = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def proxy(server: EmbeddedServer, settings: Any) -> Any:
-    """A proxy that the default alias goes through; "direct" goes around it."""
-    with Proxy(server.port) as proxy:
-        settings.LOCKS = {
-            "default": {"LOCATION": f"redis://127.0.0.1:{proxy.port}/0"},
-            "direct": {"LOCATION": server.url()},
-        }
-        yield proxy
-        locks.reset()
-
-
 @locks_and_permits
 def test_lost_reply_to_an_acquisition(name: str, proxy: Proxy, make: Any) -> None:
     lock("warm-up").acquire()
