@@ -153,9 +153,6 @@ class ServersLockBackend(BaseLockBackend):
         except (RedisError, OSError) as error:
             raise self._error(call, error, handled) from error
 
-    def together(self, name: str) -> Hashable:
-        return None  # with a cluster ``configure`` replaces this
-
     def _error(self, call: Call, error: Exception, handled: BaseException | None) -> LockError:
         # Some frames of redis-py keep the error, which would keep the handles of all callers.
         for each in hide_secrets(error, handled):
