@@ -167,9 +167,9 @@ def check_template(template: str, argument: str) -> None:
         )
 
 
-def check_scheme(wait: str | None) -> str | None:
-    """Return a waiting scheme, or ``None`` for the backend's own. Raises ``ValueError``."""
-    if wait is not None and wait not in WAITING_SCHEMES:
+def check_scheme(wait: str) -> str:
+    """Return a waiting scheme. Raises ``ValueError``."""
+    if wait not in WAITING_SCHEMES:
         raise ValueError(
             f"wait={wait!r} is no waiting scheme. "
             f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
