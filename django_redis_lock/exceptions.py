@@ -65,7 +65,7 @@ class LockUnavailable(LockError):
     """Whether the server was reached and refused."""
     passing = True
     """Whether the failure may be temporary, so that a retry makes sense."""
-    undone = False
+    not_applied = False
     """Of a forced release: whether nothing was released, as the server answered with errors."""
     silent = False
     """Whether the server let the call time out."""

@@ -8,7 +8,7 @@ from urllib.parse import quote, unquote
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import Holder
@@ -52,7 +52,7 @@ class HeldLock(models.Model):
         base_manager_name = "objects"
 
     def __str__(self) -> str:
-        return visible(self.name)
+        return escape_unprintable(self.name)
 
     @property
     def hold(self) -> str:

@@ -32,7 +32,7 @@ from django_redis_lock.protocol.calls import Inspect, ask
 from django_redis_lock.protocol.records import Attention, Holder, Limit, Unheld, Waiter, attention
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import current_process, state_of
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 from django_redis_lock.transport.parking import ReadAside, ReadBacklogs
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
             outcome = _release(one, by, reason)
         except (LockError, InvalidLockBackend, ValueError) as error:
             # A plain LockError is about the stored value: another program's data.
-            undone = getattr(error, "undone", isinstance(error, LockError))
-            result = Result.REFUSED if undone else Result.UNAVAILABLE
+            not_applied = getattr(error, "not_applied", isinstance(error, LockError))
+            result = Result.REFUSED if not_applied else Result.UNAVAILABLE
             outcome = Outcome(one, result, error=without_passwords(str(error)))
             refused = isinstance(error, LockUnavailable) and error.refused
             if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
@@ -105,8 +105,8 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
                 loser.name,
                 loser.using,
                 loser,
-                visible(by) or "an unnamed operator",
-                visible(reason) or "no reason given",
+                escape_unprintable(by) or "an unnamed operator",
+                escape_unprintable(reason) or "no reason given",
             )
         outcomes.append(outcome)
     return outcomes
@@ -227,7 +227,7 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
         name,
         backend.alias,
         "cleared" if limit is None else f"set to {limit}",
-        visible(by) or "an unnamed operator",
+        escape_unprintable(by) or "an unnamed operator",
     )
 
 
@@ -262,12 +262,12 @@ def _state_at(tenth: int, pid: int | None, began: int | None) -> str:
 def attention_of(holder: Holder) -> Attention | None:
     """Return what is wrong with a hold; what is known of its process may be 0.1 s old."""
     life = judge(holder, partial(_state_at, int(monotonic() * 10))).life
-    if life in (Life.DEAD, Life.STOPPED):
+    if life in (Liveness.DEAD, Liveness.STOPPED):
         return Attention(life)
     return attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
-class Life(StrEnum):
+class Liveness(StrEnum):
     ALIVE = "alive"
     STOPPED = "stopped"
     """Its process exists and does not run, as after ``SIGSTOP``."""
@@ -278,13 +278,13 @@ class Life(StrEnum):
 class Verdict(NamedTuple):
     """Whether a holder is alive, and why, in the current language."""
 
-    life: Life
+    life: Liveness
     why: str
 
 
 def judge(holder: Holder, state_of: Callable[..., str] = state_of) -> Verdict:
     """Return whether a holder is alive. It is dead only if this host knows its process is gone."""
-    life = Life.UNKNOWN
+    life = Liveness.UNKNOWN
     if state := holder.marks.get("state"):  # no process holds it
         queued = state == "queued"
         free_later = _("no process holds it, until its lease ends")
@@ -296,12 +296,12 @@ def judge(holder: Holder, state_of: Callable[..., str] = state_of) -> Verdict:
     elif (holder.pid_space or "") != current_process().pid_space:
         why = _("it runs in another container of %(host)s")
     elif not (process := state_of(holder.pid, holder.pid_began)):
-        life, why = Life.DEAD, _("process %(pid)s is gone")
+        life, why = Liveness.DEAD, _("process %(pid)s is gone")
     elif process in "Tt":  # a signal or a debugger stopped it
-        life, why = Life.STOPPED, _("process %(pid)s is stopped")
+        life, why = Liveness.STOPPED, _("process %(pid)s is stopped")
     else:
-        life, why = Life.ALIVE, _("its process lives")
-    return Verdict(life, why % {"host": visible(holder.host or ""), "pid": holder.pid})
+        life, why = Liveness.ALIVE, _("its process lives")
+    return Verdict(life, why % {"host": escape_unprintable(holder.host or ""), "pid": holder.pid})
 
 
 def unwritable_because(backend: BaseLockBackend) -> str | Promise:

@@ -30,7 +30,7 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwne
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments, django_private
-from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing, check_name
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing, check_name
 from django_redis_lock.support.functions import finished, is_async, is_generator
 
 logger = logging.getLogger("django_redis_lock")
@@ -190,7 +190,7 @@ class _Guard:
             view.dispatch = self.decorate(view.dispatch)
             return cast("Decorated", view)
         path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
-        shares = self._new_lock.keywords["sharing"] != ALONE
+        shares = self._new_lock.keywords["sharing"] != EXCLUSIVE
         USES.add((self._make_name.using, f"The view {path}", shares))
         if is_async(view):
 
@@ -200,7 +200,7 @@ class _Guard:
 
             return cast("Decorated", alocked)
 
-        declined = Declined(view)
+        declined = NonAtomicAliases(view)
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
@@ -214,7 +214,7 @@ class _Guard:
         return cast("Decorated", locked)
 
     def _run(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: Declined
+        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: NonAtomicAliases
     ) -> Any:
         def answered(*args: Any, **kwargs: Any) -> Any:
             return finished(view, view(*args, **kwargs))
@@ -317,7 +317,7 @@ class _Guard:
 
         if api is None or api is request:
             return respond(request)
-        inside = Declined(view).atomic(functools.partial(_dispatch, api, respond))
+        inside = NonAtomicAliases(view).atomic(functools.partial(_dispatch, api, respond))
         return inside(request, *rest, **kwargs)
 
 
@@ -358,7 +358,7 @@ def _dispatch(api: Any, respond: View, request: Any, *args: Any, **kwargs: Any) 
     return APIView.dispatch(api, request, *args, **kwargs)
 
 
-class Declined(set[str]):
+class NonAtomicAliases(set[str]):
     """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
 
     Django finds every database in this set and so begins no transaction; the guard begins them once
@@ -369,7 +369,7 @@ class Declined(set[str]):
         given = django_private.non_atomic_databases(view)
         super().__init__(given)
         # An inner guard begins the transactions, after it has taken its own lock.
-        self._left_to_view = isinstance(given, Declined)
+        self._left_to_view = isinstance(given, NonAtomicAliases)
 
     def __contains__(self, alias: object) -> bool:
         return True

@@ -27,7 +27,7 @@ from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import attention_of, by_lock, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 Answer = TypeVar("Answer")
 DEFAULT_COLUMN = "held_for"
@@ -65,7 +65,9 @@ COLUMNS = {
 
 
 AGAIN: dict[str, Callable[[Holder], str]] = {
-    "lock": lambda one: format_html('<bdi title="{0}">&ndash; {0}</bdi>', visible(one.name)),
+    "lock": lambda one: format_html(
+        '<bdi title="{0}">&ndash; {0}</bdi>', escape_unprintable(one.name)
+    ),
     "waiters": lambda one: SafeString("&nbsp;"),  # nothing would be shown as "-"
 }
 """The cells that differ for a further holder of a lock, in the rows below the first."""
@@ -190,7 +192,7 @@ class Problem:
     @classmethod
     def of(cls, using: str, error: Exception) -> Problem:
         text = str(error).removeprefix(f"LOCKS[{using!r}] is not available: ")  # the page says that
-        return cls(visible(using), visible(without_passwords(text)))
+        return cls(escape_unprintable(using), escape_unprintable(without_passwords(text)))
 
 
 @dataclass
@@ -251,13 +253,15 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
-    counts = (len(index) for alias, index in indexes.items() if visible(alias) not in gone)
+    counts = (
+        len(index) for alias, index in indexes.items() if escape_unprintable(alias) not in gone
+    )
     total, unread = len(by_lock(holders)) if is_whole else sum(counts), max(0, len(found) - most)
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
     others, unknown = ask_each(
-        [one for one in asked if using in (None, one) and visible(one) not in failed],
+        [one for one in asked if using in (None, one) and escape_unprintable(one) not in failed],
         lambda one: list(islice(unheld(one, matches, 100), 100)),  # the lowest limits
     )
     for problem in unknown:
@@ -280,6 +284,10 @@ def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Pr
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:
     """Return the aliases whose server refuses writes; those with problems are not asked."""
     skipped = {problem.using for problem in silent}
-    asked = [using for using in sorted(set(among)) if visible(using) not in skipped]
+    asked = [using for using in sorted(set(among)) if escape_unprintable(using) not in skipped]
     reasons, _ = ask_each(asked, unwritable_because)
-    return [Problem(visible(using), visible(str(why))) for using, why in reasons.items() if why]
+    return [
+        Problem(escape_unprintable(using), escape_unprintable(str(why)))
+        for using, why in reasons.items()
+        if why
+    ]

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from django_redis_lock.operators import aliases, attention_of
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 Test = Callable[[Holder], bool]
 
@@ -45,7 +45,7 @@ class BackendFilter(LockFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         found = aliases()
-        return [(using, visible(using)) for using in found] if len(found) > 1 else []
+        return [(using, escape_unprintable(using)) for using in found] if len(found) > 1 else []
 
     def test(self, value: str) -> Test:
         return lambda one: one.using == value
@@ -81,7 +81,7 @@ class TaskFilter(LockFilter):
         """Add the tasks that hold a lock, and the chosen one."""
         names = {one.task_name for one in holders} | {self.value()}
         found = sorted(name for name in names if name and name not in self.tests)
-        self.lookup_choices += [(name, visible(name)) for name in found]
+        self.lookup_choices += [(name, escape_unprintable(name)) for name in found]
 
     def test(self, value: str) -> Test:
         return super().test(value) if value in self.tests else lambda one: one.task_name == value

@@ -43,7 +43,7 @@ from django_redis_lock.operators import Outcome, Result, aliases, change_limit, 
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, MOST_AT_ONCE, TOKEN_ID, check_name
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
 HEADER = "X-Held-Locks"
@@ -146,7 +146,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">',
             ACTION_CHECKBOX_NAME,
             obj.hold,
-            _("Select %(name)s") % {"name": visible(obj.name)},
+            _("Select %(name)s") % {"name": escape_unprintable(obj.name)},
         )
 
     def response_action(  # type: ignore[override]
@@ -180,11 +180,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if lock is None:
             if HEADER in request.headers:
                 raise Http404("There is no such lock.")  # each redirect would leave a message
-            text = _("“%(key)s” is no lock of a backend in LOCKS.") % {"key": visible(key)}
+            text = _("“%(key)s” is no lock of a backend in LOCKS.") % {
+                "key": escape_unprintable(key)
+            }
             messages.warning(request, text)
             return HttpResponseRedirect(self._url("changelist"))
         context = {
-            "subtitle": visible(lock.name),
+            "subtitle": escape_unprintable(lock.name),
             "original": lock,
             **detail(lock, self.recent_entries),
             "can_release": self.has_release_permission(request, lock),
@@ -244,7 +246,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             outcomes = operators.release_shown(holds, by=by, reason=reason)
         except ValueError as error:  # the page's own field allows no such reason
             raise BadRequest(str(error)) from error
-        because = f" Reason: {visible(reason)}" if reason else ""
+        because = f" Reason: {escape_unprintable(reason)}" if reason else ""
         losers = [one.loser for one in outcomes if one.loser]
         texts = [(HeldLock.of_holder(one), f"Taken from {one}.{because}") for one in losers]
         unlogged = self._log(request, texts)
@@ -264,7 +266,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                     self.log_change(request, lock, text)
         except Exception as error:
             logger.exception("Releases or a limit are not in the admin's log")
-            reason = {"reason": visible(without_passwords(str(error)))}
+            reason = {"reason": escape_unprintable(without_passwords(str(error)))}
             return " " + _("It is not in the admin's log: %(reason)s") % reason
         return ""
 
@@ -285,7 +287,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except ValueError as error:  # the page's own field allows no such limit
             raise BadRequest(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
-            messages.error(request, visible(without_passwords(str(error))))
+            messages.error(request, escape_unprintable(without_passwords(str(error))))
         else:
             told = "Limit cleared." if limit is None else f"Limit set to {limit}."
             unlogged = self._log(request, [(lock, told)])
@@ -308,7 +310,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
             raise PermissionDenied
-        return allowed, [*{visible(one.name): one for one in holds if one not in allowed}]
+        return allowed, [
+            *{escape_unprintable(one.name): one for one in holds if one not in allowed}
+        ]
 
     def _confirm(
         self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""
@@ -325,7 +329,11 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "reason_error": error,
             "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
             "lock_count": len({one.pk for one in holds if one.hold in found}),
-            "changed": [visible(one.name) for one in missing if visible(one.using) not in silent],
+            "changed": [
+                escape_unprintable(one.name)
+                for one in missing
+                if escape_unprintable(one.using) not in silent
+            ],
             "problems": problems,
             "unwritable": unwritable({hold.using for hold in holds}, problems),
             "max_reason_length": MAX_TEXT_LENGTH,
@@ -440,7 +448,7 @@ def _hold(holder: Holder) -> dict[str, Any]:
         "held_for": wording.held_for_html(holder),
         "lease_left": wording.lease_left_html(holder),
         "life": str(verdict.life),
-        "why": visible(verdict.why),
+        "why": escape_unprintable(verdict.why),
         "fence": holder.fence and str(holder.fence),
         "token_id": wording.latin(holder.token_id),
         "task_links": task_links(holder),
@@ -541,7 +549,7 @@ def _entry(entry: AuditEntry) -> dict[str, Any]:
         "name": wording.name_html(entry.name),
         "backend": wording.name_html(entry.using),
         "at": wording.moment(entry.at),
-        "event": events.get(entry.event, visible(entry.event)),
+        "event": events.get(entry.event, escape_unprintable(entry.event)),
         "who": wording.origin_html(entry),
         "by": wording.wrappable(entry.by),
         "reason": wording.wrappable(entry.reason),
@@ -578,12 +586,15 @@ def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
         for name, one in COLUMNS.items()
         if name != "fence"
     ]
-    return {"name": visible(lock.name), "hold": lock.hold, "cells": cells}
+    return {"name": escape_unprintable(lock.name), "hold": lock.hold, "cells": cells}
 
 
 def _message(outcome: Outcome, unlogged: str) -> str:
     """Return the message; it starts with no name, because Django capitalizes it."""
-    values = {"name": visible(outcome.shown.name), "error": visible(outcome.error)}
+    values = {
+        "name": escape_unprintable(outcome.shown.name),
+        "error": escape_unprintable(outcome.error),
+    }
     match outcome.result:
         case Result.CHANGED:
             assert outcome.holder

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import attention_of, sharing
 from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, is_renewed
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 SHORT = 20
 """Characters of a text that fit into every column without wrapping."""
@@ -73,18 +73,18 @@ def who(one: Origin) -> str:
     """Return one line that names a task, a process or another program."""
     address = _address(one)
     if one.task_id:
-        task = visible(f"{one.task_name or '?'}[{one.task_id}]")
+        task = escape_unprintable(f"{one.task_name or '?'}[{one.task_id}]")
         return _("task %(task)s on %(place)s") % {"task": task, "place": address}
     return address if one.host else _("another program")
 
 
 def _address(one: Origin) -> str:
-    return visible(f"{one.host or '?'}:{one.pid or '?'}")
+    return escape_unprintable(f"{one.host or '?'}:{one.pid or '?'}")
 
 
 def wrappable(text: str) -> SafeString:
     """Return a text with visible characters only; the style sheet wraps what has no ``<wbr>``."""
-    text = visible(text)
+    text = escape_unprintable(text)
     if len(text) > LONG:
         text = f"{text[:LONG]}…"
     words = _ENDS_WORD.split(text, maxsplit=PARTS) if len(text) > SHORT else [text]
@@ -111,7 +111,7 @@ def aside(text: str, *, wrong: bool = False) -> SafeString:
 def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     """Return the task, or the process and thread; ``brief`` shortens a task id."""
     if one.task_id is not None:
-        task_id = visible(one.task_id)
+        task_id = escape_unprintable(one.task_id)
         shown = format_html(
             '<bdi dir="ltr" title="{}">{}</bdi> {}',
             task_id,
@@ -129,7 +129,7 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
 
 def lock_html(one: Holder, *, brief: bool = False) -> SafeString:
     """Return the name and who shares it; ``brief`` is for the list, which cuts it to one line."""
-    listed = format_html('<bdi title="{0}">{0}</bdi>', visible(one.name))
+    listed = format_html('<bdi title="{0}">{0}</bdi>', escape_unprintable(one.name))
     sharers = aside(format_html("<bdi>{}</bdi>", sharing(one))) if one.shared else ""
     return format_html("{} {}", listed if brief else name_html(one.name), sharers)
 

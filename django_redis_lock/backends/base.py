@@ -22,11 +22,11 @@ from django_redis_lock.protocol.calls import Runner, Steps, ask
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
 from django_redis_lock.support.process import InThread
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
-    from django_redis_lock.protocol.waiting import Hub
+    from django_redis_lock.protocol.waiting import WaiterRegistry
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -34,8 +34,8 @@ logger = logging.getLogger("django_redis_lock")
 class BaseLockBackend(Runner):
     """One entry of ``LOCKS``: where its locks are kept, and their defaults.
 
-    A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the hubs of
-    its waiters (``make_hub``).
+    A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the
+    registries of its waiters (``make_registry``).
     """
 
     options: ClassVar[Collection[str]] = ()
@@ -56,7 +56,7 @@ class BaseLockBackend(Runner):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.alias = alias
         self.params = params
-        self.hubs: dict[str, Hub] = {}
+        self.registries: dict[str, WaiterRegistry] = {}
         """Where callers have waited, by waiting scheme."""
         self._failed_until: dict[Hashable, float] = {}
         """When (monotonic) callers that may run unguarded give a server its usual time again."""
@@ -99,44 +99,44 @@ class BaseLockBackend(Runner):
         The first call does it otherwise. A process that forks does it before it starts threads
         that call: a child that is forked while a thread imports a module can never import it.
         """
-        self.hub_for(self.wait)
+        self.registry_for(self.wait)
 
     def close(self) -> None:
         """Close connections and stop threads; the backend can be used again afterwards."""
-        for hub in [*self.hubs.values()]:
-            hub.close()
+        for registry in [*self.registries.values()]:
+            registry.close()
 
-    def make_hub(self, scheme: str) -> Hub:
-        """Return a hub of a waiting scheme; most backends have only one kind."""
+    def make_registry(self, scheme: str) -> WaiterRegistry:
+        """Return a registry of a waiting scheme; most backends have only one kind."""
         raise NotImplementedError
 
-    def hub_for(self, scheme: str) -> Hub:
-        """Return the hub of a waiting scheme, made when a caller first waits by it.
+    def registry_for(self, scheme: str) -> WaiterRegistry:
+        """Return the registry of a waiting scheme, made when a caller first waits by it.
 
         Raises ``InvalidLockBackend`` for a scheme that can't be used.
         """
         scheme = scheme if scheme in self.schemes else self.wait
-        hub = self.hubs.get(scheme)
-        if hub is None:  # where two threads make one, both use the same
+        registry = self.registries.get(scheme)
+        if registry is None:  # where two threads make one, both use the same
             made = InThread(partial(self._import_and_make, scheme)).result()
-            hub = self.hubs.setdefault(scheme, made)
-        return hub
+            registry = self.registries.setdefault(scheme, made)
+        return registry
 
-    def _import_and_make(self, scheme: str) -> Hub:
+    def _import_and_make(self, scheme: str) -> WaiterRegistry:
         # What waiters need is imported here, where no signal handler can interrupt the import.
-        from django_redis_lock.protocol.waiting import Heart, PollingHub
+        from django_redis_lock.protocol.waiting import Heart, PollingRegistry
 
-        hub = self.make_hub(scheme)
-        if hub.heart is None and not isinstance(hub, PollingHub):
-            hub.heart = Heart(hub, self)
-        return hub
+        registry = self.make_registry(scheme)
+        if registry.heart is None and not isinstance(registry, PollingRegistry):
+            registry.heart = Heart(registry, self)
+        return registry
 
     def freed(self, name: str) -> None:
         """Notify the waiters of this process that it has released a lock."""
-        for hub in [*self.hubs.values()]:
-            hub.freed(name)
+        for registry in [*self.registries.values()]:
+            registry.freed(name)
 
-    def together(self, name: str) -> Hashable:
+    def renewal_group(self, name: str) -> Hashable:
         """Return the same for all locks whose leases one round trip can renew."""
         return None
 
@@ -294,7 +294,7 @@ class BaseLockBackend(Runner):
             return ""
         by = ""
         for one in found:
-            limit, by = one.limit, f", set by {visible(one.by) or 'an operator'}"
+            limit, by = one.limit, f", set by {escape_unprintable(one.by) or 'an operator'}"
         if limit == 0:
             return f"paused: limit 0{by}"
         if limit is None or len(held) < limit or not all(one.shared for one in held):
@@ -382,7 +382,7 @@ class BaseLockBackend(Runner):
     def _force_release(
         self, name: str, token_id: str | None, *, reason: str, by: str = "", freed: bool = False
     ) -> Steps[Holder | None]:
-        from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, taken
+        from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, audit_fields
 
         by, reason = check_text(by, "by"), check_text(reason, "reason")
         if token_id is not None:
@@ -397,7 +397,7 @@ class BaseLockBackend(Runner):
         holder = next((each for each in shown if token_id in (None, each.token_id)), None)
         if holder is None:
             return None
-        entry = taken(FREED if freed else FORCE_RELEASED, holder, by, reason)
+        entry = audit_fields(FREED if freed else FORCE_RELEASED, holder, by, reason)
         call = calls.ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
         answer = yield from ask(call)
         if answer is None:

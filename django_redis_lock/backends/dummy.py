@@ -8,14 +8,14 @@ from typing import Any
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.protocol.waiting import WaiterRegistry
 
 
 class DummyLockBackend(BaseLockBackend):
     """Acquires at once, excludes nobody and remembers nothing. LOCATION means nothing."""
 
-    def make_hub(self, scheme: str) -> Hub:
-        return Hub()
+    def make_registry(self, scheme: str) -> WaiterRegistry:
+        return WaiterRegistry()
 
     def call(self, call: Call) -> Any:
         call.sending()

@@ -9,7 +9,7 @@ from redis.sentinel import MasterNotFoundError
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 from django_redis_lock.transport.clients import is_read_only
 from django_redis_lock.transport.redis_py import CLUSTER_ERRORS
 
@@ -47,13 +47,13 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
     what = "refused" if refused(error) else "is not available"
     unavailable = LockUnavailable(f"LOCKS[{using!r}] {what}: {why}", name=name)
     unavailable.refused, unavailable.passing = refused(error), passes(error)
-    unavailable.undone = unavailable.refused and isinstance(call, FORCED_RELEASE)
+    unavailable.not_applied = unavailable.refused and isinstance(call, FORCED_RELEASE)
     return unavailable
 
 
 def reason(error: Exception) -> str:
     """Return why a call failed, without secrets and invisible characters."""
-    why = _WHERE_IN_SCRIPT.sub("", visible(without_passwords(str(error))))
+    why = _WHERE_IN_SCRIPT.sub("", escape_unprintable(without_passwords(str(error))))
     if isinstance(error, MasterNotFoundError):
         return why.partition(" : ")[0]  # the rest lists the arguments of every connection
     if isinstance(error, ResponseError) and _NO_SCRIPTS.search(why):

@@ -29,7 +29,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step, Steps, arun, run
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Holder, moment
-from django_redis_lock.protocol.waiting import Hub, PollingHub
+from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
 
@@ -231,8 +231,8 @@ class GetSetLockBackend(ServersLockBackend):
         self.lock_keys = key.partition(NAME)[0]
         self.servers = _PlainServer(self.location, self.key_prefix, key, form)
 
-    def make_hub(self, scheme: str) -> Hub:
-        return PollingHub(self._interval)
+    def make_registry(self, scheme: str) -> WaiterRegistry:
+        return PollingRegistry(self._interval)
 
     def _read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
         stamp = read_stamp(value)

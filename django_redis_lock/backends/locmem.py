@@ -22,7 +22,7 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.records import Fields
-from django_redis_lock.protocol.waiting import Grant, Hub
+from django_redis_lock.protocol.waiting import Grant, WaiterRegistry
 from django_redis_lock.support.process import forget_after_fork
 
 
@@ -37,10 +37,10 @@ class LocMemLockBackend(BaseLockBackend):
         self._location = str(location or "")
         self.store = _stores.setdefault((self._location, self.key_prefix), _Store())
 
-    def make_hub(self, scheme: str) -> Hub:
-        hub = Hub()
-        self.store.hubs.add(hub)
-        return hub
+    def make_registry(self, scheme: str) -> WaiterRegistry:
+        registry = WaiterRegistry()
+        self.store.registries.add(registry)
+        return registry
 
     def clear(self) -> None:
         """Forget all locks of this LOCATION; for tests, between one and the next."""
@@ -78,7 +78,7 @@ class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
-        self.hubs: weakref.WeakSet[Hub] = weakref.WeakSet()
+        self.registries: weakref.WeakSet[WaiterRegistry] = weakref.WeakSet()
         self.after_fork()
         forget_after_fork(self)
 
@@ -140,7 +140,9 @@ class _Store:
             _, request = queue.pop(0)
             token = request.token
             grant = Grant(self._give(request), request.lease_ms, _now_ms())
-            if token != own and not any(hub.notify(token, grant) for hub in [*self.hubs]):
+            if token != own and not any(
+                registry.notify(token, grant) for registry in [*self.registries]
+            ):
                 self._remove(name, self._holders[name][token])
         if queue:
             self._note_ends(name)
@@ -151,7 +153,9 @@ class _Store:
     def _note_ends(self, name: str) -> None:
         """Have a heartbeat sent when the next lease ends."""
         end = min((held.end for held in self._live(name).values()), default=math.inf)
-        for heart in [hub.heart for hub in [*self.hubs] if hub.heart is not None]:
+        for heart in [
+            registry.heart for registry in [*self.registries] if registry.heart is not None
+        ]:
             heart.beat_by(end)
 
     def _acquire(self, call: calls.Acquire) -> Any:

@@ -13,7 +13,7 @@ from django_redis_lock.transport.location import Location
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.clusters.servers import Cluster
-    from django_redis_lock.protocol.waiting import Hub
+    from django_redis_lock.protocol.waiting import WaiterRegistry
 
 
 class RedisLockBackend(ServersLockBackend):
@@ -46,13 +46,13 @@ class RedisLockBackend(ServersLockBackend):
 
             self.servers = Cluster(self.location, self.key_prefix, self.replicas)
             self.servers.check_scheme(self.wait)
-            self.together = self.servers.together  # type: ignore[method-assign]
+            self.renewal_group = self.servers.renewal_group  # type: ignore[method-assign]
             self._indexes = SHARDS
         else:
             self.servers = ScriptedServer(self.location, self.key_prefix, self.replicas, interval)
 
-    def make_hub(self, scheme: str) -> Hub:
+    def make_registry(self, scheme: str) -> WaiterRegistry:
         def give_back(call: Release, seconds: float) -> None:  # from a former waiter
             renewer.withdraw(call, self, seconds, at_once=True)
 
-        return self.servers.make_hub(scheme, give_back)
+        return self.servers.make_registry(scheme, give_back)

@@ -43,7 +43,7 @@ EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
 # Why a lock was lost:
-GONE = "it expired or was forcibly released"
+REASON_EXPIRED = "it expired or was forcibly released"
 MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
 
 
@@ -191,7 +191,7 @@ class Renewer:
         return found is entry
 
     def server_of(self, backend: Any, name: str) -> ServerRenewer:
-        key = backend, backend.together(name)
+        key = backend, backend.renewal_group(name)
         return self.servers.get(key) or self.servers.setdefault(key, ServerRenewer(self, key))
 
 
@@ -286,7 +286,7 @@ class ServerRenewer(Background):
         now = monotonic()
         for entry, _ in batch:  # unless the answer says otherwise
             entry.due = now + min(1.0, max(SHORTEST_CALL, (entry.lost_at() - now) / 4))
-        versions = [None if lease.being_set else lease.version for _, lease in batch]
+        versions = [None if lease.pending_updates else lease.version for _, lease in batch]
         wanted = [entry.wanted_ms(lease) for entry, lease in batch]
         holds = [(item.name, item.token, ms) for (item, _), ms in zip(batch, wanted, strict=True)]
         call = Renew(holds, at_least=True, until=until)
@@ -303,7 +303,7 @@ class ServerRenewer(Background):
                     self._lose(entry, lease, "too few servers answered in time")
             elif left_ms < -1:
                 over = lease.renew_until <= call.sent_at
-                self._lose(entry, lease, MAX_HOLD_OVER if over else GONE, gone=True)
+                self._lose(entry, lease, MAX_HOLD_OVER if over else REASON_EXPIRED, gone=True)
             else:
                 lease.verify_by = None
                 if not entry.renews:
@@ -329,7 +329,9 @@ class ServerRenewer(Background):
             self._renewer.remove(entry)
         elif entry.final and lease.passed:
             self._lose(entry, lease, MAX_HOLD_OVER)
-        elif self.backend.together(entry.name) != self._together:  # it has moved to another server
+        elif (
+            self.backend.renewal_group(entry.name) != self._together
+        ):  # it has moved to another server
             entry.server = self._renewer.server_of(self.backend, entry.name)
             entry.server.changed.append(entry)
             entry.server.wake(entry.due)

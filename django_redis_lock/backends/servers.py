@@ -1,4 +1,4 @@
-"""One server: its connections, its keys, and the hubs of its waiters; and backends that use it."""
+"""One server: its connections, keys and registries of waiters; and backends that use it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Claim, Release
-from django_redis_lock.support.process import from_below, made_once
+from django_redis_lock.support.process import cached_property_atomic, from_below
 from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
@@ -22,7 +22,7 @@ from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.waiting import Hub
+    from django_redis_lock.protocol.waiting import WaiterRegistry
     from django_redis_lock.transport.async_client import AsyncClient
 
 
@@ -33,18 +33,18 @@ class SingleServer:
         self.location = location
         self.replicas = replicas
 
-    @made_once
+    @cached_property_atomic
     def pool(self) -> redis.ConnectionPool:
         """The settings of the connections. Raises ``InvalidLockBackend``."""
         pool = self.location.pool()
         check_replicas(self.replicas, pool.connection_kwargs, self.location.using)
         return pool
 
-    @made_once
+    @cached_property_atomic
     def client(self) -> BlockingClient:
         return BlockingClient(self.pool)
 
-    @made_once
+    @cached_property_atomic
     def async_client(self) -> AsyncClient:
         from django_redis_lock.transport.async_client import AsyncClient
 
@@ -84,14 +84,20 @@ class ScriptedServer(SingleServer):
         self._key_prefix = key_prefix
         self._poll_interval = poll_interval
 
-    def make_hub(self, scheme: str, give_back: Callable[[Release, float], object]) -> Hub:
-        from django_redis_lock.protocol.waiting import Hub
-        from django_redis_lock.transport.receiving import PoppedList, ReceivingHub, Subscription
+    def make_registry(
+        self, scheme: str, give_back: Callable[[Release, float], object]
+    ) -> WaiterRegistry:
+        from django_redis_lock.protocol.waiting import WaiterRegistry
+        from django_redis_lock.transport.receiving import (
+            PoppedList,
+            ReceivingRegistry,
+            Subscription,
+        )
 
         if scheme == "poll":
-            return Hub(self._poll_interval, give_back)
+            return WaiterRegistry(self._poll_interval, give_back)
         receiver = PoppedList if scheme == "blpop" else Subscription
-        return ReceivingHub(
+        return ReceivingRegistry(
             receiver(lambda: new_connection(self.pool), self._key_prefix),
             give_back,
             # A lock that was handed off counts only once the replicas have it, too.

@@ -20,9 +20,9 @@ from celery.exceptions import TimeLimitExceeded
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.celery import private
-from django_redis_lock.celery.key_locks import Slip, is_dead, leave_to_rest, slip_in
-from django_redis_lock.celery.looks import look_soon
+from django_redis_lock.celery.key_locks import MessageHeader, header_in, is_dead, leave_to_rest
 from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.polling import poll_soon
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -89,7 +89,7 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
     holder = backend.free(name, token_id, reason=reason)
     if holder is not None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
-        look_soon(backend.alias)  # for a parked task may have it now
+        poll_soon(backend.alias)  # for a parked task may have it now
 
 
 def _release_dead(backend: BaseLockBackend, killed: Killed) -> None:
@@ -243,18 +243,18 @@ def _on_shutdown(**kwargs: Any) -> None:
     finish(LAST_CHANCE)
 
 
-def _free_reservation(slip: Slip) -> None:
-    for lock, ticket, using in slip.tickets:
+def _free_reservation(header: MessageHeader) -> None:
+    for lock, ticket, using in header.tickets:
         if using in locks.settings:
             free(using, lock, ticket)
         else:
             text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
-            logger.info(text, slip.task_id, lock, using)
+            logger.info(text, header.task_id, lock, using)
 
 
 @signals.task_revoked.connect(weak=False)
 def _on_revoked(request: Any, **kwargs: Any) -> None:
-    _free_reservation(slip_in(request))
+    _free_reservation(header_in(request))
 
 
 @signals.task_unknown.connect(weak=False)
@@ -262,7 +262,7 @@ def _on_revoked(request: Any, **kwargs: Any) -> None:
 def _on_dropped(message: Any, **kwargs: Any) -> None:
     headers = message.headers if isinstance(message.headers, Mapping) else {}
     task_id = headers.get("id") or message.properties.get("correlation_id")
-    _free_reservation(Slip.of(headers, task_id))
+    _free_reservation(MessageHeader.of(headers, task_id))
 
 
 _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
@@ -270,7 +270,7 @@ _received: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 @signals.task_received.connect(weak=False)
 def _on_received(request: Any, **kwargs: Any) -> None:
-    if Slip.of(request.request_dict, request.id).tickets:
+    if MessageHeader.of(request.request_dict, request.id).tickets:
         _received[request.id] = request
 
 
@@ -284,4 +284,4 @@ def _on_failure(sender: Any, task_id: str, exception: Any, **kwargs: Any) -> Non
     requeued = timed_out and not getattr(sender, "acks_on_timeout", True)  # from Celery 5.7 on
     request = _received.get(task_id)
     if request is not None and not requeued and not private.in_worker():
-        _free_reservation(Slip.of(request.request_dict, request.id))
+        _free_reservation(MessageHeader.of(request.request_dict, request.id))

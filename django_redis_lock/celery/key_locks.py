@@ -31,7 +31,13 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import ALONE, MAX_NAME_LENGTH, Default, Sharing, check_name
+from django_redis_lock.support.arguments import (
+    EXCLUSIVE,
+    MAX_NAME_LENGTH,
+    Default,
+    Sharing,
+    check_name,
+)
 from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
 
@@ -153,7 +159,7 @@ class TaskLock(Lock):
 
 
 @dataclass(frozen=True)
-class Slip:
+class MessageHeader:
     """The header that travels with a message from sender to worker, and through retries.
 
     The reference of Celery describes its fields under "Message header".
@@ -179,29 +185,29 @@ class Slip:
         own = [[self.lock, self.ticket, self.using]] if self.ticket else []
         return [*own, *([self.queued] if self.queued else [])]
 
-    def header(self) -> dict[str, Any]:
+    def as_headers(self) -> dict[str, Any]:
         return {HEADER: asdict(self)}
 
     def naming(self, lock: TaskLock) -> Self:
-        """Return the slip for a lock that is held, or that is taken once the message was sent."""
+        """Return the header for a lock that is held, or that is taken once the message was sent."""
         made = lock.token or secrets.token_hex(16)
         lock.token = lock._held().token if lock.is_held_here else made
         ticket = token_id(lock.token.encode())
         return replace(self, lock=lock.name, ticket=ticket, using=lock.backend.alias)
 
     @classmethod
-    def of(cls, headers: Any, task_id: str | None) -> Slip:
-        """Return the slip in a message's headers, or ``NO_SLIP`` if none belongs to the task.
+    def of(cls, headers: Any, task_id: str | None) -> MessageHeader:
+        """Return the header in a message's headers, or ``NO_HEADER`` if none belongs to the task.
 
         A malformed header, which another program has written, counts as none. A later version may
         have more fields.
         """
         found = headers.get(HEADER) if isinstance(headers, Mapping) else None
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
-            return NO_SLIP
+            return NO_HEADER
         known = cls.__dataclass_fields__
-        slip = cls(**{key: value for key, value in found.items() if key in known})
-        return slip if slip._is_well_formed() else NO_SLIP
+        header = cls(**{key: value for key, value in found.items() if key in known})
+        return header if header._is_well_formed() else NO_HEADER
 
     def _is_well_formed(self) -> bool:
         queued, holder = self.queued, self.duplicate_of
@@ -223,13 +229,13 @@ class Slip:
             return False
 
 
-NO_SLIP = Slip("")
+NO_HEADER = MessageHeader("")
 
 
-def slip_in(request: Any) -> Slip:
-    """Return the slip of the message that a request was made of; eager ones have it elsewhere."""
+def header_in(request: Any) -> MessageHeader:
+    """Return the header of the message that a request was made of; eager ones have it elsewhere."""
     attributes = vars(request)
-    return Slip.of(attributes if HEADER in attributes else request.headers, request.id)
+    return MessageHeader.of(attributes if HEADER in attributes else request.headers, request.id)
 
 
 @dataclass(eq=False)
@@ -245,10 +251,10 @@ class GuardedCall:
     moment = "queue"
     policy = ""
     """What the call does if another instance waits or runs; see ``Conflict``."""
-    slip = NO_SLIP
+    header = NO_HEADER
     why: str | None = None
     """Why there is no permit for a run, if that is known without asking the server."""
-    sharing = ALONE
+    sharing = EXCLUSIVE
     """With whom the lock of the run is shared: with other runs if several may run at once."""
 
     @property
@@ -280,8 +286,8 @@ class GuardedCall:
         **marks: str,
     ) -> TaskLock:
         """Return a handle; ``using`` and ``task_id`` override those of the task."""
-        if self.slip.sent:
-            marks.setdefault("sent", repr(self.slip.sent))
+        if self.header.sent:
+            marks.setdefault("sent", repr(self.header.sent))
         task_id = task_id or self.task_id
         backend = partial(locks.__getitem__, using or self.options.using)
         lock = TaskLock(backend, name, timeout, task_id=task_id, task_name=self.task.name)
@@ -350,7 +356,7 @@ def _marked(key: str, part: str) -> str:
     return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
 
 
-def is_made_up(task_id: str) -> bool:
+def is_generated_id(task_id: str) -> bool:
     """Whether an id looks like those that Celery makes, which no other task has."""
     try:
         return UUID(task_id).version == 4
@@ -372,7 +378,7 @@ def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | Non
         state, ended = str(result.state), _seconds_of(result.date_done)
     except Exception:  # of any result backend
         return None
-    if state not in states.READY_STATES or (not sent and is_made_up(task_id)):
+    if state not in states.READY_STATES or (not sent and is_generated_id(task_id)):
         return state
     return state if 0 < sent <= ended else states.PENDING
 

@@ -112,11 +112,11 @@ def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Optio
         if name not in NAMES:
             raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
     options = Options(**merged)
-    _refuse_idle(given, options)
+    _reject_unused_options(given, options)
     return options
 
 
-def _refuse_idle(given: Mapping[str, Any], options: Options) -> None:
+def _reject_unused_options(given: Mapping[str, Any], options: Options) -> None:
     in_queue = "scope='queue' or 'queue_and_run'"
     policies = given.get("on_conflict")
     if options.scope == "run" and isinstance(policies, Mapping) and "queue" in policies:

@@ -27,12 +27,12 @@ from django_redis_lock.celery.options import GUARD
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 from django_redis_lock.tasks.conflicts import logger
 from django_redis_lock.transport import parking as calls
 
 PARKED = "PARKED"
-"""The state of a parked task, whose result is a dict with ``key``, and ``place`` while it waits."""
+"""State of a parked task; its result is a dict of ``key``, and ``position`` while it waits."""
 AT_ONCE = 20
 """How many messages are published in one go, and how many functions asked for their limits."""
 CONFIRM_WITHIN = 4.0
@@ -97,7 +97,7 @@ def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
 
 def limit_of(sharing: Sharing) -> str:
     """Return a limit as backlogs have it."""
-    return str(sharing.limit) if sharing.shared else calls.ALONE
+    return str(sharing.limit) if sharing.shared else calls.EXCLUSIVE
 
 
 _began = [monotonic()]
@@ -149,7 +149,7 @@ class Publisher:
         can't be published now is so later.
         """
         self.published, self.put_off = 0, []
-        call = calls.Look(self.outbox, most=AT_ONCE, skip=skip)
+        call = calls.PollOutbox(self.outbox, most=AT_ONCE, skip=skip)
         messages, pause_ms, found = backend.run(ask(call))
         for member, text in zip(messages[::2], messages[1::2], strict=True):
             token, _, name = member.decode().partition(" ")
@@ -291,7 +291,9 @@ class Publisher:
             failed = str(error) or "no answer"
             if failed != self.unreachable:
                 line = "Parked task %s can't be published now; that is tried again: %s"
-                logger.warning(line, visible(str(message["id"])), visible(failed))
+                logger.warning(
+                    line, escape_unprintable(str(message["id"])), escape_unprintable(failed)
+                )
             self.unreachable = failed
         except Exception as error:  # the broker has no use for this one
             self.close()
@@ -316,7 +318,7 @@ class Publisher:
         if new := backend.run(ask(call)):
             text = "A parked message of lock %r can't be published, and %s: %s"
             then = "was put aside" if how.get("aside") == 0 or new > 1 else "is tried again"
-            logger.error(text, name, then, visible(why))
+            logger.error(text, name, then, escape_unprintable(why))
 
     def _remove_place(self, task: Any, message: dict[str, Any]) -> None:
         """Let the state of a task not tell its place any more, before it may run.
@@ -328,8 +330,8 @@ class Publisher:
             return
         try:
             stored = task.backend.get_task_meta(task_id)
-            if stored["status"] == PARKED and "place" in stored["result"]:
-                del stored["result"]["place"]
+            if stored["status"] == PARKED and "position" in stored["result"]:
+                del stored["result"]["position"]
                 task.update_state(task_id, PARKED, stored["result"])
         except Exception:  # of any result backend
             self._no_results = monotonic() + RETURNED_AGAIN

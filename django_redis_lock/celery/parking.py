@@ -9,7 +9,7 @@ import contextlib
 from dataclasses import replace
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.key_locks import QUEUED, Slip
+from django_redis_lock.celery.key_locks import QUEUED, MessageHeader
 from django_redis_lock.celery.outbox import PARKED, digest, limit_of, outbox_of, sealed, worker
 from django_redis_lock.celery.run import Run
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -33,12 +33,12 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     space = "(in a test, it needs the lock space 'settings')"
     backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
     _store_state(run, holder)
-    request, slip = _reserved(run)
+    request, header = _reserved(run)
     outbox = outbox_of(run.task.app)
     call = Park(
         request,
         f"@{outbox}",
-        message=_message_of(run, slip, request.token, body),
+        message=_message_of(run, header, request.token, body),
         turn=run.turn,
         limit=limit_of(run.sharing),
         worker=worker(),
@@ -47,15 +47,17 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
-        run.place = replace(slip, parked=run.slip.parked)  # in case it has it nevertheless
+        run.reservation = replace(
+            header, parked=run.header.parked
+        )  # in case it has it nevertheless
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
             backend.run(ask(EndParking(outbox, run.name, token=request.token, turn=run.turn)))
             backend.run(ask(withdrawal(request)))
         raise
-    if run.slip.lock not in run.reservations:
+    if run.header.lock not in run.reservations:
         run.try_to_give_up_reservation()  # of another key, before a deploy
     if call.lease(answer) is not None:
-        run.place = replace(slip, parked=run.slip.parked)
+        run.reservation = replace(header, parked=run.header.parked)
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
@@ -70,26 +72,26 @@ def _store_state(run: Run, holder: Holder | None) -> None:
     waiters = holder.waiters if holder else None
     if not (run.task.ignore_result or run.request.ignore_result):
         with contextlib.suppress(Exception):  # of any result backend
-            meta = {"key": run.key, "place": (waiters or 0) + 1}
+            meta = {"key": run.key, "position": (waiters or 0) + 1}
             run.task.backend.store_result(run.task_id, meta, PARKED, request=run.request)
 
 
-def _reserved(run: Run) -> tuple[Request, Slip]:
-    """Return the request for the lock, as a reservation for the message, and the slip for that.
+def _reserved(run: Run) -> tuple[Request, MessageHeader]:
+    """Return the request for the lock, as a reservation for the message, and the header for that.
 
     Its token is the same for each delivery of the message, which is parked once; ``parked.lua``
     describes it. The message may have a reservation of
     scope ``queue`` as well, which lasts until it runs.
     """
-    old, lock = run.slip, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    old, lock = run.header, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
     attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
     lock.token = digest(run.task_id or "") + digest(attempt) + digest(run.task.name)
     lock.sharing = run.sharing._replace(max_waiters=run.options.queue_limit)
     request = lock._request(run.backend)
     lock._share(request, run.backend)
     queued = [old.lock, old.ticket, old.using] if old.lock in run.reservations else None
-    slip = replace(run.slip_to_send(), queued=queued, parked=old.parked + 1)
-    return request, slip.naming(lock)
+    header = replace(run.header_to_send(), queued=queued, parked=old.parked + 1)
+    return request, header.naming(lock)
 
 
 def _superseded(run: Run) -> str:
@@ -102,10 +104,10 @@ def _superseded(run: Run) -> str:
     return ""
 
 
-def _message_of(run: Run, slip: Slip, token: str, body: private.Body | None) -> str:
-    """Return a message as it came, but with this slip, as a signed text."""
+def _message_of(run: Run, header: MessageHeader, token: str, body: private.Body | None) -> str:
+    """Return a message as it came, but with this header, as a signed text."""
     request = run.request
-    headers = {**private.headers_of(request), **slip.header()}
+    headers = {**private.headers_of(request), **header.as_headers()}
     properties = request.properties or {}
     content, content_type, encoding = body or private.encode_body(
         request, properties.get("content_type")

@@ -19,8 +19,14 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_redis_lock.celery import key_locks, parking
 from django_redis_lock.celery.current import all_runs, runs
-from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
-from django_redis_lock.celery.looks import pass_on
+from django_redis_lock.celery.key_locks import (
+    NO_HEADER,
+    QUEUED,
+    MessageHeader,
+    TaskLock,
+    queued_since,
+)
+from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.run import Entry, Run
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
@@ -125,7 +131,7 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
     except SoftTimeLimitExceeded:
         text = "Task %s[%s] had ended when its soft time limit struck"
         logger.warning(text, run.task.name, run.task_id)
-    pass_on(lock)
+    publish_next(lock)
 
 
 # What a call does, by what its message and the server say. Each function takes the run, and its
@@ -139,7 +145,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
     patience = RESULT_PATIENCE if takes_over or run.wait_until is not None else RESULT_MOMENT
     if takes_over:
         run.may_have_succeeded = not dead
-    if not run.may_run_with(run.slip):
+    if not run.may_run_with(run.header):
         run.overtake()
         if run.give_up_reservation():
             run.has_ticket = True
@@ -148,7 +154,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
             return superseded
     if run.has_succeeded(0.0 if run.has_ticket else patience):
         end(run, lock, SUCCEEDED)
-    key_locks.forget_earlier(run.task, run.task_id, run.slip.sent)
+    key_locks.forget_earlier(run.task, run.task_id, run.header.sent)
     if takes_over:
         text = "takes over lock %r, which was %s"
         run.conflict(run.first).notify(conflicts.task_taken_over, text)
@@ -187,7 +193,7 @@ def end(run: Run, _: Any, why: str) -> Entry:
 
 
 def go_back(run: Run, own: Holder) -> Entry:
-    return _send_again(run, own, run.slip_to_send(), run.options.countdown)
+    return _send_again(run, own, run.header_to_send(), run.options.countdown)
 
 
 def wait_for_it(run: Run, own: Holder) -> Entry | None:
@@ -197,15 +203,15 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
         run.conflict(own).notify(task_waiting, text)
         run.first_until = monotonic() + WAIT_FOR_FIRST
     run.first = own
-    turn = TICKET_TURN if run.may_run_with(run.slip) else WAIT_FOR_FIRST
+    turn = TICKET_TURN if run.may_run_with(run.header) else WAIT_FOR_FIRST
     return _wait_in_turn(run, own, min(turn, max(0.0, run.first_until - monotonic())))
 
 
 def send_back(run: Run, own: Holder) -> Entry:
     """Come again as a later delivery, so that other tasks can run meanwhile."""
-    slip = run.slip_to_send()
-    begun = slip.redelivered or not run.was_sent_by(own)
-    run.send_back(WAIT_FOR_FIRST, replace(slip, redelivered=begun))
+    header = run.header_to_send()
+    begun = header.redelivered or not run.was_sent_by(own)
+    run.send_back(WAIT_FOR_FIRST, replace(header, redelivered=begun))
     raise Ignore(f"another delivery of {run.task_id} runs; this one is sent again")
 
 
@@ -225,17 +231,17 @@ def refuse(run: Run, holder: Holder | None, why: str = "") -> Entry:
 
 
 def retry(run: Run, holder: Holder | None) -> Entry:
-    slip, most = run.slip_to_send(), run.options.max_retries
-    attempts = slip.attempts + 1
+    header, most = run.header_to_send(), run.options.max_retries
+    attempts = header.attempts + 1
     if most is not None and attempts > most:
         refuse(run, holder, f"lock {{run.key!r}} was held at each of {attempts} attempts.")
-    return _send_again(run, holder, slip, run.options.countdown)
+    return _send_again(run, holder, header, run.options.countdown)
 
 
 def park(run: Run, holder: Holder | None) -> Entry | None:
     """Leave the message to the queue of the lock, and the worker to other tasks."""
     if parking.park(run, holder):
-        run.slip, run.place = NO_SLIP, None  # it goes on with the parked message
+        run.header, run.reservation = NO_HEADER, None  # it goes on with the parked message
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     full = {"raise": refuse, "skip": skip}.get(run.policy)  # "retry" has a row of its own
     return full(run, holder, FULL) if full else None
@@ -267,27 +273,27 @@ def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | No
 
 def wait_in_queue(run: Run, holder: Holder) -> Entry:
     """Come again, as long as there are seconds left to wait for a message."""
-    left, slip = run.left_to_wait(holder), run.slip_to_send()
+    left, header = run.left_to_wait(holder), run.header_to_send()
     if not left:
         refuse(run, holder)
     if left < math.inf:
-        slip = replace(slip, wait_until=slip.wait_until or key_locks.clock_at(holder, left))
-    return _send_again(run, holder, slip, min(run.options.countdown, left))
+        header = replace(header, wait_until=header.wait_until or key_locks.clock_at(holder, left))
+    return _send_again(run, holder, header, min(run.options.countdown, left))
 
 
-def _send_again(run: Run, holder: Holder | None, slip: Slip, countdown: float) -> Entry:
+def _send_again(run: Run, holder: Holder | None, header: MessageHeader, countdown: float) -> Entry:
     """Send the message again, with its reservation if it has one."""
     conflict, reserved = run.conflict(holder), None
-    own = run.reservation_in(slip.lock)
+    own = run.reservation_in(header.lock)
     if own is not None:
         marks = {**own.marks, key_locks.SINCE: f"{queued_since(own):.6f}"}  # it loses no time
-        reserved = run.handle(slip.lock, run.options.queue_timeout + countdown, **marks)
-        slip = slip.naming(reserved)
+        reserved = run.handle(header.lock, run.options.queue_timeout + countdown, **marks)
+        header = header.naming(reserved)
     elif (superseded := run.superseded()) is not None:
         return superseded
     text = "comes again: lock %r is %s, next try in %g s"
     conflict.notify(task_waiting, text, countdown)
-    run.send_back(countdown, replace(slip, attempts=slip.attempts + 1))
+    run.send_back(countdown, replace(header, attempts=header.attempts + 1))
     if own is not None and reserved is not None:
         try:
             reserved.take_over(own.token_id)
@@ -379,8 +385,8 @@ TABLE = (
 def enter(run: Run) -> Entry:
     """Return the lock that the task may run with, or its result without a run."""
     facts = {
-        ANSWER: run.slip.duplicate_of is not None,
-        KNOWN: run.slip is not NO_SLIP or run.redelivered,
+        ANSWER: run.header.duplicate_of is not None,
+        KNOWN: run.header is not NO_HEADER or run.redelivered,
         INSIDE: run.nested,
         CALL: not run.can_go_back,
     }
@@ -403,7 +409,7 @@ def enter(run: Run) -> Entry:
             if entry is not None:
                 return entry
     except key_locks.WorkerStops:
-        run.send_back(WAIT_FOR_WORKER, run.slip_to_send())
+        run.send_back(WAIT_FOR_WORKER, run.header_to_send())
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
 
 
@@ -413,8 +419,8 @@ def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
     That is the lock or one of its holders, if there are any. It says nothing of what is free now.
     If it is so ``again``, the lock is refused although it has no holder, as while it is paused.
     """
-    if run.slip.duplicate_of is not None:
-        return {ANY}, run.slip.duplicate_of
+    if run.header.duplicate_of is not None:
+        return {ANY}, run.header.duplicate_of
     # A message that is superseded must not get in the way of one that is not.
     if first and not run.redelivered and (superseded := run.superseded()) is not None:
         return {SUPERSEDED}, superseded
@@ -425,7 +431,9 @@ def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
     own = run.among(holders)
     run.share_as(own)
     # A run that sent it may have left it the lock since ``adopt``.
-    left_now = own is not None and own.token_id == run.slip.ticket and not run.is_beside_others(own)
+    left_now = (
+        own is not None and own.token_id == run.header.ticket and not run.is_beside_others(own)
+    )
     if not again and (left_now or not holders):
         return set(), None
     if own is not None and run.is_same(own):

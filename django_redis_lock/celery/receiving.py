@@ -19,8 +19,8 @@ from celery.worker.strategy import default
 from django.db import connections
 
 from django_redis_lock.celery import key_locks, parking
-from django_redis_lock.celery.looks import parks
 from django_redis_lock.celery.options import GUARD
+from django_redis_lock.celery.polling import parks
 from django_redis_lock.celery.run import Run
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -33,11 +33,13 @@ AT_ONCE = 50
 def strategy(task: Any, app: Any, consumer: Any) -> Any:
     """Return what handles a guarded task's messages; Celery's own gives them to the pool."""
     to_pool = consumer.on_task_request
-    if consumer.hub and isinstance(consumer.pool, TaskPool) and parks(task):
+    if consumer.registry and isinstance(consumer.pool, TaskPool) and parks(task):
         parker = vars(consumer).get("lock_parker") or _Parker(consumer)
         consumer.lock_parker, consumer.on_task_request = parker, parker.receive
-        if parker.bell.fileno() not in consumer.hub.readers:  # a loop forgets lost connections
-            consumer.hub.add_reader(parker.bell, parker.finish)
+        if (
+            parker.event.fileno() not in consumer.registry.readers
+        ):  # a loop forgets lost connections
+            consumer.registry.add_reader(parker.event, parker.finish)
     try:
         return default(task, app, consumer)
     finally:
@@ -48,9 +50,11 @@ def _is_new(request: Any) -> bool:
     """Whether a message is parked if its lock is held, and was not received or parked before."""
     headers, scope = request.request_dict, getattr(request.task, GUARD).options.scope
     again = request.delivery_info.get("redelivered") or headers.get("retries")
-    first = not again and key_locks.Slip.of(headers, request.id) is key_locks.NO_SLIP
+    first = not again and key_locks.MessageHeader.of(headers, request.id) is key_locks.NO_HEADER
     may_park = parks(request.task) and scope != "queue" and not request.eta and not request.expires
-    return first and may_park and key_locks.is_made_up(request.id) and bool(request.content_type)
+    return (
+        first and may_park and key_locks.is_generated_id(request.id) and bool(request.content_type)
+    )
 
 
 def _run_of(request: Any) -> Run | None:
@@ -70,9 +74,9 @@ class _Parker(threading.Thread):
         super().__init__(name="django-redis-lock-park", daemon=True)
         self._consumer, self._to_pool = consumer, consumer.on_task_request
         self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()  # requests and connections
-        self._done: deque[Any] = deque()  # the same, and whether it is parked, and else its slip
-        self.bell, self._rope = socket.socketpair()
-        consumer.hub.on_close.add(self.finish)
+        self._done: deque[Any] = deque()  # the same, and whether it is parked, and else its header
+        self.event, self._rope = socket.socketpair()
+        consumer.registry.on_close.add(self.finish)
         self.start()
 
     def receive(self, request: Any) -> None:
@@ -109,19 +113,19 @@ class _Parker(threading.Thread):
             try:
                 parked = run is not None and not key_locks.stops[0] and self._parks(run, one[0])
             finally:
-                self._done.append((*one, parked, run and run.place))
+                self._done.append((*one, parked, run and run.reservation))
 
     def _parks(self, run: Run, request: Any) -> bool:
-        """Park the message of a run. Returns False if a child is to go on, with ``run.place``."""
+        """Park the message of a run. Returns False if a child goes on with ``run.reservation``."""
         lock, limit = (run.options.using, run.name), run.sharing.limit
         found, marks = self._known[lock], {"state": key_locks.QUEUED, key_locks.RECEIVED: "yes"}
         reserved = run.handle(run.name, run.options.queue_timeout, **marks)
-        reserved.sharing, slip = run.sharing, run.slip_to_send().naming(reserved)
+        reserved.sharing, header = run.sharing, run.header_to_send().naming(reserved)
         has_room = len(found) < (1 if limit is None else limit) and not self._parked[lock]
         if run.among(found):
             return False
         if has_room and reserved.acquire(blocking=False):
-            run.place = slip
+            run.reservation = header
             return False
         holder = min(found, key=key_locks.is_for_message, default=None)
         if holder is not None:
@@ -131,21 +135,23 @@ class _Parker(threading.Thread):
         body = request.body, request.content_type, request.content_encoding
         parked = parking.park(run, holder, body)
         self._parked[lock] += parked
-        if run.place is not None:  # it would have the same ticket if it had been parked
+        if run.reservation is not None:  # it would have the same ticket if it had been parked
             with contextlib.suppress(LockError):
-                run.place = slip if reserved.take_over(run.place.ticket) else run.place
+                run.reservation = (
+                    header if reserved.take_over(run.reservation.ticket) else run.reservation
+                )
         return parked
 
     def finish(self, closing: Any = None) -> None:
         """Acknowledge what is parked, and give the rest to children unless the loop is closing."""
         with contextlib.suppress(BlockingIOError):
-            self.bell.recv(4096, socket.MSG_DONTWAIT)
+            self.event.recv(4096, socket.MSG_DONTWAIT)
         while self._done:
-            request, connection, parked, slip = self._done.popleft()
+            request, connection, parked, header = self._done.popleft()
             if parked:
                 task_ready(request)
                 request.acknowledge()
             elif not closing and connection is self._consumer.connection:  # or it comes again
-                for headers in (request.request_dict, request._context) if slip else ():
-                    headers.update(slip.header())
+                for headers in (request.request_dict, request._context) if header else ():
+                    headers.update(header.as_headers())
                 self._to_pool(request)

@@ -15,9 +15,15 @@ from celery.signals import task_received
 
 from django_redis_lock.celery import key_locks, private
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.key_locks import NO_SLIP, QUEUED, Slip, TaskLock, queued_since
-from django_redis_lock.celery.looks import pass_on
+from django_redis_lock.celery.key_locks import (
+    NO_HEADER,
+    QUEUED,
+    MessageHeader,
+    TaskLock,
+    queued_since,
+)
 from django_redis_lock.celery.options import GUARD, Arguments, Options
+from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
@@ -49,8 +55,8 @@ class Run(key_locks.GuardedCall):
     """When its wait for another instance ends (monotonic), once it has begun."""
     has_ticket = False
     """Whether it took what was reserved for its message, as the first delivery does."""
-    place: Slip | None = None
-    """The slip of a message that was parked, and has a reservation of its own in the queue."""
+    reservation: MessageHeader | None = None
+    """The header of a message that was parked, and has a reservation of its own in the queue."""
     first: Holder | None = None
     """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
     first_until = 0.0
@@ -72,19 +78,21 @@ class Run(key_locks.GuardedCall):
         self.request = request
         super().__init__(options, task, request and request.id, arguments)
         if request is not None:
-            self.slip = key_locks.slip_in(request)
+            self.header = key_locks.header_in(request)
             self.retries = int(request.retries or 0)
             marked = (request.delivery_info or {}).get("redelivered")
-            self.redelivered = self.slip.redelivered or bool(marked)
-        if self.slip.queued:
-            self.place, (lock, ticket, using) = self.slip, self.slip.queued
-            self.slip = replace(self.slip, lock=lock, ticket=ticket, using=using, queued=None)
-        self.may_have_succeeded = self.redelivered or self.slip.parked > 0
+            self.redelivered = self.header.redelivered or bool(marked)
+        if self.header.queued:
+            self.reservation, (lock, ticket, using) = self.header, self.header.queued
+            self.header = replace(self.header, lock=lock, ticket=ticket, using=using, queued=None)
+        self.may_have_succeeded = self.redelivered or self.header.parked > 0
         """Whether another delivery may have run the task already."""
         self.policy = options.run_policy
         self.can_go_back = request is not None and not request.is_eager
         """Whether a worker carries it out, so that it can be sent again."""
-        self.is_plain = self.slip is NO_SLIP and not self.redelivered and options.concurrency == 1
+        self.is_plain = (
+            self.header is NO_HEADER and not self.redelivered and options.concurrency == 1
+        )
         """Whether its message says nothing about its lock, which only one may have."""
         try:
             self.key = guard.key(task, *arguments)
@@ -127,12 +135,12 @@ class Run(key_locks.GuardedCall):
         """
         if self.task_id is None or holder.task_id != self.task_id:
             return False
-        ours, sent = self.slip.sent, key_locks.sent_of(holder)
+        ours, sent = self.header.sent, key_locks.sent_of(holder)
         if ours and sent:
             return ours == sent
-        if self.redelivered or self.slip.follows or self.retries:
+        if self.redelivered or self.header.follows or self.retries:
             return True
-        return not ours and not sent and key_locks.is_made_up(self.task_id)
+        return not ours and not sent and key_locks.is_generated_id(self.task_id)
 
     def is_beside_others(self, own: Holder) -> bool:
         """Whether the lock, which it needs alone, was downgraded by a run of it, and is shared."""
@@ -141,13 +149,13 @@ class Run(key_locks.GuardedCall):
     def was_sent_by(self, holder: Holder) -> bool:
         """Whether its message was sent by the run that it meets, as its retry."""
         before = int(holder.marks.get("retries", 0))
-        return holder.fence == self.slip.follows or before < self.retries
+        return holder.fence == self.header.follows or before < self.retries
 
     def has_succeeded(self, patience: float = 0.0) -> bool:
         """Whether another delivery stores a success in ``patience`` seconds, after its release."""
         if not self.may_have_succeeded or self.request.ignore_result:
             return False
-        sent, until = self.slip.sent, monotonic() + patience
+        sent, until = self.header.sent, monotonic() + patience
         while (state := key_locks.stored_state(self.task, self.task_id, sent)) != states.SUCCESS:
             if state is None or monotonic() >= until:
                 return False
@@ -160,23 +168,25 @@ class Run(key_locks.GuardedCall):
             given = self.options.blocking_timeout
             longest = self.backend.blocking_timeout if isinstance(given, Default) else given
             left = math.inf if longest is None else longest
-            if self.slip.wait_until and holder and holder.fence is not None:
-                left = (self.slip.wait_until - key_locks.clock_at(holder)) / 1_000_000
+            if self.header.wait_until and holder and holder.fence is not None:
+                left = (self.header.wait_until - key_locks.clock_at(holder)) / 1_000_000
             self.wait_until = monotonic() + left
         return max(0.0, self.wait_until - monotonic())
 
     def adopt(self) -> TaskLock | None:
         """Take over the lock that is reserved for the message."""
-        slip = self.place or self.slip
-        if not self.may_run_with(slip):
+        header = self.reservation or self.header
+        if not self.may_run_with(header):
             return None
         lock = self.lock_of_run()
-        self.has_ticket, self.place = lock.take_over(slip.ticket), None
+        self.has_ticket, self.reservation = lock.take_over(header.ticket), None
         return lock if self.has_ticket else None
 
     def take(self, *, first: bool) -> TaskLock | None:
         """Take the lock if it is free, and not shared by another delivery of this task."""
-        only = first and self.slip is NO_SLIP and not self.redelivered  # it seems; it looks later
+        only = (
+            first and self.header is NO_HEADER and not self.redelivered
+        )  # it seems; it looks later
         if self.sharing.shared and not only and self.among(self.holders()):
             return None
         lock = self.lock_of_run()
@@ -194,21 +204,24 @@ class Run(key_locks.GuardedCall):
 
     # The message, and the lock that was reserved for it when it was sent.
 
-    def may_run_with(self, slip: Slip) -> bool:
+    def may_run_with(self, header: MessageHeader) -> bool:
         """Whether the task may run with the lock that is reserved for its message.
 
         Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
-        return bool(slip.ticket) and (slip.using, slip.lock) == (self.options.using, self.name)
+        return bool(header.ticket) and (header.using, header.lock) == (
+            self.options.using,
+            self.name,
+        )
 
-    def slip_to_send(self) -> Slip:
+    def header_to_send(self) -> MessageHeader:
         assert self.task_id is not None
-        return replace(self.slip, task_id=self.task_id, redelivered=self.redelivered)
+        return replace(self.header, task_id=self.task_id, redelivered=self.redelivered)
 
-    def send_back(self, countdown: float, slip: Slip) -> None:
+    def send_back(self, countdown: float, header: MessageHeader) -> None:
         """Send this message again in ``countdown`` seconds; the current one can be acknowledged."""
         request, options = self.request, private.options_of(self.request)
-        options["headers"].update(slip.header())
+        options["headers"].update(header.as_headers())
         signature = self.task.signature_from_request(
             request, countdown=countdown, eta=None, retries=request.retries, **options
         )
@@ -217,9 +230,9 @@ class Run(key_locks.GuardedCall):
         except Exception as error:
             if not self.task.acks_late:
                 raise
-            self.slip, self.place = NO_SLIP, None  # it goes on with this message
+            self.header, self.reservation = NO_HEADER, None  # it goes on with this message
             raise Reject(error, requeue=True) from error
-        self.slip, self.place = NO_SLIP, None  # it goes on with that message
+        self.header, self.reservation = NO_HEADER, None  # it goes on with that message
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -228,8 +241,8 @@ class Run(key_locks.GuardedCall):
         ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
         """
         given_up = False
-        slip = self.place or self.slip
-        for name, ticket, using in slip.tickets:
+        header = self.reservation or self.header
+        for name, ticket, using in header.tickets:
             if using in locks.settings:
                 try:
                     given_up |= self._end_reservation(name, ticket, using)
@@ -249,7 +262,7 @@ class Run(key_locks.GuardedCall):
             taken = reserved.take_over(ticket)
         if taken:
             reserved.release()
-            pass_on(reserved)
+            publish_next(reserved)
         return taken
 
     def try_to_give_up_reservation(self) -> None:
@@ -262,7 +275,7 @@ class Run(key_locks.GuardedCall):
         Its ticket is that of the message, or of the one that was sent in this one's place.
         """
         found = self.holders([name]) if name in self.reservations else []
-        ours = (one for one in found if one.token_id == self.slip.ticket or self.is_same(one))
+        ours = (one for one in found if one.token_id == self.header.ticket or self.is_same(one))
         return next((one for one in ours if one.marks.get("state") == QUEUED), None)
 
     def overtake(self) -> None:
@@ -270,12 +283,12 @@ class Run(key_locks.GuardedCall):
 
         Their arguments must not come after these. Raises ``LockUnavailable``.
         """
-        slip, options = self.slip, self.options
-        if options.on_queue_conflict != "supersede" or slip is NO_SLIP:
+        header, options = self.header, self.options
+        if options.on_queue_conflict != "supersede" or header is NO_HEADER:
             return
-        names = [*self.reservations, *([slip.supersedes] if slip.supersedes else [])]
+        names = [*self.reservations, *([header.supersedes] if header.supersedes else [])]
         found = self.holders(names)
-        own = next((one for one in found if one.token_id == slip.ticket), None)
+        own = next((one for one in found if one.token_id == header.ticket), None)
         for other in found:
             state = other.marks.get("state")
             if state == key_locks.SUPERSEDING:
@@ -291,10 +304,10 @@ class Run(key_locks.GuardedCall):
         Only the record of that counts. A reservation that is gone proves nothing. The record goes
         when the message has come: when it is superseded, or ``begins``.
         """
-        slip = self.slip
-        if self.options.on_queue_conflict != "supersede" or slip.lock not in self.reservations:
+        header = self.header
+        if self.options.on_queue_conflict != "supersede" or header.lock not in self.reservations:
             return None
-        name, newer, proven = self.record_of(self.task_id, slip.sent), None, False
+        name, newer, proven = self.record_of(self.task_id, header.sent), None, False
         for _ in range(10):  # its sender may just change it
             newer = self.backend.holder(name)
             proven = newer is not None and newer.marks.get("state") == key_locks.SUPERSEDED

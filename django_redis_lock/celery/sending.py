@@ -18,7 +18,13 @@ from django.utils.dateparse import parse_datetime
 from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.current import runs
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, Slip, TaskLock, queued_since
+from django_redis_lock.celery.key_locks import (
+    QUEUED,
+    GuardedCall,
+    MessageHeader,
+    TaskLock,
+    queued_since,
+)
 from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.run import Run
@@ -26,7 +32,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Renew, ask
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import ALONE
+from django_redis_lock.support.arguments import EXCLUSIVE
 from django_redis_lock.tasks.conflicts import describe, logger
 
 EXPIRY_SLACK = 5.0
@@ -66,14 +72,14 @@ class Sending(GuardedCall):
         # The run that sends this message in its own place, to retry or replace itself.
         ours = (run for run in runs() if run.lock and run.task_id == task_id)
         run = next(ours, None) if task_id else None
-        named = Slip.of(message.get("headers"), task_id)
-        was_sent = bool(message.get("retries")) or named is not key_locks.NO_SLIP
+        named = MessageHeader.of(message.get("headers"), task_id)
+        was_sent = bool(message.get("retries")) or named is not key_locks.NO_HEADER
         if task.app.conf.task_always_eager or (run is None and was_sent):
             return self._publish(**message)
         now = time.time() if self._id_may_be_reused() else 0.0
-        self.slip = Slip(self.task_id, sent=now if run is None else run.slip.sent)
+        self.header = MessageHeader(self.task_id, sent=now if run is None else run.header.sent)
         if run is None and self.options.scope == "run":
-            return self._publish_with(self.slip) if now else self._publish(**message)
+            return self._publish_with(self.header) if now else self._publish(**message)
         result = self._send_guarded(run)
         if run is not None:
             run.followed = True
@@ -82,8 +88,8 @@ class Sending(GuardedCall):
     def _id_may_be_reused(self) -> bool:
         """Whether the caller has chosen the id; a canvas makes up those of its tasks."""
         in_canvas = any(self._message.get(name) for name in _IN_CANVAS)
-        made_up = in_canvas and key_locks.is_made_up(self.task_id)
-        return bool(self._message.get("task_id")) and not made_up
+        is_generated = in_canvas and key_locks.is_generated_id(self.task_id)
+        return bool(self._message.get("task_id")) and not is_generated
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
@@ -94,7 +100,7 @@ class Sending(GuardedCall):
         goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self.task_id:
             return bool(self._message.get("task_id")) or goes_on
-        return self.slip.sent != key_locks.sent_of(holder) and goes_on
+        return self.header.sent != key_locks.sent_of(holder) and goes_on
 
     def _send_guarded(self, run: Run | None) -> Any:
         options = self.options
@@ -113,13 +119,13 @@ class Sending(GuardedCall):
                 raise
             text = "Task %s[%s] is sent unguarded: %s"
             logger.warning(text, self.task.name, self.task_id, error)
-            return self._publish_with(self.slip)
+            return self._publish_with(self.header)
         if run is not None and follows:
             return self._follow(run)
         if reserves and lock is None:
             return self._give_way(holder)
         if lock is None or not lock.is_held_here:  # one that expires found no place
-            return self._publish_with(self.slip)
+            return self._publish_with(self.header)
         return self._publish_reserved(lock, holder)
 
     def _publish_reserved(self, lock: TaskLock, older: Holder | None) -> Any:
@@ -127,9 +133,9 @@ class Sending(GuardedCall):
 
         The older one counts as superseded once this one was sent.
         """
-        slip, record = self.slip.naming(lock), self._record
+        header, record = self.header.naming(lock), self._record
         try:
-            result = self._publish_with(slip)
+            result = self._publish_with(header)
         except BaseException:
             with contextlib.suppress(LockError):
                 self._undo(lock, older)
@@ -157,11 +163,11 @@ class Sending(GuardedCall):
     def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
         if self.options.on_queue_conflict == "supersede":
             return self._supersede()
-        place, again = self.reservations[0], False
-        name = place if self.options.scope == "queue" else self.name
+        reservation, again = self.reservations[0], False
+        name = reservation if self.options.scope == "queue" else self.name
         for _ in range(MOST_TRIES):
             lock = self.handle(name, min(self._lease(), key_locks.UNSENT_LEASE), state=QUEUED)
-            lock.sharing = ALONE if name == place else self.sharing
+            lock.sharing = EXCLUSIVE if name == reservation else self.sharing
             if lock.acquire(blocking=False):
                 return lock, None
             holders = self.holders([name])
@@ -176,11 +182,11 @@ class Sending(GuardedCall):
                 continue
             own = next((one for one in holders if one.task_name == self.task.name), None)
             skips = self.options.on_queue_conflict == "skip"
-            if own is not None or not skips or name == place:
+            if own is not None or not skips or name == reservation:
                 return None, own or next(iter(holders), None)
             # Other tasks and other code give no answer to this call, nor does a limit of 0. So the
             # message has a reservation of its own, and meets the policy for its run.
-            name, again = place, False
+            name, again = reservation, False
         return None, None
 
     def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
@@ -239,7 +245,7 @@ class Sending(GuardedCall):
                 with contextlib.suppress(LockError):
                     record.release()
         self._record = record
-        self.slip = replace(self.slip, supersedes=record.name)
+        self.header = replace(self.header, supersedes=record.name)
         return taken
 
     @property
@@ -279,8 +285,8 @@ class Sending(GuardedCall):
             raise conflict.error()
         if awaited or holder is None or holder.task_id is None:
             # Sent only to give a result to those who wait for this id.
-            slip = replace(self.slip, duplicate_of=dict(describe(holder) or {}))
-            return self._publish_with(slip)
+            header = replace(self.header, duplicate_of=dict(describe(holder) or {}))
+            return self._publish_with(header)
         conflict.skip()
         return self.task.AsyncResult(holder.task_id)
 
@@ -290,18 +296,18 @@ class Sending(GuardedCall):
         Otherwise it needs no reservation, because the run had one.
         """
         assert run.lock is not None
-        slip, lock, options = replace(self.slip, follows=run.fence), run.lock, self.options
+        header, lock, options = replace(self.header, follows=run.fence), run.lock, self.options
         passes_on = options.scope == "queue_and_run" and lock.name == self.name
         if not (passes_on and lock.is_held_here):
-            return self._publish_with(slip)
-        slip = replace(slip, lock=lock.name, ticket=lock.ticket, using=options.using)
-        result = self._publish_with(slip)
+            return self._publish_with(header)
+        header = replace(header, lock=lock.name, ticket=lock.ticket, using=options.using)
+        result = self._publish_with(header)
         run.reserve_for = self._lease()
         return result
 
-    def _publish_with(self, slip: Slip) -> Any:
-        headers = {**(self._message.get("headers") or {}), **slip.header()}
-        return self._publish(**{**self._message, "task_id": slip.task_id, "headers": headers})
+    def _publish_with(self, header: MessageHeader) -> Any:
+        headers = {**(self._message.get("headers") or {}), **header.as_headers()}
+        return self._publish(**{**self._message, "task_id": header.task_id, "headers": headers})
 
     def _lease(self) -> float:
         """Return the seconds for which the message may have its lock while it waits."""

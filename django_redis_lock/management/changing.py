@@ -15,10 +15,10 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, counted, nothing, usage
-from django_redis_lock.operators import Life, Result, Verdict, change_limit, limit_of
+from django_redis_lock.operators import Liveness, Result, Verdict, change_limit, limit_of
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 
 def release(options: dict[str, Any], terminal: Terminal) -> None:
@@ -68,7 +68,7 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     columns = [*output.HOLDER, Column("TOKEN ID", lambda one: one.token_id)]
     backends.write("locks", several, output.holder_facts, columns)
     raise usage(
-        f"Lock {visible(several[0].name)!r} has {several[0].holders} holders: "
+        f"Lock {escape_unprintable(several[0].name)!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release."
     )
 
@@ -103,7 +103,8 @@ def _check_reason(options: dict[str, Any], backends: Backends) -> None:
         return
     if using := operators.requires_reason(backend.alias for backend in backends.all):
         raise usage(
-            f"Give a --reason: LOCKS[{visible(using)!r}]['OPERATORS'] has 'REASON_REQUIRED': True."
+            f"Give a --reason: LOCKS[{escape_unprintable(using)!r}]['OPERATORS'] has "
+            "'REASON_REQUIRED': True."
         )
 
 
@@ -117,12 +118,14 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
 def _missing(options: dict[str, Any], shown: list[Holder], backends: Backends) -> list[str]:
     notice = backends.terminal.notice
     held = {one.name for one in shown}
-    token = f" with token id {visible(options['token_id'])}" if options["token_id"] else ""
+    token = (
+        f" with token id {escape_unprintable(options['token_id'])}" if options["token_id"] else ""
+    )
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
-        free = f"Lock {visible(name)!r} is not held{token}"
+        free = f"Lock {escape_unprintable(name)!r} is not held{token}"
         if len(backends.silent) == len(backends.aliases):
-            notice(f"Whether lock {visible(name)!r} is held is not known.")
+            notice(f"Whether lock {escape_unprintable(name)!r} is held is not known.")
         elif backends.silent:
             notice(f"{free}, as far as is known.")
         else:
@@ -138,18 +141,18 @@ def _the_dead(
     for one in shown:
         judged.setdefault(verdicts[one.token_id], []).append(one)
     for (life, why), alike in sorted(judged.items(), key=lambda item: -len(item[1])):
-        if life is not Life.DEAD:
-            doubt = " as not known to be gone" if life is Life.UNKNOWN else ""
+        if life is not Liveness.DEAD:
+            doubt = " as not known to be gone" if life is Liveness.UNKNOWN else ""
             each = "each " if len(alike) > 1 else ""
             terminal.notice(f"{_holds(alike)} kept{doubt}, {each}because {why}.")
-    return [one for one in shown if verdicts[one.token_id].life is Life.DEAD]
+    return [one for one in shown if verdicts[one.token_id].life is Liveness.DEAD]
 
 
 def _ask(shown: list[Holder], holds: str, options: dict[str, Any], backends: Backends) -> None:
     terminal = backends.terminal
     if terminal.as_json:
         for one in shown:
-            terminal.notice(f"{visible(one.name)}: {one}")
+            terminal.notice(f"{escape_unprintable(one.name)}: {one}")
     if _asks_reason(options):
         options["reason"] = terminal.ask("Reason for the audit:", "released")
         _check_text(options["reason"], "The reason")
@@ -172,10 +175,13 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
             Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
             Result.GONE: (style.WARNING, "this hold has ended" if holder else "already free"),
-            Result.REFUSED: (style.ERROR, f"not released: {visible(outcome.error)}"),
-            Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {visible(outcome.error)}"),
+            Result.REFUSED: (style.ERROR, f"not released: {escape_unprintable(outcome.error)}"),
+            Result.UNAVAILABLE: (
+                style.ERROR,
+                f"outcome not known: {escape_unprintable(outcome.error)}",
+            ),
         }[outcome.result]
-        terminal.say(paint(f"{visible(outcome.shown.name)}: {text}"))
+        terminal.say(paint(f"{escape_unprintable(outcome.shown.name)}: {text}"))
     return results
 
 
@@ -229,7 +235,7 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
     backends.write("limits", found, dict, LIMIT)
     backends.finish()
     if not found and name is not None:
-        raise nothing(f"No limit is set for {visible(name)!r}.")
+        raise nothing(f"No limit is set for {escape_unprintable(name)!r}.")
     if not found:
         terminal.notice("No limits are set.")
 
@@ -247,25 +253,31 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
             if before is None and limit is None:
                 break
             if hint := output.hint_at_pattern(name, "locks list"):
-                terminal.notice(f"The limit is that of the one name {visible(name)!r}.{hint}")
+                terminal.notice(
+                    f"The limit is that of the one name {escape_unprintable(name)!r}.{hint}"
+                )
             holders = [] if limit is None else list(backend.holders_of([name]))
             if holders and all(one.limit is None for one in holders):
                 way = "as a reader" if holders[0].shared else "alone"
-                text = f"{holders[0]} holds {visible(name)!r} {way}. Only semaphores have limits."
-                terminal.notice(text)
+                held = f"{holders[0]} holds {escape_unprintable(name)!r} {way}."
+                terminal.notice(f"{held} Only semaphores have limits.")
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
                 rows = _rows(backend, name)
             else:
                 was = before.limit if before else "none"
-                terminal.say(terminal.style.SUCCESS(f"{visible(name)}: limit {done}, before {was}"))
+                terminal.say(
+                    terminal.style.SUCCESS(
+                        f"{escape_unprintable(name)}: limit {done}, before {was}"
+                    )
+                )
     if terminal.as_json:
         backends.write("limits", rows, dict, LIMIT)
     change = "clear the limit of {}" if limit is None else f"set the limit of {{}} to {limit}"
-    backends.finish(change.format(repr(visible(name))))
+    backends.finish(change.format(repr(escape_unprintable(name))))
     if before is None and limit is None:
-        raise nothing(f"No limit was set for {visible(name)!r}.")
+        raise nothing(f"No limit was set for {escape_unprintable(name)!r}.")
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
@@ -276,10 +288,10 @@ def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
 
 
 LIMIT: list[Column[dict[str, Any]]] = [
-    Column("NAME", lambda row: visible(row["name"])),
-    Column("USING", lambda row: visible(row["using"])),
+    Column("NAME", lambda row: escape_unprintable(row["name"])),
+    Column("USING", lambda row: escape_unprintable(row["using"])),
     Column("LIMIT", lambda row: str(row["limit"]), right=True),
     Column("HELD", lambda row: str(row["held"]), right=True),
-    Column("BY", lambda row: visible(row["by"])),
+    Column("BY", lambda row: escape_unprintable(row["by"])),
     Column("AT (UTC)", lambda row: output.clock(row["at"])),
 ]

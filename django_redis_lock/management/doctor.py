@@ -43,10 +43,10 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ForceRelease, ask
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.celery_app import celery_app
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 from django_redis_lock.transport.connections import new_connection, pool_from_url
 from django_redis_lock.transport.location import pool_of_cache
-from django_redis_lock.transport.parking import Look
+from django_redis_lock.transport.parking import PollOutbox
 
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
@@ -201,7 +201,7 @@ def _parks(backend: BaseLockBackend, app: Any) -> bool:
         guards = filter(None, (getattr(task, GUARD, None) for task in app.tasks.values()))
         if ("park", backend.alias) in [(g.options.run_policy, g.options.using) for g in guards]:
             return True
-        return bool(backend.run(ask(Look(outbox_of(app))))[1] >= 0)
+        return bool(backend.run(ask(PollOutbox(outbox_of(app))))[1] >= 0)
     return False
 
 
@@ -363,12 +363,12 @@ def _say(findings: Iterator[tuple[str, Finding]], terminal: Terminal) -> None:
     style = terminal.style
     paint = {"ok": style.SUCCESS, "warn": style.WARNING, "fail": style.ERROR}
     for using, found in groupby(findings, itemgetter(0)):
-        terminal.say(style.MIGRATE_HEADING(f"LOCKS[{visible(using)!r}]"))
+        terminal.say(style.MIGRATE_HEADING(f"LOCKS[{escape_unprintable(using)!r}]"))
         for _, finding in found:
             status = paint[finding.status](f"{finding.status:<5}")
-            terminal.say(f"  {status} {finding.check:<12} {visible(finding.found)}")
+            terminal.say(f"  {status} {finding.check:<12} {escape_unprintable(finding.found)}")
             if finding.remedy:
-                terminal.say(f"{'-> ':>21}{visible(finding.remedy)}")
+                terminal.say(f"{'-> ':>21}{escape_unprintable(finding.remedy)}")
 
 
 def client_of(pool: redis.ConnectionPool) -> Any:

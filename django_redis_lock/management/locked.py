@@ -26,7 +26,7 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.signals import lock_lost
 from django_redis_lock.support.arguments import DEFAULT, Default, check_template
 from django_redis_lock.support.process import state_of
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 logger = logging.getLogger("django_redis_lock")
 UNAVAILABLE, BUSY, LOST = 69, 75, 76
@@ -89,7 +89,7 @@ def make_lock(
 @contextmanager
 def holding(handle: Lock, who: str) -> Iterator[None]:
     """Hold a lock in the block. Raises ``CommandError`` if it is not held until the end."""
-    name, ended = visible(handle.name), False
+    name, ended = escape_unprintable(handle.name), False
     try:
         _acquire(handle, name, who)
         yield
@@ -116,7 +116,7 @@ def _acquire(handle: Lock, name: str, who: str) -> None:
             return
         holder = handle.backend.holder(handle.name)
     except LockUnavailable as error:
-        doctor = f"manage.py locks doctor --using {visible(handle.backend.alias)}"
+        doctor = f"manage.py locks doctor --using {escape_unprintable(handle.backend.alias)}"
         text = f"{who} did not run: {str(error).rstrip('.')}. For the remedy, run: {doctor}"
         raise CommandError(text, returncode=UNAVAILABLE) from error
     except LockError as error:
@@ -167,7 +167,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     program = Program(words, handle, options["grace"], terminal)
     if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the system would forget the exit code
-    with signals_to(program.on_signal, HANDLED), holding(handle, visible(words[0])):
+    with signals_to(program.on_signal, HANDLED), holding(handle, escape_unprintable(words[0])):
         code = program.run()
     if code:
         sys.exit(code)
@@ -182,7 +182,7 @@ def _runs(group: int) -> bool:
     if state_of(os.getpid()) == "?":  # without /proc
         return True
     states = []
-    for _look in range(2):  # a process may fork after the first look, and end
+    for _poll in range(2):  # a process may fork after the first look, and end
         for each in filter(str.isdigit, os.listdir("/proc")):
             with suppress(ProcessLookupError):
                 if os.getpgid(int(each)) == group:
@@ -213,7 +213,7 @@ class Program:
             )
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as of a shell
-            text = f"{visible(self._words[0])} can't be run: {error.strerror}."
+            text = f"{escape_unprintable(self._words[0])} can't be run: {error.strerror}."
             raise CommandError(text, returncode=code) from error
         self._send()
         code = self._process.wait()
@@ -237,7 +237,7 @@ class Program:
         if lock is self._handle:
             self._killer.start()
             self._send(signal.SIGTERM)
-            name, what = visible(lock.name), visible(self._words[0])
+            name, what = escape_unprintable(lock.name), escape_unprintable(self._words[0])
             self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
 
     def _send(self, *numbers: int) -> None:

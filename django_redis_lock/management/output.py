@@ -26,7 +26,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
 from django_redis_lock.protocol.records import ORIGIN, Aside, AuditEntry, Holder, Limit, Waiter
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
 """Exit codes: an error; wrong usage; a server is unavailable; the holder changed, or nothing
@@ -84,7 +84,7 @@ class Backends:
         near = LocMemLockBackend | DummyLockBackend
         self.alone = [one for one in self.all if isinstance(one, near)]
         for one in self.alone:
-            which = f"LOCKS[{visible(one.alias)!r}] is a {type(one).__name__}"
+            which = f"LOCKS[{escape_unprintable(one.alias)!r}] is a {type(one).__name__}"
             terminal.notice(f"{which}, which neither shows nor excludes other processes.")
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
@@ -102,7 +102,7 @@ class Backends:
         except ValueError as error:  # an invalid name
             raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
-            text = visible(without_passwords(str(error)))
+            text = escape_unprintable(without_passwords(str(error)))
             if getattr(error, "refused", False):
                 self._refused.add(alias)
                 remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
@@ -137,7 +137,7 @@ class Backends:
         """Warn once of servers that answered but refuse writes: a replica may lack data."""
         for backend in () if self._warned else self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
-                self.terminal.notice(f"The server of {visible(backend.alias)!r} {why}.")
+                self.terminal.notice(f"The server of {escape_unprintable(backend.alias)!r} {why}.")
         self._warned = True
 
     def finish(self, change: str = "") -> None:
@@ -167,7 +167,7 @@ def aliases_of(using: str | None) -> list[str]:
 def hint_at_pattern(name: str, way: str) -> str:
     if not any(character in name for character in "*?["):
         return ""
-    return f" For a pattern, use: {way} {visible(shlex.quote(name))}"
+    return f" For a pattern, use: {way} {escape_unprintable(shlex.quote(name))}"
 
 
 def counted(number: int, thing: str) -> str:
@@ -359,19 +359,19 @@ def duration(seconds: float | None) -> str:
 
 
 ASIDE: list[Column[Aside]] = [
-    Column("NAME", lambda one: visible(one.name)),
-    Column("USING", lambda one: visible(one.using)),
+    Column("NAME", lambda one: escape_unprintable(one.name)),
+    Column("USING", lambda one: escape_unprintable(one.using)),
     Column("AT (UTC)", lambda one: clock(one.at)),
-    Column("REASON", lambda one: visible(one.reason)),
+    Column("REASON", lambda one: escape_unprintable(one.reason)),
 ]
 AGAIN: Cells = {
-    "NAME": lambda one: f"  {visible(one.name)}",
+    "NAME": lambda one: f"  {escape_unprintable(one.name)}",
     **dict.fromkeys(("WAITERS", "SHARED"), lambda one: " "),
 }
 """What columns say of a further holder of the same lock; others say the same as of any."""
 HOLDER: list[Column[Holder]] = [
-    Column("NAME", lambda one: visible(one.name)),
-    Column("USING", lambda one: visible(one.using)),
+    Column("NAME", lambda one: escape_unprintable(one.name)),
+    Column("USING", lambda one: escape_unprintable(one.using)),
     Column("HOLDER", str),
     Column("HELD FOR", lambda one: duration(one.held_for), right=True),
     Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),

@@ -15,13 +15,13 @@ from django_redis_lock.management.output import Backends, Terminal, counted, not
 from django_redis_lock.operators import backlogs_of, set_aside
 from django_redis_lock.protocol.records import Aside
 from django_redis_lock.support.celery_app import celery_app, import_tasks
-from django_redis_lock.support.text import visible, without_passwords
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them by the current Celery app, and say which can't be sent, or may not."""
     name, done = options["name"], _what(options)
-    of = f" of {visible(name)!r}" if name else ""
+    of = f" of {escape_unprintable(name)!r}" if name else ""
     app = celery_app()
     if app is None:
         raise CommandError("No Celery app is loaded: import it in the project's __init__.py.")
@@ -32,7 +32,7 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal)
     able = [one for one in backends.all if one.runs_scripts]
     if backends.all and not able:
-        which = ", ".join(f"LOCKS[{visible(one.alias)!r}]" for one in backends.all)
+        which = ", ".join(f"LOCKS[{escape_unprintable(one.alias)!r}]" for one in backends.all)
         raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
     backends.all = able
     if options["delete"] and options["interactive"]:
@@ -96,9 +96,9 @@ def _say(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: 
         terminal.json_object("locks", rows, backends.not_known)
     sent = {"deleted": "deleted", "due": "sent to the broker"}.get(done, "sent back to the broker")
     for row in rows:
-        where = "all locks" if row["name"] is None else visible(row["name"])
+        where = "all locks" if row["name"] is None else escape_unprintable(row["name"])
         if backends.many:
-            where += f" (backend {visible(row['using'])})"
+            where += f" (backend {escape_unprintable(row['using'])})"
         number = row[done] - row["put_off"]
         if number > 0 and is_sent and not terminal.as_json:
             text = f"{where}: {counted(number, 'parked task')} {sent}"
@@ -113,14 +113,15 @@ def _check_sent(tasks: str, whys: list[str], unreachable: str) -> None:
     if unreachable:
         raise CommandError(
             f"{tasks} left the queue, but the broker can't be reached: "
-            f"{visible(without_passwords(unreachable))}. A worker sends what was not sent as soon "
-            f"as it can.",
+            f"{escape_unprintable(without_passwords(unreachable))}. "
+            "A worker sends what was not sent as soon as it can.",
             returncode=output.NOT_KNOWN,
         )
     if whys:
         raise CommandError(
-            f"{counted(len(whys), 'parked task')} could not be sent: {visible(whys[0])}. Workers "
-            f"try again every minute, and set aside what none of them can read."
+            f"{counted(len(whys), 'parked task')} could not be sent: "
+            f"{escape_unprintable(whys[0])}. "
+            "Workers try again every minute, and set aside what none of them can read."
         )
 
 
@@ -128,19 +129,20 @@ def _name_reservations(name: str, backends: Backends) -> None:
     """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
     holders = backends.each(lambda backend: backend.holders_of([name]))
     if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
+        lock, messages = escape_unprintable(name), counted(len(reserved), "message")
+        release = f"locks release {escape_unprintable(shlex.quote(name))}"
         backends.terminal.notice(
-            f"{visible(name)}: held for {counted(len(reserved), 'message')} in the broker's queue, "
-            f"the first for {reserved[0]}. If the queue was purged, use: "
-            f"locks release {visible(shlex.quote(name))} --token-id {reserved[0].token_id}"
+            f"{lock}: held for {messages} in the broker's queue, the first for {reserved[0]}. "
+            f"If the queue was purged, use: {release} --token-id {reserved[0].token_id}"
         )
 
 
 def _say_nothing(options: dict[str, Any], terminal: Terminal, of: str, here: str) -> None:
-    name, task = options["name"], visible(options["task_id"] or "")
+    name, task = options["name"], escape_unprintable(options["task_id"] or "")
     if options["due"]:
         terminal.notice("No parked task is due.")
     elif options["aside"]:
         raise nothing(f"No message{of} is set aside.")
     else:
         which, hint = f"No task {task}".rstrip(), output.hint_at_pattern(name, "locks list")
-        raise nothing(f"{which}{here} is parked for {visible(name)!r}.{hint}")
+        raise nothing(f"{which}{here} is parked for {escape_unprintable(name)!r}.{hint}")

@@ -18,11 +18,11 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, nothing
-from django_redis_lock.operators import Life, attention_of, judge, limit_of, sharing, unheld
+from django_redis_lock.operators import Liveness, attention_of, judge, limit_of, sharing, unheld
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.celery_app import celery_app
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
@@ -39,12 +39,12 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     backends.write("locks", found, output.holder_facts, output.HOLDER, rest)
     if not terminal.as_json:
         for one in others:
-            where = f" of {visible(one.using)!r}" if backends.many else ""
+            where = f" of {escape_unprintable(one.using)!r}" if backends.many else ""
             state = "paused" if one.limit and not one.limit.limit else "not held"
             limit = f"limit {_set(one.limit)}, " if one.limit else ""
             counts = f"{one.held} held, " if one.held else ""
             counts += f"{'?' if one.waiters is None else one.waiters} waiting{_parked(one)}"
-            terminal.notice(f"{visible(one.name)!r}{where} is {state}: {limit}{counts}")
+            terminal.notice(f"{escape_unprintable(one.name)!r}{where} is {state}: {limit}{counts}")
         if len(held) < held.total():
             number = output.counted(held.total(), "holder")
             terminal.notice(f"{output.counted(len(held), 'lock')}, {number}")
@@ -89,7 +89,7 @@ def _selected(
 def _wanted(options: dict[str, Any]) -> list[str]:
     wanted = []
     if options["pattern"] != "*":
-        wanted.append(f"matches {visible(options['pattern'])!r}")
+        wanted.append(f"matches {escape_unprintable(options['pattern'])!r}")
     if options["older_than"]:
         wanted.append(f"has been held for at least {output.duration(options['older_than'])}")
     if options["attention"]:
@@ -136,7 +136,7 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
     backends.finish()
     if not any(one.holders or one.queue for one in found):
         hint = output.hint_at_pattern(name, "locks list")
-        raise nothing(f"Lock {visible(name)!r} is not held.{hint}")
+        raise nothing(f"Lock {escape_unprintable(name)!r} is not held.{hint}")
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
@@ -185,7 +185,7 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
 
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
-    terminal.say(heading(f"{visible(name)} (backend {visible(one.using)})"))
+    terminal.say(heading(f"{escape_unprintable(name)} (backend {escape_unprintable(one.using)})"))
     for label, value in _particulars(one):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
@@ -240,19 +240,19 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
         yield "waiters", waiters + _parked(holder)
         for label, texts in (("marks", holder.marks), ("metadata", holder.metadata)):
             for key, value in texts.items() if alone else ():
-                yield label, f"{visible(key)} = {visible(value)}"
+                yield label, f"{escape_unprintable(key)} = {escape_unprintable(value)}"
 
 
 def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     verdict = judge(holder)
     yield "holder", str(holder)
     if holder.task_id:
-        yield "task name", visible(holder.task_name or "")
-        yield "task id", visible(holder.task_id)
+        yield "task name", escape_unprintable(holder.task_name or "")
+        yield "task id", escape_unprintable(holder.task_id)
     if holder.host:
-        yield "host", visible(holder.host)
+        yield "host", escape_unprintable(holder.host)
         yield "pid", str(holder.pid or "")
-        yield "thread", visible(holder.thread or "")
+        yield "thread", escape_unprintable(holder.thread or "")
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
     yield "held for", output.duration(holder.held_for)
@@ -269,21 +269,24 @@ def _parked(one: Holder | Unheld) -> str:
 
 
 def _metadata(holder: Holder) -> str:
-    return ", ".join(f"{visible(key)} = {visible(text)}" for key, text in holder.metadata.items())
+    return ", ".join(
+        f"{escape_unprintable(key)} = {escape_unprintable(text)}"
+        for key, text in holder.metadata.items()
+    )
 
 
-def _renewed(holder: Holder, life: Life) -> str:
+def _renewed(holder: Holder, life: Liveness) -> str:
     if not holder.auto_renew:
         return ""
-    if life in (Life.DEAD, Life.STOPPED):
-        return f", not renewed, as its process is {'gone' if life is Life.DEAD else 'stopped'}"
+    if life in (Liveness.DEAD, Liveness.STOPPED):
+        return f", not renewed, as its process is {'gone' if life is Liveness.DEAD else 'stopped'}"
     if holder.max_hold is None:
         return ", renewed while the holder lives"
     return f", renewed until held for {output.duration(holder.max_hold)}"
 
 
 def _set(limit: Limit) -> str:
-    by = visible(limit.by) or output.UNKNOWN
+    by = escape_unprintable(limit.by) or output.UNKNOWN
     return f"{limit.limit}, set by {by} at {_moment(limit.at)}"
 
 
@@ -309,7 +312,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
 
 
 BACKLOG: list[Column[records.Turn]] = [
-    Column("TURN", lambda one: visible(one.turn)),
+    Column("TURN", lambda one: escape_unprintable(one.turn)),
     Column("PARKED", lambda one: str(one.parked), right=True),
 ]
 
@@ -323,18 +326,18 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     backends.write("events", found, output.entry_facts, EVENT)
     backends.finish()
     if not found and name is not None:
-        raise nothing(f"The audit has no events of {visible(name)!r}.")
+        raise nothing(f"The audit has no events of {escape_unprintable(name)!r}.")
     if not found:
         terminal.notice("The audit has no forced releases or freed locks.")
 
 
 EVENT: list[Column[AuditEntry]] = [
     Column("AT (UTC)", lambda one: output.clock(one.at)),
-    Column("EVENT", lambda one: visible(one.event)),
-    Column("NAME", lambda one: visible(one.name)),
-    Column("USING", lambda one: visible(one.using)),
+    Column("EVENT", lambda one: escape_unprintable(one.event)),
+    Column("NAME", lambda one: escape_unprintable(one.name)),
+    Column("USING", lambda one: escape_unprintable(one.using)),
     Column("HOLDER", str),
-    Column("BY", lambda one: visible(one.by)),
-    Column("REASON", lambda one: visible(one.reason)),
+    Column("BY", lambda one: escape_unprintable(one.by)),
+    Column("REASON", lambda one: escape_unprintable(one.reason)),
     Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
 ]

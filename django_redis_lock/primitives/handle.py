@@ -331,7 +331,11 @@ class Handle(ABC):
                 f"This handle already runs without {self._label}. Create one for each caller.",
                 name=first.name,
             )
-        failed, server, until = backend._failed_until, backend.together(first.name), now + PROBE_FOR
+        failed, server, until = (
+            backend._failed_until,
+            backend.renewal_group(first.name),
+            now + PROBE_FOR,
+        )
         if (ends := failed.get(server)) is None:
             return False
         if now >= ends:  # one caller at a time gives it its usual time again

@@ -18,7 +18,7 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import GONE, mark_lost, renewer
+from django_redis_lock.backends.renewal import REASON_EXPIRED, mark_lost, renewer
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
@@ -185,7 +185,7 @@ def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[
         yield from renew_in_time(leases, [lease_ms(lease) for lease in leases])
     lost = [hold for hold in zip(held, leases, strict=True) if hold[1].lost]
     if lost:
-        raise (yield from report_losses(lost, held[0].backend, GONE))
+        raise (yield from report_losses(lost, held[0].backend, REASON_EXPIRED))
 
 
 def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[list[Lease]]:
@@ -217,9 +217,9 @@ def release(held: Held) -> Steps[None]:
         raise
     held._let_go(lease)
     if not ours:
-        reason = f"{GONE} before its release"
+        reason = f"{REASON_EXPIRED} before its release"
         raise (yield from report_losses([(held, lease)], backend, reason))
-    if backend.hubs:
+    if backend.registries:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
         held_for = monotonic() - held._acquired_at

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import GONE, renewer
+from django_redis_lock.backends.renewal import REASON_EXPIRED, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import held as holds
 from django_redis_lock.primitives.handle import FAILED_FOR, Handle, defer
@@ -43,7 +43,7 @@ class Lock(Held, Handle):
     """Whether it was acquired after a wait."""
     _again = 0
     """How many more times this handle has entered the lock."""
-    sharing = arguments.ALONE
+    sharing = arguments.EXCLUSIVE
     """With whom it is shared, and how many may wait."""
     _make_name: Callable[[str], str] | None = None
     _given = ""
@@ -66,7 +66,7 @@ class Lock(Held, Handle):
         after_commit: bool = True,
         max_hold: float | None = None,
         on_unavailable: arguments.OnUnavailable = "raise",
-        sharing: arguments.Sharing = arguments.ALONE,
+        sharing: arguments.Sharing = arguments.EXCLUSIVE,
     ) -> None:
         super().__init__(check_name(name), blocking=blocking, blocking_timeout=blocking_timeout)
         if on_unavailable != "raise":
@@ -81,7 +81,7 @@ class Lock(Held, Handle):
             )
         self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
         self._wait = None if wait is None else arguments.check_scheme(wait)
-        if sharing != arguments.ALONE:
+        if sharing != arguments.EXCLUSIVE:
             self.sharing = arguments.check_sharing(sharing)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
@@ -175,7 +175,7 @@ class Lock(Held, Handle):
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
-            ended, server = monotonic(), self.backend.together(self.name)
+            ended, server = monotonic(), self.backend.renewal_group(self.name)
             if ended >= self.backend._failed_until.get(server, 0.0):
                 self.backend._failed_until[server] = ended + FAILED_FOR
             facts = {"waited": ended - began, "reason": "unavailable"}
@@ -236,7 +236,7 @@ class Lock(Held, Handle):
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
         request = self._request(backend)
-        if self.sharing is not arguments.ALONE:
+        if self.sharing is not arguments.EXCLUSIVE:
             self._share(request, backend)
         if self.on_unavailable == "run":
             request.patient = not (yield from self._probe())
@@ -246,8 +246,8 @@ class Lock(Held, Handle):
         if from_token_id:
             steps = locking.take_over(request, from_token_id)
         else:
-            make_hub = partial(backend.hub_for, scheme)
-            steps = locking.acquire(backend.hubs.get(scheme), request, until, make_hub)
+            make_registry = partial(backend.registry_for, scheme)
+            steps = locking.acquire(backend.registries.get(scheme), request, until, make_registry)
         try:
             lease = yield from steps
             if lease is not None:
@@ -257,7 +257,7 @@ class Lock(Held, Handle):
             return lease is not None
         finally:
             # Given up, but the server may still grant it.
-            if (lease is None or self._lease is not lease) and request.adrift:
+            if (lease is None or self._lease is not lease) and request.may_be_held:
                 renewer.withdraw(withdrawal(request), backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
@@ -380,15 +380,17 @@ class Lock(Held, Handle):
             request.shared = lease.shared = True  # or it may be, if no answer comes
             call = calls.TakeOver(request, token_id(lease.token.encode()))
             lease.version += 1
-            lease.being_set |= {call}
+            lease.pending_updates |= {call}
             lease.deadline = min(lease.deadline, monotonic() + request.lease_ms / 1000)
             try:
                 shared = call.lease((yield from ask(call)))
             finally:
-                lease.being_set -= {call}
+                lease.pending_updates -= {call}
             if shared is None:
                 lease.lost = True
-                raise (yield from holds.report_losses([(self, lease)], self.backend, GONE))
+                raise (
+                    yield from holds.report_losses([(self, lease)], self.backend, REASON_EXPIRED)
+                )
             lease.permit, lease.fence, lease.deadline = True, shared.fence, shared.deadline
         if lease.timeout is None:
             yield from holds.set_leases([self], lambda lease: -1)
@@ -446,7 +448,7 @@ def _detach(
     backend = held.backend
     held._let_go(lease)
     if gone:
-        reason = f"{GONE} before it was detached"
+        reason = f"{REASON_EXPIRED} before it was detached"
         raise (yield from holds.report_losses([(held, lease)], backend, reason))
     held_for = monotonic() - held._acquired_at
     facts = {"lock": held._signalled, "held_for": held_for}

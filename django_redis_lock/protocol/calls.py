@@ -29,7 +29,7 @@ from django_redis_lock.support.process import InThread, Process, current_process
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import Fields
-    from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+    from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 
 logger = logging.getLogger("django_redis_lock")
 Result = TypeVar("Result")
@@ -316,31 +316,31 @@ class ComeBack(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Listen(Call):
-    """Make a ``ReceivingHub`` receive the grants of a lock for this process."""
+    """Make a ``ReceivingRegistry`` receive the grants of a lock for this process."""
 
-    hub: Any
+    registry: Any
     name: str
 
     def do(self, port: Runner) -> None:
-        self.hub.listen(self.name, self.until)
+        self.registry.listen(self.name, self.until)
 
     async def ado(self, port: Runner) -> None:
-        await self._in_time(self.hub.alisten(self.name))
+        await self._in_time(self.registry.alisten(self.name))
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Step):
     """Sleep until the waiter has something to do, or until a time (monotonic)."""
 
-    hub: Hub
+    registry: WaiterRegistry
     waiter: LocalWaiter
     until: float
 
     def do(self, port: Runner) -> None:
-        self.hub.wait(self.waiter, self.until)
+        self.registry.wait(self.waiter, self.until)
 
     async def ado(self, port: Runner) -> None:
-        await self.hub.await_(self.waiter, self.until)
+        await self.registry.await_(self.waiter, self.until)
 
 
 class BeginToWait(Step):
@@ -396,8 +396,8 @@ def ask(call: Call, *, patient: bool = True) -> Steps[Any]:
         try:
             return (yield call)
         except LockUnavailable as error:
-            error.undone = error.undone and not (unproven or call.resent)
-            if error.undone:
+            error.not_applied = error.not_applied and not (unproven or call.resent)
+            if error.not_applied:
                 call.first_sent_at = None  # as if it had not been sent
             pause = next(pauses, None)
             now = monotonic()

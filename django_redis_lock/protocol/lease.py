@@ -55,7 +55,7 @@ class Request:
         self.process = known_process()
 
     @property
-    def adrift(self) -> bool:
+    def may_be_held(self) -> bool:
         """Whether the server may hold a lock for it that this process gives up."""
         return self.sent and self.process is known_process()
 
@@ -79,7 +79,7 @@ class Lease:
     """Why, once its holder was notified of the loss."""
     version = 0
     """Counts the calls by which its holder sets it."""
-    being_set: frozenset[object] = frozenset()
+    pending_updates: frozenset[object] = frozenset()
     """The calls of these that are under way."""
     verify_by: float | None = None
     """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``

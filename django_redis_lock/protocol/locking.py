@@ -19,25 +19,28 @@ from django_redis_lock.protocol.calls import GRACE, TIDY_FOR, Call, Steps, TakeO
 from django_redis_lock.protocol.lease import Lease, Request
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.waiting import Hub
+    from django_redis_lock.protocol.waiting import WaiterRegistry
 
 GIVE_UP_AFTER = 1.0
 """Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 
 
 def acquire(
-    hub: Hub | None, request: Request, until: float | None, make_hub: Any = None
+    registry: WaiterRegistry | None,
+    request: Request,
+    until: float | None,
+    make_registry: Any = None,
 ) -> Steps[Lease | None]:
     """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
 
-    Returns the lease, or ``None`` when the wait ran out. Without a ``hub``, one is made when the
-    lock is found held. If anything interrupts the wait, the request is withdrawn: it leaves the
+    Returns the lease, or ``None`` when the wait ran out. Without a ``registry``, one is made when
+    the lock is found held. If anything interrupts the wait, the request is withdrawn: it leaves the
     queue, and a grant already under way is passed on. If the server can't be reached, or a call may
     arrive later than that, ``request.sent`` stays set: the server may still carry out the request.
     """
 
     def attempt() -> Steps[Lease | None]:
-        if until is None or hub is None or not hub.receives(request.name):
+        if until is None or registry is None or not registry.receives(request.name):
             # Most locks are free; only a held one is worth a subscription.
             call = calls.Acquire(request, "", until=request.until, final=until is None)
             lease = call.lease((yield from ask(call, patient=request.patient)))
@@ -45,7 +48,7 @@ def acquire(
                 return lease
         from django_redis_lock.protocol.waiting import wait_in_queue
 
-        return (yield from wait_in_queue(hub or make_hub(), request, until))
+        return (yield from wait_in_queue(registry or make_registry(), request, until))
 
     return _obtain(request, until, attempt)
 
@@ -88,7 +91,7 @@ def _obtain(
         # A server that let a call time out would let the next one time out as well. The request is
         # then withdrawn in the background.
         silent = isinstance(error, LockUnavailable) and error.silent
-        if not silent and request.adrift:
+        if not silent and request.may_be_held:
             until = max(request.until, monotonic() + GRACE)
             if not isinstance(error, LockError | CancelledError):
                 # If it interrupted this code, and not a step, the driver does not know of it.
@@ -160,7 +163,7 @@ def set_leases(
     try:
         for lease, ms in pairs:
             lease.version += 1
-            lease.being_set |= {call}
+            lease.pending_updates |= {call}
             if ms > 0:
                 lease.deadline = min(lease.deadline, now + ms / 1000)
             lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
@@ -170,7 +173,7 @@ def set_leases(
         raise
     finally:
         for lease in leases:
-            lease.being_set -= {call}
+            lease.pending_updates -= {call}
     for lease, left_ms in zip(leases, answers, strict=True):
         lease.renewed(left_ms, call.sent_at)
     return [lease for lease in leases if lease.lost]

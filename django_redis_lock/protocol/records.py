@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 MAX_CACHED_BYTES = 2048
 """Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
@@ -42,8 +42,10 @@ class Origin:
         Invisible characters, which another program may have written, are escaped.
         """
         if self.task_id:
-            return visible(f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}")
-        return visible(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
+            return escape_unprintable(
+                f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
+            )
+        return escape_unprintable(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
 
 
 ORIGIN = tuple(Origin.__dataclass_fields__)
@@ -407,7 +409,7 @@ Fields = Mapping[str, str]
 """An entry as it is written."""
 
 
-def taken(event: str, holder: Holder, by: str, reason: str) -> Fields:
+def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
     """Return the entry for a lock that is released by force or freed."""
     origin = {key: getattr(holder, key) for key in ORIGIN}
     return {

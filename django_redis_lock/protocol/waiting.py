@@ -58,7 +58,7 @@ SHORTEST = 0.02
 """Seconds between two heartbeats at least."""
 ANSWER_WITHIN = 1.0
 """Seconds for which a heartbeat waits for its answer."""
-GONE = 5.0
+WAITER_TIMEOUT = 5.0
 """Seconds after which a process that is not heard waits no more; see ``common.lua``."""
 AGAIN_AFTER = 0.2
 """Seconds after which a heartbeat that failed is sent again."""
@@ -69,7 +69,7 @@ AT_ONCE = 64
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,19}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
 _DUE = re.compile(rb"due (\d{1,16})")
-_numbers = itertools.count(1)  # of the hubs of this process
+_numbers = itertools.count(1)  # of the registries of this process
 
 
 class Grant:
@@ -112,11 +112,11 @@ class LocalWaiter:
         return sleeper is None or sleeper() is not False
 
 
-class Hub:
+class WaiterRegistry:
     """The waiters of one process and backend, which sleep until they are notified.
 
     A ``Heart`` tells the server that they wait, and reads the messages for them, every so many
-    seconds (``interval``); a ``ReceivingHub`` receives messages at once. ``give_back`` sends a
+    seconds (``interval``); a ``ReceivingRegistry`` receives messages at once. ``give_back`` sends a
     release in the background, for so many seconds.
     """
 
@@ -158,7 +158,7 @@ class Hub:
 
     @property
     def id(self) -> str:
-        """Tells the hubs of all processes apart."""
+        """Tells the registries of all processes apart."""
         return f"{process.known_process().id}-{self._number}"
 
     def waits_in(self, name: str) -> str:
@@ -280,10 +280,10 @@ class Hub:
     def _sleep(self, waiter: LocalWaiter, until: float) -> None:
         if threading.current_thread() is threading.main_thread():
             until = min(until, monotonic() + LISTEN_EVERY)
-        bell = process.Bell()
-        waiter.sleeper = bell.ring
+        event = process.OneShotEvent()
+        waiter.sleeper = event.ring
         try:
-            bell.wait(self._sleeps_until(waiter, until))
+            event.wait(self._sleeps_until(waiter, until))
         finally:
             waiter.sleeper = None
 
@@ -292,16 +292,16 @@ class Hub:
         return waiter.wakes_at(until)
 
     async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
-        bell = process.AsyncBell()
-        waiter.sleeper = bell.ring
+        event = process.AsyncOneShotEvent()
+        waiter.sleeper = event.ring
         try:
-            await bell.wait(waiter.wakes_at(until))
+            await event.wait(waiter.wakes_at(until))
         finally:
             waiter.sleeper = None
 
 
-class PollingHub(Hub):
-    """A hub for servers without a hand-off: each ``interval`` (seconds) one waiter asks.
+class PollingRegistry(WaiterRegistry):
+    """A registry for servers without a hand-off: each ``interval`` (seconds) one waiter asks.
 
     The waiters of a lock take turns at that, and are served in no order. ``waits_in`` is what
     stands for them in the queue of the server.
@@ -321,7 +321,7 @@ class PollingHub(Hub):
         return self._waits_in
 
     def leave(self, waiter: LocalWaiter) -> None:
-        """Do as ``Hub.leave``; if it was its turn, the next one asks."""
+        """Do as ``WaiterRegistry.leave``; if it was its turn, the next one asks."""
         super().leave(waiter)
         if waiter.turn_at < math.inf:
             self._pass_turn(waiter.request.name, None, monotonic())
@@ -360,27 +360,27 @@ class PollingHub(Hub):
             self._pass_turn(waiter.request.name, None, monotonic())
 
 
-def wait_in_queue(hub: Hub, request: Request, until: float) -> Steps[Lease | None]:
+def wait_in_queue(registry: WaiterRegistry, request: Request, until: float) -> Steps[Lease | None]:
     """Join the queue of a lock; return the lease, or ``None`` if it was not granted ``until``."""
     waiter = LocalWaiter(request)
     try:
-        yield from _listen(hub, request)
-        hub.join(waiter)
-        return (yield from _wait_for_turn(hub, request, waiter, until))
+        yield from _listen(registry, request)
+        registry.join(waiter)
+        return (yield from _wait_for_turn(registry, request, waiter, until))
     finally:
-        hub.leave(waiter)
+        registry.leave(waiter)
 
 
-def _listen(hub: Hub, request: Request) -> Steps[None]:
-    if not hub.receives(request.name):
-        yield from ask(calls.Listen(hub, request.name, until=request.until))
+def _listen(registry: WaiterRegistry, request: Request) -> Steps[None]:
+    if not registry.receives(request.name):
+        yield from ask(calls.Listen(registry, request.name, until=request.until))
 
 
 def _wait_for_turn(
-    hub: Hub, request: Request, waiter: LocalWaiter, until: float
+    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
 ) -> Steps[Lease | None]:
     while True:
-        call, answer = yield from _ask(hub, request, until)
+        call, answer = yield from _ask(registry, request, until)
         lease = call.lease(answer)
         if lease is not None:
             return lease
@@ -389,29 +389,33 @@ def _wait_for_turn(
             request.when_full()
             return None
         request.position = position[0] if position else 0
-        hub.note_server_ms(now_ms, call.sent_at)
-        hub.waits(waiter, ttl_ms, foreign=kind >= 3)
+        registry.note_server_ms(now_ms, call.sent_at)
+        registry.waits(waiter, ttl_ms, foreign=kind >= 3)
         if request.when_waiting is not None:
             begin, request.when_waiting = request.when_waiting, None
             yield from begin()
-        over = yield from _sleep(hub, request, waiter, until)
+        over = yield from _sleep(registry, request, waiter, until)
         if waiter.grant is not None:
             grant, waiter.grant = waiter.grant, None
-            lease = _granted(hub, request, grant)
+            lease = _granted(registry, request, grant)
             # One older than the holder's was taken back, and looks young if a clock was set back.
-            if grant.fence > -minus_fence and (yield from _claim(hub, lease, grant, request.until)):
+            if grant.fence > -minus_fence and (
+                yield from _claim(registry, lease, grant, request.until)
+            ):
                 return lease
         elif over:
-            hub.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
+            registry.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
             yield from ask(calls.withdrawal(request, patient=True, until=request.until))
             return None
 
 
-def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Steps[bool]:
+def _sleep(
+    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
+) -> Steps[bool]:
     """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
     while True:
         check = request.before_sleep
-        yield calls.Wait(hub, waiter, until if check is None else min(until, check()))
+        yield calls.Wait(registry, waiter, until if check is None else min(until, check()))
         if waiter.error is not None:
             raise LockUnavailable(waiter.error, name=request.name)
         if waiter.grant is not None:
@@ -423,14 +427,16 @@ def _sleep(hub: Hub, request: Request, waiter: LocalWaiter, until: float) -> Ste
             return True
 
 
-def _ask(hub: Hub, request: Request, until: float) -> Steps[tuple[calls.Acquire, Any]]:
+def _ask(
+    registry: WaiterRegistry, request: Request, until: float
+) -> Steps[tuple[calls.Acquire, Any]]:
     """Ask for the lock. A request that waits already tolerates an outage for a while."""
     give_up = min(until, monotonic() + OUTAGE_LIMIT)
     pause = 0.05
     while True:
         try:
-            yield from _listen(hub, request)
-            request.waits_in = hub.waits_in(request.name)
+            yield from _listen(registry, request)
+            request.waits_in = registry.waits_in(request.name)
             call = calls.Acquire(request, request.waits_in, until=request.until)
             return call, (yield from ask(call))
         except LockUnavailable:
@@ -440,26 +446,26 @@ def _ask(hub: Hub, request: Request, until: float) -> Steps[tuple[calls.Acquire,
         pause = min(pause * 2, 1.0)
 
 
-def _granted(hub: Hub, request: Request, grant: Grant) -> Lease:
+def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
     """Return the lease of a grant, its end set early rather than late.
 
     The message may have waited unread for long. So the lease is not counted from its receipt alone,
     but also from when it was given, as far as the last reading of the server's clock tells.
     """
-    server_ms = hub.server_ms(grant.received_at)
+    server_ms = registry.server_ms(grant.received_at)
     age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
     return Lease(request, grant.fence, grant.received_at + (grant.lease_ms - age_ms) / 1000)
 
 
-def _claim(hub: Hub, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
+def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
     """Claim a lock that was handed off, without waiting for the answer.
 
     Returns False if so much time has passed that the server may take the lock back before it
     receives the claim, or if no thread can verify the lock; then the server has to be asked.
     """
-    if not hub.must_claim or lease.passed:
+    if not registry.must_claim or lease.passed:
         return not lease.passed
-    if hub.heart is not None and not hub.heart.runs:
+    if registry.heart is not None and not registry.heart.runs:
         return False
     seconds = grant.lease_ms / 1000
     in_time = min(CLAIM, seconds)
@@ -482,10 +488,10 @@ Waiters = Mapping[str, Collection[LocalWaiter]]
 
 
 class Heart(process.Background):
-    """Sends the heartbeats of a hub, from a thread that lives while there are waiters."""
+    """Sends the heartbeats of a registry, from a thread that lives while there are waiters."""
 
-    def __init__(self, hub: Hub, backend: Any) -> None:
-        self._hub = hub
+    def __init__(self, registry: WaiterRegistry, backend: Any) -> None:
+        self._registry = registry
         self._backend = backend
         super().__init__(f"django-redis-lock-heartbeat-{backend.alias}")
 
@@ -514,8 +520,8 @@ class Heart(process.Background):
         return monotonic() + AGAIN_AFTER if self._beating.locked() else self._due
 
     def expect(self, ttl_ms: int, *, foreign: bool) -> None:
-        """Have a heartbeat sent in time for a waiter who was answered; see ``Hub.waits``."""
-        pause = min(FOREIGN_EVERY if foreign else math.inf, self._hub.interval or BEAT_EVERY)
+        """Have a heartbeat sent in time for a waiter who was answered: see ``WaiterRegistry``."""
+        pause = min(FOREIGN_EVERY if foreign else math.inf, self._registry.interval or BEAT_EVERY)
         self.beat_by(monotonic() + (pause if ttl_ms < 0 else min(pause, (ttl_ms + 2) / 1000)))
 
     def beat_by(self, due: float) -> None:
@@ -547,7 +553,7 @@ class Heart(process.Background):
             self._due = math.inf  # a waiter that comes from here on may say when
             servers = self._by_server()
             if servers or self._notified:
-                self._due = min(self._due, monotonic() + (self._hub.interval or BEAT_EVERY))
+                self._due = min(self._due, monotonic() + (self._registry.interval or BEAT_EVERY))
             self._turn += 1
             self._answered = {each: at for each, at in self._answered.items() if each in servers}
             for server, waiters in servers.items():
@@ -558,7 +564,7 @@ class Heart(process.Background):
 
     def _by_server(self) -> dict[object, dict[str, list[LocalWaiter]]]:
         names: dict[str, list[LocalWaiter]] = {}
-        for waiter in self._hub.present():
+        for waiter in self._registry.present():
             if waiter.request.position:
                 names.setdefault(waiter.request.name, []).append(waiter)
         notified = {each for waiters in names.values() for each in waiters if each.notified}
@@ -568,16 +574,16 @@ class Heart(process.Background):
         self._notified = notified
         servers: dict[object, dict[str, list[LocalWaiter]]] = {}
         for name in names.keys() - stuck:
-            servers.setdefault(self._backend.together(name), {})[name] = names[name]
+            servers.setdefault(self._backend.renewal_group(name), {})[name] = names[name]
         return servers
 
     def _beat(self, server: object, waiters: Waiters) -> None:
         now = monotonic()
-        gone_at = now - max(GONE, 4 * (self._hub.interval or 0))
+        gone_at = now - max(WAITER_TIMEOUT, 4 * (self._registry.interval or 0))
         answered_at = self._answered.get(server, max(gone_at, self._beat_at))
         asks, until = answered_at < max(gone_at, self._lost_at), now + ANSWER_WITHIN
         try:
-            pause = run(self._backend, beat(self._hub, waiters, self._turn, until, asks=asks))
+            pause = run(self._backend, beat(self._registry, waiters, self._turn, until, asks=asks))
         except Exception as error:
             self._answered[server] = -math.inf
             self._failed(server, waiters, error)
@@ -592,11 +598,13 @@ class Heart(process.Background):
             logger.exception("A heartbeat failed, and is sent again")
         if now - self._failing.setdefault(server, now) >= OUTAGE_LIMIT:
             for waiter in chain(*waiters.values()):
-                self._hub.fail(waiter, error)
+                self._registry.fail(waiter, error)
         self._due = min(self._due, now + AGAIN_AFTER)
 
 
-def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> Steps[float]:
+def beat(
+    registry: WaiterRegistry, waiters: Waiters, turn: int, until: float, *, asks: bool
+) -> Steps[float]:
     """Send a heartbeat to one server, and do what its answer asks for.
 
     With ``asks`` the first waiters of all locks ask. Returns in how many seconds the next heartbeat
@@ -606,35 +614,35 @@ def beat(hub: Hub, waiters: Waiters, turn: int, until: float, *, asks: bool) -> 
     names = {name: token_id(one.request.token.encode()) for name, one in last.items()}
     with suppress(LockUnavailable):  # else it waits for its messages until the next heartbeat
         for name in waiters:
-            if not hub.receives(name):
-                yield calls.Listen(hub, name, until=until)
-    process = hub.waits_in(next(iter(waiters)))
+            if not registry.receives(name):
+                yield calls.Listen(registry, name, until=until)
+    process = registry.waits_in(next(iter(waiters)))
     call = calls.Heartbeat(process, names, turn, until=until)
     status, lost, *messages = yield call
     now_ms, left_ms = map(int, status.split())
-    hub.note_server_ms(now_ms, call.sent_at)
-    told = [hub.take_in(message) for message in messages]
+    registry.note_server_ms(now_ms, call.sent_at)
+    told = [registry.take_in(message) for message in messages]
     again = waiters if asks else lost.decode().split("\n")
     missed = False
     for name in again:
         # Who is told asks for itself. To come back as well would put it in the queue again, if it
         # has released the lock by then.
         left = [each for each in waiters.get(name, ()) if each.request.token not in told]
-        left = [each for each in left if hub.expects(each) and not each.notified]
+        left = [each for each in left if registry.expects(each) and not each.notified]
         ordered = sorted(left, key=_position)
         try:
-            missed |= yield from _come_back(hub, name, ordered)
+            missed |= yield from _come_back(registry, name, ordered)
         except LockUnavailable:
             raise
         except LockError:  # another program's data, of which they are told as they ask
             for waiter in ordered:
-                hub.notify(waiter.request.token)
+                registry.notify(waiter.request.token)
     if missed:  # the next one serves them, and finds what else is lost
         return 0.0
     return (left_ms + 2) / 1000 if left_ms >= 0 else math.inf
 
 
-def _come_back(hub: Hub, name: str, waiters: Sequence[LocalWaiter]) -> Steps[bool]:
+def _come_back(registry: WaiterRegistry, name: str, waiters: Sequence[LocalWaiter]) -> Steps[bool]:
     """Have waiters of a lock come back with their positions, until one is in the queue already.
 
     Those before it may have lost their positions or their grants. Returns whether any had.
@@ -646,9 +654,9 @@ def _come_back(hub: Hub, name: str, waiters: Sequence[LocalWaiter]) -> Steps[boo
         answer = yield calls.ComeBack(process, name, [waiter.request for waiter in some])
         for waiter, found in zip(some, answer, strict=True):
             if found == 2:
-                hub.notify(waiter.request.token)
-            elif not hub.expects(waiter):
-                hub.forget(waiter.request)
+                registry.notify(waiter.request.token)
+            elif not registry.expects(waiter):
+                registry.forget(waiter.request)
         missed |= 1 in answer
         if 0 in answer:
             break

@@ -251,7 +251,7 @@ class Sharing(NamedTuple):
     """How many may wait at most."""
 
 
-ALONE = Sharing()
+EXCLUSIVE = Sharing()
 """Shared with nobody, and waited for by any number."""
 
 

@@ -188,7 +188,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_begin)
 
 
-class made_once(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
+class cached_property_atomic(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
     """A cached property of which all threads get the same value; two may be made, and one dropped.
 
     ``functools.cached_property`` of Python 3.11 has a mutex that may stay locked in a forked child;
@@ -233,7 +233,7 @@ LONGEST_SLEEP = 3600.0
 """Seconds of one sleep at most. A wait without limit sleeps again after that."""
 
 
-class Bell:
+class OneShotEvent:
     """Wakes one thread, once.
 
     If an exception from a signal handler meets a ``threading.Event`` at a bad moment, the event
@@ -256,7 +256,7 @@ class Bell:
         self._lock.acquire(timeout=_seconds_to(until))
 
 
-class AsyncBell:
+class AsyncOneShotEvent:
     """Wakes one asyncio task, once, from any thread."""
 
     __slots__ = ("_loop", "_woken")
@@ -345,9 +345,9 @@ class InThread(Generic[Result]):
 
         Raises ``TimeoutError`` if it has not ended ``until`` (monotonic).
         """
-        bell = Bell()
-        self.when_done(bell.ring)
-        bell.wait(until)
+        event = OneShotEvent()
+        self.when_done(event.ring)
+        event.wait(until)
         if not self.done:
             raise TimeoutError("The server did not answer in time")
         try:
@@ -359,9 +359,9 @@ class InThread(Generic[Result]):
 
     async def aresult(self) -> Result:
         """Return or raise the same, without blocking the event loop or using its executor."""
-        bell = AsyncBell()
-        self.when_done(bell.ring)
-        await bell.wait(math.inf)
+        event = AsyncOneShotEvent()
+        self.when_done(event.ring)
+        await event.wait(math.inf)
         try:
             return self.result()
         finally:
@@ -389,7 +389,7 @@ class Background:
         self.wakes_at = math.inf
         """When (monotonic) the thread wakes by itself; infinite while it is awake, or ended."""
         self._wanted_at = 0.0  # when it was last asked to be awake
-        self._bell = Bell()
+        self._event = OneShotEvent()
         self._mutex = threading.RLock()  # a signal handler may call while its thread has it
         self._at_work = threading.Lock()  # which the thread holds
 
@@ -412,7 +412,7 @@ class Background:
                 start_thread(self._begin)
                 # If a signal handler raises here, a second thread is started, and ends at once.
                 self.runs = True
-        self._bell.ring()
+        self._event.ring()
 
     def _begin(self) -> None:
         # ``Thread.start`` is Python code in which a signal handler may raise, so it runs in a
@@ -450,5 +450,5 @@ class Background:
                 # short holds wake it now and then, rather than each time.
                 early = self._wanted_at if self._wanted_at > now else due
                 self.wakes_at = min(now + IDLE, due, early)
-                self._bell.wait(self.wakes_at)
+                self._event.wait(self.wakes_at)
                 woken = monotonic() < self.wakes_at

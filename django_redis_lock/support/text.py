@@ -26,7 +26,7 @@ _NAMED = re.compile(
 )
 
 
-def visible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return a text with its invisible characters in Python's notation.
 
     These include control characters and those that change the direction of text. The result is not

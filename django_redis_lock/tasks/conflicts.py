@@ -12,7 +12,7 @@ from django.dispatch import Signal
 
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 logger = logging.getLogger("django_redis_lock.celery")
 
@@ -133,7 +133,7 @@ class Conflict:
         """What the lock is, in one line: held by whom, and why there is no permit."""
         known = self.when_sent or self.holder or self.why
         state = f"held by {self.who}" if known else "no longer held"
-        return visible(f"{state}; {self.why}" if self.why else state)
+        return escape_unprintable(f"{state}; {self.why}" if self.why else state)
 
     def skip(self, reason: str = "") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""

@@ -24,7 +24,7 @@ from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import ALONE, DEFAULT, Default, Sharing
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
 from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
@@ -106,7 +106,7 @@ class Guard:
             timeout=self.timeout,
             blocking=waits,
             blocking_timeout=self.blocking_timeout,
-            sharing=ALONE if most == 1 else Sharing(shared=True, limit=most),
+            sharing=EXCLUSIVE if most == 1 else Sharing(shared=True, limit=most),
         )
         self.lock("task")  # checks the other options
 
@@ -145,7 +145,9 @@ class Guard:
 
         made = aguarded if is_async(target) else guarded
         setattr(made, GUARDED, self)
-        USES.add((self.using, f"Task {name_of(target)}", self.lock.keywords["sharing"] != ALONE))
+        USES.add(
+            (self.using, f"Task {name_of(target)}", self.lock.keywords["sharing"] != EXCLUSIVE)
+        )
         return made
 
 

@@ -19,7 +19,7 @@ from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.renewal import GONE, LONGEST_CALL, renewer
+from django_redis_lock.backends.renewal import LONGEST_CALL, REASON_EXPIRED, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
@@ -27,7 +27,7 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
-from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, taken
+from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
 from django_redis_lock.support.arguments import DEFAULT, Sharing
 from django_redis_lock.support.process import current_process
 
@@ -77,7 +77,7 @@ def held_by_another(
     if lease is None:
         why = backend.run(backend._why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
-    lease.why_lost = GONE  # no holder in this process is notified of a loss
+    lease.why_lost = REASON_EXPIRED  # no holder in this process is notified of a loss
     if request.auto_renew:
         renewer.add(lease, backend, lease)
     try:
@@ -132,7 +132,7 @@ def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> 
 
 def take(backend: BaseLockBackend, holder: Holder, reason: str) -> None:
     """Take a lock from its holder without the signal that this process would send."""
-    entry = taken(FORCE_RELEASED, holder, "", reason)
+    entry = audit_fields(FORCE_RELEASED, holder, "", reason)
     most = backend.operators.audit_entries
     backend.run(calls.ask(calls.ForceRelease(holder.name, holder.token_id, entry, most)))
 
@@ -197,7 +197,7 @@ def _failing(do: Callable[..., Any], using: str | None) -> Callable[..., Any]:
             f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
         )
         error.passing = False  # a retry would meet the same
-        error.undone = isinstance(step, FORCED_RELEASE)  # nothing was sent
+        error.not_applied = isinstance(step, FORCED_RELEASE)  # nothing was sent
         raise error
 
     return fail
@@ -470,6 +470,6 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
             if lease := register.of_hold(holder.token_id):
                 # This process neither renews it from now on, nor notices the loss.
                 renewer.discard(lease)
-                lease.lost, lease.why_lost = True, GONE
+                lease.lost, lease.why_lost = True, REASON_EXPIRED
             take(backend, holder, "left by a test")
     logger.warning("Threads of a test go on to take locks. %s", _report(left))

@@ -25,10 +25,10 @@ TAKEN_ON = 10_000
 """Milliseconds in which a message that was taken on is published, or others take it on."""
 NO_TURN = "="
 """The backlog of messages whose tasks take no turns; that of others is "=" and a text."""
-ALONE = "-"
+EXCLUSIVE = "-"
 """The limit of messages that need their lock alone."""
 
-LOOK = Script("park_look")
+POLL = Script("park_poll")
 END = Script("park_end")
 PUT_OFF = Script("park_put_off")
 LIMIT = Script("park_limit")
@@ -46,7 +46,7 @@ class Park(Acquire):
 
     message: str = field(kw_only=True)
     turn: str = field(default=NO_TURN, kw_only=True)
-    limit: str = field(default=ALONE, kw_only=True)
+    limit: str = field(default=EXCLUSIVE, kw_only=True)
     worker: str = field(default="0 -", kw_only=True)
     """Whose limit it is: how many milliseconds ago that worker began, and its id."""
     instead_of: str = field(default="", kw_only=True)
@@ -88,14 +88,14 @@ class OutboxCall(Call):
         return sum(answers)
 
 
-class Look(OutboxCall):
+class PollOutbox(OutboxCall):
     """Look after all locks, and take on so many messages.
 
     Some of the locks after those to ``skip`` are mended and read; none if that is -1.
     """
 
     def __init__(self, outbox: str, most: int = 0, skip: int = -1) -> None:
-        super().__init__(LOOK, outbox, "", [f"@{outbox}", str(most), str(TAKEN_ON), str(skip)])
+        super().__init__(POLL, outbox, "", [f"@{outbox}", str(most), str(TAKEN_ON), str(skip)])
 
     def join(self, answers: list[Any]) -> Any:
         messages, pauses, locks = zip(*answers, strict=True)

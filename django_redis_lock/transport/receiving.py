@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Release
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
-from django_redis_lock.support.process import LONGEST_SLEEP, Bell, InThread, from_below
+from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
+from django_redis_lock.support.process import LONGEST_SLEEP, InThread, OneShotEvent, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import pack
@@ -31,8 +31,8 @@ ROUND = 2.0
 """Seconds for which one BLPOP blocks."""
 
 
-class ReceivingHub(Hub):
-    """A hub whose waiters take turns at reading what a receiver brings.
+class ReceivingRegistry(WaiterRegistry):
+    """A registry whose waiters take turns at reading what a receiver brings.
 
     While only threads and greenlets wait, there is no extra thread. One waiter, the leader, reads
     for all; the others, its followers, sleep until it wakes them. A leader that leaves wakes a
@@ -53,7 +53,7 @@ class ReceivingHub(Hub):
         confirming: bool = False,
     ) -> None:
         self.receiver = receiver
-        receiver.hub = self
+        receiver.registry = self
         self.must_claim = not confirming
         super().__init__(give_back=give_back)
 
@@ -62,7 +62,7 @@ class ReceivingHub(Hub):
         self._attempt: InThread[None] | None = None  # to connect, the last one
         self._leader: object = None  # who reads: a waiter, or the thread
         self._thread: threading.Thread | None = None
-        self._thread_may_lead = Bell()
+        self._thread_may_lead = OneShotEvent()
         self._closed = False
         self._retired = False  # closed, and only used by those who waited then
         self.receiver.reset()
@@ -218,7 +218,7 @@ def _listening() -> Iterator[None]:
 class Subscription:
     """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
-    hub: ReceivingHub
+    registry: ReceivingRegistry
     kind = "c"
     """The letter for a process that receives so; see ``common.lua``."""
 
@@ -256,7 +256,7 @@ class Subscription:
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
         # Subscribing again changes nothing, and needs no further permission.
-        return "SUBSCRIBE", f"{self._prefix}-grant:{self.hub.waits_in('')}"
+        return "SUBSCRIBE", f"{self._prefix}-grant:{self.registry.waits_in('')}"
 
     def close(self) -> None:
         if self.connection is not None:
@@ -284,7 +284,7 @@ class Subscription:
         if message is not NOTHING:
             self._liveness.note_seen()
             if message[0] == b"message":
-                self.hub.take_in(message[2])
+                self.registry.take_in(message[2])
 
     def _drop(self, connection: Connection) -> None:
         self._turn_from(connection)
@@ -306,7 +306,7 @@ class Subscription:
         """Stop reading from a connection."""
         if self.connection is connection:
             self.connection = None
-        self.hub.lost()
+        self.registry.lost()
 
 
 class PoppedList(Subscription):
@@ -320,7 +320,7 @@ class PoppedList(Subscription):
 
     @property
     def _inbox(self) -> str:
-        return f"{self._prefix}-inbox:{self.hub.waits_in('')}"
+        return f"{self._prefix}-inbox:{self.registry.waits_in('')}"
 
     def connect(self, name: str) -> None:
         self._asked_until = None
@@ -339,7 +339,7 @@ class PoppedList(Subscription):
         if answer is not NOTHING:
             self._asked_until = None
             if answer is not None:
-                self.hub.take_in(answer[1])
+                self.registry.take_in(answer[1])
         elif patience <= 0:
             raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
 

@@ -34,7 +34,7 @@ def use(using: str) -> Any:
     assert first.acquire()
     waiting = threading.Thread(target=lock("warm", LEASE, using=using).acquire)
     waiting.start()
-    while not locks[using].hub_for("").present():
+    while not locks[using].registry_for("").present():
         time.sleep(0.001)
     first.release()
     waiting.join()

@@ -82,7 +82,7 @@ def test_waiting_schemes_of_a_cluster(wait: str) -> None:
     with pytest.raises(InvalidLockBackend, match=f"can only be 'queue', not '{wait}'"):
         backend(NODES, OPTIONS={"WAIT": wait})
     with pytest.raises(InvalidLockBackend, match="can only be 'queue'"):
-        backend(NODES).hub_for(wait)
+        backend(NODES).registry_for(wait)
 
 
 @pytest.mark.parametrize(

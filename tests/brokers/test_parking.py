@@ -85,7 +85,7 @@ def test_message_comes_back_as_it_was(site: Site, elsewhere: None, serializer: s
         all_parked([*keys.values()])
         if BACKEND_OF[serializer] != "none":
             assert sent["arguments"].state == PARKED
-            assert sent["arguments"].info == {"key": keys["arguments"], "place": 1}
+            assert sent["arguments"].info == {"key": keys["arguments"], "position": 1}
     for what, result in sent.items():
         first, again = (site.received(result.id, number) for number in (0, 1))
         first["headers"].pop(HEADER, None)

@@ -21,7 +21,7 @@ from django_redis_lock.celery import (
     task_waiting,
 )
 from django_redis_lock.celery.guard import GUARD
-from django_redis_lock.celery.key_locks import GuardedCall, Slip, TaskLock
+from django_redis_lock.celery.key_locks import GuardedCall, MessageHeader, TaskLock
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.tasks.conflicts import logger
 
@@ -149,11 +149,11 @@ def id_of(message: Any) -> str:
     return str(message.headers["id"])
 
 
-def slip_of(message: Any) -> Slip:
+def header_of(message: Any) -> MessageHeader:
     """Return what the guard has added to a message."""
-    slip = Slip.of(message.headers, id_of(message))
-    assert slip is not None
-    return slip
+    header = MessageHeader.of(message.headers, id_of(message))
+    assert header is not None
+    return header
 
 
 def lines(log: pytest.LogCaptureFixture) -> list[str]:

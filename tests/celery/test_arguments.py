@@ -17,7 +17,7 @@ from kombu.serialization import dumps, loads
 
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.tasks.keys import KeyMaker
-from tests.celery.consumer import Consumer, slip_of
+from tests.celery.consumer import Consumer, header_of
 from tests.celery.test_keys import Level, Size, Word
 
 # The form of arguments in keys.
@@ -166,7 +166,7 @@ if celery.VERSION >= (5, 5):
         body = bound if bind else function
         task: Any = guarded(made(body)) if above else made(guarded(body))
         message = consumer.send(task, {"id": 7})
-        name = slip_of(message).lock
+        name = header_of(message).lock
         tags = ["paid", "gift", "new"]
         assert name == consumer.deliver(message) == task(Order(id=7)) == task(order={"id": 7})
         assert name == task.apply(({"id": 7, "size": "s", "tags": tags},)).get()

@@ -151,8 +151,8 @@ def test_failure_while_a_message_is_sent_again(site: Consumer, kind: str, failur
     message = site.send(task, 1)
     ended = failing(site, failure, lambda: site.deliver(message))
     if another is not None:
-        (place,) = locks["default"].holders(f"{site.app.main}~~*")
-        assert place.task_id == id_of(message)
+        (reservation,) = locks["default"].holders(f"{site.app.main}~~*")
+        assert reservation.task_id == id_of(message)
         another.release()
     comes = ended is None or (isinstance(ended, Reject) and ended.requeue)
     serve(site, *[message] * comes)

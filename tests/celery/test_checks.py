@@ -20,7 +20,7 @@ from django.test import override_settings
 from django.utils import autoreload
 
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.looks import Looks
+from django_redis_lock.celery.polling import Looks
 from django_redis_lock.exceptions import InvalidLockBackend
 from tests.tools import ROOT
 

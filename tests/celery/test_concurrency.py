@@ -13,9 +13,9 @@ from celery.exceptions import Retry
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.celery import TaskAlreadyRunning
-from django_redis_lock.celery.key_locks import Slip
+from django_redis_lock.celery.key_locks import MessageHeader
 from tests.apps.celery.app import SCOPES
-from tests.celery.consumer import Consumer, body, id_of, key_locks, slip_of
+from tests.celery.consumer import Consumer, body, header_of, id_of, key_locks
 from tests.tools import Background, eventually
 
 
@@ -106,7 +106,9 @@ def test_nobody_runs_while_the_number_is_0(
     key, backend = consumer.app.main, locks["locmem"]
     backend.set_limit(key, 0 if pause == "operator" else None, by="ada")
     message = consumer.send(task)
-    message.headers |= Slip(id_of(message), wait_until=1).header()  # by which clock, is not known
+    message.headers |= MessageHeader(
+        id_of(message), wait_until=1
+    ).as_headers()  # by which clock, is not known
     result = consumer.deliver(message)
     assert isinstance(result, outcome)
     assert outcome is not dict or (result["skipped"], result["holder"]) == (True, None)
@@ -141,13 +143,13 @@ def test_task_whose_key_is_a_paused_semaphore_does_not_spin(
     task = consumer.task(body, scope=scope, on_conflict=on_conflict, **given)
     key, backend, call = consumer.app.main, locks["locmem"], LocMemLockBackend.call
     places = [key, *key_locks(task).reservations]
-    for place in places:
-        backend.set_limit(place, 0, by="ada")
+    for reservation in places:
+        backend.set_limit(reservation, 0, by="ada")
     kept_out = [
-        Background(partial(semaphore(place, 4, using="locmem").acquire, blocking_timeout=60))
-        for place in places
+        Background(partial(semaphore(reservation, 4, using="locmem").acquire, blocking_timeout=60))
+        for reservation in places
     ]
-    eventually(lambda: all(backend.waiting(place) for place in places))
+    eventually(lambda: all(backend.waiting(reservation) for reservation in places))
     asked: list[Any] = []
 
     def bounded(self: Any, step: Any) -> Any:
@@ -165,8 +167,8 @@ def test_task_whose_key_is_a_paused_semaphore_does_not_spin(
         assert result != "ran"
         assert not isinstance(result, AssertionError)
     monkeypatch.setattr(LocMemLockBackend, "call", call)
-    for place in places:
-        backend.set_limit(place, None)
+    for reservation in places:
+        backend.set_limit(reservation, None)
     assert all(one.outcome() for one in kept_out)
 
 
@@ -203,7 +205,7 @@ def test_message_without_its_place_comes_again_while_the_number_is_0(consumer: C
     """As if another instance ran."""
     task = consumer.task(body, concurrency=2, scope="queue")
     backend, message = locks["locmem"], consumer.send(task)
-    backend.force_release(slip_of(message).lock)
+    backend.force_release(header_of(message).lock)
     backend.set_limit(consumer.app.main, 0)
     assert isinstance(consumer.deliver(message), Retry)
     backend.set_limit(consumer.app.main, None)

@@ -15,8 +15,8 @@ from tests.celery.consumer import Consumer, body, id_of, key_locks
 from tests.tools.docs import DOCS, table
 
 ROWS = [
-    (before, after, re.findall(r"\*\*(.+?)\*\*", place)[0], int(most))
-    for before, after, place, most in table(DOCS / "explanation/celery.md", "Deploys")
+    (before, after, re.findall(r"\*\*(.+?)\*\*", reservation)[0], int(most))
+    for before, after, reservation, most in table(DOCS / "explanation/celery.md", "Deploys")
 ]
 """Those of the page: the number before and after, what becomes of the lock of a waiting message,
 and how many run at most while old and new workers do."""
@@ -51,7 +51,7 @@ def test_waiting_message_runs_once_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch,
     before: str,
     after: str,
-    place: str,
+    reservation: str,
     _: int,
     scope: str,
     redelivered: bool,
@@ -70,7 +70,7 @@ def test_waiting_message_runs_once_and_leaves_nothing(
 
     monkeypatch.setattr(TaskLock, "acquire", note)
     assert consumer.deliver(message, redelivered=redelivered) == "ran"
-    goes_along = scope == QUEUE_AND_RUN and place == "goes along"
+    goes_along = scope == QUEUE_AND_RUN and reservation == "goes along"
     assert taken == ([] if goes_along else [consumer.app.main])
     assert consumer.message() is None
     assert not list(locks[using].holders(f"{consumer.app.main}*"))
@@ -101,7 +101,7 @@ def test_lock_is_given_up_in_its_form(
 
 @pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
 def test_place_of_a_message_that_has_ended_is_taken_over(
-    consumer: Consumer, before: str, after: str, place: str, _: int, using: str
+    consumer: Consumer, before: str, after: str, reservation: str, _: int, using: str
 ) -> None:
     """By the next call, in whatever form it was taken."""
     task = deploy(consumer, before, scope=QUEUE_AND_RUN, using=using)

@@ -12,7 +12,7 @@ from celery import Task
 from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.celery.current import current_lock
-from tests.celery.consumer import Consumer, body, id_of, is_free, slip_of
+from tests.celery.consumer import Consumer, body, header_of, id_of, is_free
 
 
 class PutOff(Task):
@@ -79,7 +79,7 @@ def test_place_is_taken_when_the_message_is_sent(consumer: Consumer, base: type[
     message = consumer.message()
     assert id_of(message) == result.id
     assert message.headers.get("twice", False) is (base is PutOffTwice)
-    assert slip_of(message).lock == consumer.app.main
+    assert header_of(message).lock == consumer.app.main
     assert consumer.deliver(message) == "ran"
     assert dict(vars(base)) == before
     inserted = [
@@ -108,7 +108,7 @@ def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
     PutOff.later.pop()()
     message = consumer.message()
     assert message.headers["twice"]
-    assert slip_of(message).lock == f"{consumer.app.main}~~queued:{task.name}"
+    assert header_of(message).lock == f"{consumer.app.main}~~queued:{task.name}"
     assert consumer.deliver(message) == [consumer.app.main]
     assert task.called
     (lock,) = calls

@@ -14,12 +14,18 @@ from django.test import override_settings
 
 from django_redis_lock import locks
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, queued_since
+from django_redis_lock.celery.key_locks import (
+    HEADER,
+    QUEUED,
+    GuardedCall,
+    MessageHeader,
+    queued_since,
+)
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
 from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import Consumer, body, held, id_of, key_locks, no_broker, slip_of
+from tests.celery.consumer import Consumer, body, header_of, held, id_of, key_locks, no_broker
 from tests.tools import eventually
 
 TASKS = ("shop.tasks.sync", "queued", "~", "~~", "a~~1", "t" * 512, "t" * 513, "a\nb")
@@ -135,8 +141,8 @@ def test_message_that_comes_again_is_spared_and_gets_older(consumer: Consumer) -
     first, after = consumer.message(), locks["locmem"].holder(name)
     assert before is not None
     assert after is not None
-    assert slip_of(first).ticket == after.token_id != before.token_id
-    assert (slip_of(first).lock, slip_of(first).attempts) == (name, 1)
+    assert header_of(first).ticket == after.token_id != before.token_id
+    assert (header_of(first).lock, header_of(first).attempts) == (name, 1)
     assert after.ttl is not None
     assert 65 < after.ttl <= 70
     assert queued_since(after) == pytest.approx(queued_since(before), abs=1e-5)
@@ -266,11 +272,11 @@ MALFORMED: dict[str, list[Any]] = {
 @pytest.mark.parametrize(("field", "value"), [(a, b) for a in MALFORMED for b in MALFORMED[a]])
 def test_a_malformed_header_counts_as_none(consumer: Consumer, field: str, value: Any) -> None:
     """The task runs as one without it; nor does it trouble the end of a message that is dropped."""
-    assert set(Slip.__dataclass_fields__) == {"task_id", *MALFORMED}
+    assert set(MessageHeader.__dataclass_fields__) == {"task_id", *MALFORMED}
     message = consumer.send(consumer.task(body, scope="queue", on_conflict="supersede"))
-    message.headers[HEADER] = {**Slip(id_of(message)).header()[HEADER], "news": 1}
-    assert slip_of(message) == Slip(id_of(message))
+    message.headers[HEADER] = {**MessageHeader(id_of(message)).as_headers()[HEADER], "news": 1}
+    assert header_of(message) == MessageHeader(id_of(message))
     message.headers[HEADER][field] = value
-    assert slip_of(message) == Slip("")
+    assert header_of(message) == MessageHeader("")
     freeing._on_dropped(message)
     assert consumer.deliver(message) == "ran"

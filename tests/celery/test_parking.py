@@ -26,7 +26,7 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.parking import Restore
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES
-from tests.celery.consumer import Consumer, body, held, id_of, slip_of
+from tests.celery.consumer import Consumer, body, header_of, held, id_of
 from tests.tools import Background, counted, eventually, waiters
 
 
@@ -35,7 +35,7 @@ def client(
     server: EmbeddedServer, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[redis.Redis]:
     """A plain client of the lock server. Who asks for a look gets one at once."""
-    monkeypatch.setattr(looks, "look_soon", lambda using: look(consumer))
+    monkeypatch.setattr(looks, "poll_soon", lambda using: look(consumer))
     with redis.Redis.from_url(server.url(), decode_responses=True) as client:
         yield client
 
@@ -102,7 +102,7 @@ def test_task_over_the_limit_waits_at_no_worker_and_comes_back(
         assert consumer.ended == ["ack"]
         assert consumer.message() is None
         result = task.AsyncResult(id_of(message))
-        assert (result.state, result.info) == (PARKED, {"key": consumer.app.main, "place": 1})
+        assert (result.state, result.info) == (PARKED, {"key": consumer.app.main, "position": 1})
         (waiter,) = waiting(consumer)
         assert (waiter.parked, waiter.task_id) == (True, id_of(message))
         assert waiter.since is not None
@@ -291,7 +291,7 @@ def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
             assert consumer.notified[-1][1]["policy"] == "skip"
         else:
             assert isinstance(outcome, Retry)
-            assert slip_of(consumer.message()).attempts == 1
+            assert header_of(consumer.message()).attempts == 1
         assert len(waiting(consumer)) == 1
 
 
@@ -356,7 +356,7 @@ def test_reservation_of_each_scope_lasts_until_the_run(
         assert len(reserved) == (scope == "queue")
     look(consumer)
     came = consumer.message()
-    assert (slip_of(came).queued is not None) == (scope == "queue")
+    assert (header_of(came).queued is not None) == (scope == "queue")
     assert consumer.deliver(came) == "ran"
     assert not list(locks["default"].holders(f"{consumer.app.main}*"))
 

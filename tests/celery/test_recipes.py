@@ -71,12 +71,12 @@ def looking(consumer: Consumer) -> Iterator[None]:
     looks._on_init(sender=consumer)
     looks.Looks(consumer).start(consumer)
     yield
-    looks._end_looks()
+    looks._end_pollers()
 
 
 @pytest.fixture
 def look(server: EmbeddedServer, consumer: Consumer, monkeypatch: Any) -> Iterator[None]:
-    monkeypatch.setattr(looks, "LOOK_EVERY", WINDOW / 4)
+    monkeypatch.setattr(looks, "POLL_EVERY", WINDOW / 4)
     with looking(consumer):
         yield
 

@@ -20,7 +20,7 @@ from celery.signals import worker_init, worker_shutting_down
 
 from django_redis_lock import locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, policies, skipped
-from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, Slip, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, MessageHeader, TaskLock
 from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
@@ -29,13 +29,13 @@ from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import (
     Consumer,
     body,
+    header_of,
     held,
     id_of,
     is_free,
     key_locks,
     lines,
     no_broker,
-    slip_of,
 )
 from tests.contracts.exits import in_child, state
 from tests.tools import Background, eventually, waiters
@@ -221,7 +221,7 @@ def test_call_does_what_the_page_says(
     task = consumer.task(body, concurrency=concurrency, **given)
     message = consumer.send(task)
     if call == "known":
-        message.headers |= Slip(id_of(message)).header()
+        message.headers |= MessageHeader(id_of(message)).as_headers()
     fill(task, lock, message)
     if lock != "free" and call != "inside":
         other = hold(task, lock, message)
@@ -406,7 +406,7 @@ def test_delivery_that_waited_in_vain_comes_again(
     assert id_of(again) == id_of(message)
     assert again.headers["retries"] == 2
     assert again.headers["theirs"] == 1
-    assert slip_of(again) == Slip(id_of(message), redelivered=redelivered)
+    assert header_of(again) == MessageHeader(id_of(message), redelivered=redelivered)
     due = datetime.fromisoformat(again.headers["eta"]) - before
     assert timedelta(seconds=0.5) <= due < timedelta(seconds=0.5 + LONG)
     assert consumer.message() is None
@@ -462,7 +462,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(
     task = consumer.task(body, scope="queue_and_run")
     message = consumer.send(task)
     lock = key_locks(task, id_of(message)).handle(consumer.app.main, 60)
-    assert lock.take_over(slip_of(message).ticket)
+    assert lock.take_over(header_of(message).ticket)
     message.headers[HEADER] |= {"ticket": lock.ticket, "follows": lock.fence}
     holders = GuardedCall.holders
 
@@ -494,11 +494,11 @@ def test_delivery_meets_another_instance_after_its_own(
     message = consumer.send(task)
     first = held(task, id_of(message))
 
-    def pass_on() -> None:
+    def publish_next() -> None:
         first.release()
         consumer.when["waiting"] = held(task, "another").release
 
-    consumer.when["waiting"] = pass_on
+    consumer.when["waiting"] = publish_next
     result = consumer.deliver(message)
     if policy == "skip":
         assert result["holder"]["task_id"] == "another"
@@ -532,7 +532,7 @@ def test_message_of_a_run_is_no_other_delivery_of_it(
     message = consumer.send(task, retries=now)
     other = held(task, id_of(message), **({"retries": before} if before else {}))
     if follows:
-        message.headers |= Slip(id_of(message), follows=other.fence).header()
+        message.headers |= MessageHeader(id_of(message), follows=other.fence).as_headers()
     consumer.when["waiting"] = other.release
     began = time.monotonic()
     assert consumer.deliver(message, redelivered=not told) == "ran"
@@ -679,11 +679,11 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
     task = consumer.task(body, on_conflict="wait", concurrency=concurrency)
     running = [held(task, f"another {number}") for number in range(concurrency)]
 
-    def pass_on() -> None:
+    def publish_next() -> None:
         for lock in running:
             lock.backend.run(lock._detach(60, state=QUEUED))
 
-    consumer.when["waiting"] = pass_on
+    consumer.when["waiting"] = publish_next
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)
     assert consumer.kinds() == ["waiting", "waiting"]
     assert [holder.waiters for holder in key_locks(task).holders()] == [0] * concurrency
@@ -716,7 +716,7 @@ def own_id(consumer: Consumer) -> str:
 def twins(consumer: Consumer, task: Any, **options: Any) -> tuple[TaskLock, Any]:
     """Let a task run, and return its lock, and the message of another with its id."""
     first = consumer.send(task, task_id=own_id(consumer))
-    lock = held(task, own_id(consumer), sent=repr(slip_of(first).sent))
+    lock = held(task, own_id(consumer), sent=repr(header_of(first).sent))
     return lock, consumer.send(task, task_id=own_id(consumer), **options)
 
 
@@ -931,7 +931,7 @@ def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptu
     """Without a run, although the lock is free by now."""
     task = consumer.task(body, scope="queue")
     message = consumer.send(task)
-    message.headers |= Slip(id_of(message), duplicate_of=DUPLICATE_OF).header()
+    message.headers |= MessageHeader(id_of(message), duplicate_of=DUPLICATE_OF).as_headers()
     locks["locmem"].force_release(key_locks(task).reservations[0])
     assert consumer.deliver(message) == {
         "skipped": True,
@@ -1018,9 +1018,9 @@ def test_wait_ends_when_the_worker_is_to_stop(
     assert id_of(again) == id_of(message)
     assert key_locks(task).holders()[0].waiters == 0
     if how == "in the queue":
-        place = key_locks(task).backend.holder(slip_of(again).lock)
-        assert place is not None
-        assert place.token_id == slip_of(again).ticket
+        reservation = key_locks(task).backend.holder(header_of(again).lock)
+        assert reservation is not None
+        assert reservation.token_id == header_of(again).ticket
     for lock in locks_of_others:
         lock.release()
     assert consumer.deliver(again) == "ran"

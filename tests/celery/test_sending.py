@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
-from django_redis_lock.celery.key_locks import FAMILY, HEADER, QUEUED, Slip, TaskLock
+from django_redis_lock.celery.key_locks import FAMILY, HEADER, QUEUED, MessageHeader, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -26,12 +26,12 @@ from tests.apps.celery.app import WAITING
 from tests.celery.consumer import (
     Consumer,
     body,
+    header_of,
     held,
     id_of,
     is_free,
     key_locks,
     lines,
-    slip_of,
     unavailable,
 )
 
@@ -55,11 +55,13 @@ def test_message_takes_its_place(consumer: Consumer, scope: str) -> None:
     """And says by which ticket its run takes it over, or gives it up."""
     task = consumer.task(body, scope=scope)
     message = consumer.send(task, headers={"theirs": 1})
-    holder, slip = holder_of(task, scope), slip_of(message)
+    holder, header = holder_of(task, scope), header_of(message)
     assert holder.task_id == id_of(message)
     assert holder.marks["state"] == QUEUED
     assert holder.fence is not None
-    assert slip == Slip(id_of(message), lock=holder.name, ticket=holder.token_id, using="locmem")
+    assert header == MessageHeader(
+        id_of(message), lock=holder.name, ticket=holder.token_id, using="locmem"
+    )
     assert message.headers["theirs"] == 1
     assert consumer.deliver(message) == "ran"
     assert not list(locks["locmem"].holders(pattern=f"{task.app.main}*"))
@@ -212,7 +214,7 @@ def test_duplicate_that_goes_on_is_sent_under_the_id_of_the_waiting_task(
 
     waiting = consumer.send(task, task_id=own_id)
     duplicate = consumer.send(task, task_id=own_id, link=told.s())
-    assert slip_of(duplicate).duplicate_of
+    assert header_of(duplicate).duplicate_of
     consumer.deliver(duplicate)
     assert consumer.deliver() is True
     assert consumer.deliver(waiting) == "ran"
@@ -249,12 +251,12 @@ def test_awaited_duplicate_is_sent_for_its_result(
     result = task.apply_async(**options)
     message = consumer.message()
     assert result.id == id_of(message) != id_of(first)
-    duplicate_of = slip_of(message).duplicate_of
+    duplicate_of = header_of(message).duplicate_of
     assert duplicate_of is not None
     assert duplicate_of["task_id"] == id_of(first)
     assert duplicate_of["pid"] == described.pid
-    sent = slip_of(message).sent
-    assert slip_of(message) == Slip(id_of(message), duplicate_of=duplicate_of, sent=sent)
+    sent = header_of(message).sent
+    assert header_of(message) == MessageHeader(id_of(message), duplicate_of=duplicate_of, sent=sent)
     assert bool(sent) is (how == "id")
     assert consumer.kinds() == []
 
@@ -279,7 +281,7 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     result = task.delay()
     message = consumer.message()
     assert result.id == id_of(message)
-    duplicate_of = slip_of(message).duplicate_of
+    duplicate_of = header_of(message).duplicate_of
     assert duplicate_of is not None
     assert duplicate_of["task_id"] is None
     assert duplicate_of["pid"] == os.getpid()
@@ -291,7 +293,9 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
 
 
 @pytest.mark.parametrize("scope", WAITING)
-@pytest.mark.parametrize("header", [{}, Slip("id", attempts=3).header()], ids=["none", "own"])
+@pytest.mark.parametrize(
+    "header", [{}, MessageHeader("id", attempts=3).as_headers()], ids=["none", "own"]
+)
 def test_message_that_had_a_place_needs_none(
     consumer: Consumer, scope: str, header: dict[str, Any]
 ) -> None:
@@ -312,8 +316,8 @@ def test_message_that_had_a_place_needs_none(
 def test_header_of_another_task_counts_for_nothing(consumer: Consumer, scope: str) -> None:
     """Celery copies the headers of a run to what it sends."""
     task = consumer.task(body, scope=scope)
-    message = consumer.send(task, headers=Slip("another").header())
-    assert slip_of(message).lock == place_of(task, scope)
+    message = consumer.send(task, headers=MessageHeader("another").as_headers())
+    assert header_of(message).lock == place_of(task, scope)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -330,19 +334,19 @@ def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
     given = {} if scope == "run" else {"queue_timeout": 100}
     task = consumer.task(work, {"bind": True}, scope=scope, **given)
     message = consumer.send(task, task_id=f"job-{consumer.app.main}")
-    sent = slip_of(message).sent
+    sent = header_of(message).sent
     assert isinstance(consumer.deliver(message), Retry)
     again = consumer.message()
-    slip = Slip(id_of(message), follows=fences[0], sent=sent)
+    header = MessageHeader(id_of(message), follows=fences[0], sent=sent)
     if scope == "queue_and_run":
         holder = holder_of(task, scope)
-        slip = replace(slip, lock=holder.name, ticket=holder.token_id, using="locmem")
+        header = replace(header, lock=holder.name, ticket=holder.token_id, using="locmem")
         assert holder.marks["state"] == QUEUED
         assert holder.ttl is not None
         assert 145 < holder.ttl <= 150
     else:
         assert is_free(task)
-    assert slip_of(again) == slip
+    assert header_of(again) == header
     assert consumer.deliver(again) == "ran"
     assert fences[1] > fences[0]
     assert is_free(task)
@@ -363,12 +367,14 @@ def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> No
     message = consumer.send(task, 1)
     assert consumer.deliver(message) == "ran"
     again = consumer.message()
-    place = {"queue": f"{name}:2~~queued:{task.name}", "queue_and_run": f"{name}:2"}.get(scope, "")
+    reservation = {"queue": f"{name}:2~~queued:{task.name}", "queue_and_run": f"{name}:2"}.get(
+        scope, ""
+    )
     assert id_of(again) == id_of(message)
-    assert slip_of(again).lock == place
-    assert slip_of(again).follows == 0
+    assert header_of(again).lock == reservation
+    assert header_of(again).follows == 0
     taken = [each.name for each in locks["locmem"].holders(pattern=f"{name}*")]
-    assert taken == ([place] if place else [])
+    assert taken == ([reservation] if reservation else [])
     assert consumer.deliver(again) == "ran"
 
 
@@ -390,8 +396,8 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
         monkeypatch.setattr(TaskLock, "acquire", unavailable)
         monkeypatch.setattr(TaskLock, "take_over", unavailable)
     assert isinstance(consumer.deliver(message), Retry)
-    slip = slip_of(consumer.message())
-    assert not slip.ticket or slip.follows == 0
+    header = header_of(consumer.message())
+    assert not header.ticket or header.follows == 0
 
 
 def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:
@@ -429,7 +435,7 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
     (first.si() | task.si()).apply_async()
     assert consumer.deliver() == "ran"
     message = consumer.message()
-    assert slip_of(message) == Slip(id_of(message))
+    assert header_of(message) == MessageHeader(id_of(message))
     assert f"Task {task.name}[{id_of(message)}] is sent unguarded: " in lines(log)[0]
     assert consumer.deliver(message) is error
     with pytest.raises(type(error)):

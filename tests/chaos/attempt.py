@@ -11,7 +11,7 @@ from typing import Any
 
 from django_redis_lock import Lock, lock, signals
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 from tests.chaos.history import Recorder
 from tests.chaos.means import GaveUp, Means
 from tests.chaos.plan import DEFAULT_LEASE
@@ -26,9 +26,9 @@ _by_lock: weakref.WeakValueDictionary[int, Attempt] = weakref.WeakValueDictionar
 """By the ``id()`` of the handle."""
 
 
-def watch_queue(hub: Hub) -> None:
+def watch_queue(registry: WaiterRegistry) -> None:
     """Have it recorded when an attempt begins to sleep in the queue of its lock."""
-    wait, await_ = hub.wait, hub.await_
+    wait, await_ = registry.wait, registry.await_
 
     def blocking(waiter: LocalWaiter, until: float) -> None:
         _asking.get().sleeps()
@@ -38,7 +38,7 @@ def watch_queue(hub: Hub) -> None:
         _asking.get().sleeps()
         await await_(waiter, until)
 
-    hub.wait, hub.await_ = blocking, awaiting  # type: ignore[method-assign]
+    registry.wait, registry.await_ = blocking, awaiting  # type: ignore[method-assign]
 
 
 def watch_losses() -> None:

@@ -35,7 +35,9 @@ def main(plan: Plan, number: int, role: Role) -> None:
     set_up(plan)
     from django_redis_lock import locks
 
-    watch_queue(locks["default"].hub_for(""))  # imports it now: no request has to wait for that
+    watch_queue(
+        locks["default"].registry_for("")
+    )  # imports it now: no request has to wait for that
     watch_losses()
     recorder = Recorder(plan.directory, number)
 

@@ -275,7 +275,7 @@ def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
         with queued(name, before=_settings(old)) as other:
             dead = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=15))
             eventually(lambda: waiters(name) == 2)
-            assert locks["default"].hub_for("").waits_in(name).startswith("c")
+            assert locks["default"].registry_for("").waits_in(name).startswith("c")
             held.release()
             assert other.hear().startswith("acquired")
             other.process.kill()

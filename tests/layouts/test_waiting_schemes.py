@@ -44,7 +44,7 @@ def test_a_grant_that_went_to_a_dead_connection_is_found(
     The test stands for the old connection: it pops before the new one does.
     """
     monkeypatch.setattr("django_redis_lock.transport.receiving.ROUND", 4)
-    list_key = locks["default"].hub_for("blpop").receiver._inbox
+    list_key = locks["default"].registry_for("blpop").receiver._inbox
     held = lock(name, timeout=300)
     held.acquire()
     waiting = Background(lock(name, timeout=300, wait="blpop").acquire)

@@ -20,8 +20,8 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.parking import (
     NO_TURN,
     EndParking,
-    Look,
     Park,
+    PollOutbox,
     PutOff,
     Restore,
     SetParkedLimit,
@@ -164,7 +164,7 @@ def _park() -> None:
             park(token, **more)
         assert [waiter.parked for waiter in backend.waiting(held.name)] == [True] * 3
         assert backend.run(ask(Unpark("broker", "parked", ids=("3" * 16,)))) == 1
-    assert len(backend.run(ask(Look("broker", most=20, skip=0)))[0]) == 6
+    assert len(backend.run(ask(PollOutbox("broker", most=20, skip=0)))[0]) == 6
     backend.run(ask(SetParkedLimit("broker", "parked", limit="2", **about)))
     put_off = PutOff("broker", "parked", token=tokens[1], why="it", again=1, aside=0)
     assert backend.run(ask(put_off)) == 2
@@ -261,7 +261,7 @@ def test_a_web_process_needs_no_parked_messages(
         with pytest.raises(LockUnavailable, match="No permissions"):
             web.run(ask(Park(request, "@broker", message="c:d")))
         assert admin.hvals(key) == ["a:b"]
-        eventually(lambda: worker.run(ask(Look("broker", most=1)))[0])
+        eventually(lambda: worker.run(ask(PollOutbox("broker", most=1)))[0])
         assert web.holder("a") is not None
 
 

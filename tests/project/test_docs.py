@@ -27,7 +27,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.key_locks import Slip
+from django_redis_lock.celery.key_locks import MessageHeader
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.contrib.prometheus import metrics
@@ -206,7 +206,7 @@ def test_the_fields_of_a_conflict_and_of_the_header_are_those_of_the_code() -> N
     told = [name for row in table(page, "Conflict") for name in row[0].split(", ")]
     assert told == [field.name for field in fields(Conflict)]
     assert [row[0] for row in table(page, "Message header")] == [
-        field.name for field in fields(Slip)
+        field.name for field in fields(MessageHeader)
     ]
 
 
@@ -293,7 +293,7 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     server: EmbeddedServer, client: redis.Redis, name: str
 ) -> None:
     """A held lock with a waiter has the listed keys and channel; some of them stay for good."""
-    process = locks["default"].hub_for("").waits_in(name)
+    process = locks["default"].registry_for("").waits_in(name)
     rows = _listed_keys("Keys on the server", name).items()
     listed = {key.replace("{process}", process): kind for key, kind in rows}
     lock(name, timeout=60).acquire()

@@ -45,8 +45,8 @@ INTERNAL = {
         "freed",
     ),
     *(
-        "hub_for",
-        "make_hub",
+        "registry_for",
+        "make_registry",
         "open",
         "page_size",
         "read_index",

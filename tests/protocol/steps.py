@@ -8,13 +8,13 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 
 
-def joined(hub: Hub, token: str, name: str = "name") -> LocalWaiter:
-    """Return a new waiter of a hub."""
+def joined(registry: WaiterRegistry, token: str, name: str = "name") -> LocalWaiter:
+    """Return a new waiter of a registry."""
     waiter = LocalWaiter(Request(name, token, 30.0, "{}"))
-    hub.join(waiter)
+    registry.join(waiter)
     return waiter
 
 

@@ -11,7 +11,7 @@ from django_redis_lock.protocol.calls import (
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub, LocalWaiter
+from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 
 REQUEST = Request("name", "secret", 30.0, "{}")
 
@@ -20,7 +20,7 @@ REQUEST = Request("name", "secret", 30.0, "{}")
     ("step", "shown"),
     [
         (Acquire(REQUEST, "channel"), "<Acquire 'name'>"),
-        (Wait(Hub(), LocalWaiter(REQUEST), 0.0), "<Wait 'name'>"),
+        (Wait(WaiterRegistry(), LocalWaiter(REQUEST), 0.0), "<Wait 'name'>"),
         (Pause(1.0), "<Pause ''>"),
     ],
 )

@@ -94,7 +94,7 @@ def test_wherever_the_setting_of_a_lease_is_interrupted() -> None:
         with contextlib.suppress(Interrupted), interruption:
             next(steps)
         steps.close()
-        assert not mine.being_set
+        assert not mine.pending_updates
         if not interruption.raised:
             break
     assert at > 10

@@ -19,12 +19,12 @@ from django_redis_lock.protocol.calls import (
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, Hub
+from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, WaiterRegistry
 from tests.protocol.steps import ended, refused
 
 
-class KnowingHub(Hub):
-    """A hub that knows the server's clock."""
+class KnowingRegistry(WaiterRegistry):
+    """A registry that knows the server's clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def request(timeout: float | None = 30.0) -> Request:
 
 def test_lock_without_end_is_made_so_by_a_second_call() -> None:
     """If it was lost in between, it is taken again."""
-    steps = locking.acquire(KnowingHub(), request(None), None)
+    steps = locking.acquire(KnowingRegistry(), request(None), None)
     poll(steps)
     for answer in (-2, -1):
         renewal = steps.send(7)
@@ -64,9 +64,9 @@ def poll(steps: Any, answer: Any = None) -> Acquire:
     return call
 
 
-def waiting(hub: Hub, wanted: Request) -> Any:
+def waiting(registry: WaiterRegistry, wanted: Request) -> Any:
     """Return the steps of a request that has asked for its lock and sleeps."""
-    steps = locking.acquire(hub, wanted, monotonic() + 60)
+    steps = locking.acquire(registry, wanted, monotonic() + 60)
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 7]), Wait)
     return steps
@@ -75,14 +75,14 @@ def waiting(hub: Hub, wanted: Request) -> Any:
 def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     """There is nothing else to do, so it is sent again if no answer comes."""
     wanted = request()
-    steps = locking.acquire(KnowingHub(), wanted, monotonic())
+    steps = locking.acquire(KnowingRegistry(), wanted, monotonic())
     poll(steps)
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 7]), Wait)
     withdrawal = steps.send(None)
     assert isinstance(withdrawal, Release)
     assert withdrawal.patient
     assert ended(steps, 0) is None
-    assert not wanted.adrift
+    assert not wanted.may_be_held
 
 
 def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +94,9 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         return 0.5
 
     monkeypatch.setattr(random, "uniform", share)
-    hub = KnowingHub()
-    steps = waiting(hub, request())
-    hub.notify("token")
+    registry = KnowingRegistry()
+    steps = waiting(registry, request())
+    registry.notify("token")
     poll(steps)
     for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
         pause = steps.throw(refused())
@@ -105,7 +105,7 @@ def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
         poll(steps)
     steps.close()
     assert set(shares) == {(0.5, 1.5)}
-    steps = locking.acquire(KnowingHub(), request(), monotonic() + 60)
+    steps = locking.acquire(KnowingRegistry(), request(), monotonic() + 60)
     poll(steps)
     assert isinstance(steps.throw(refused()), Release)
     with pytest.raises(LockUnavailable) as caught:
@@ -118,11 +118,11 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.Mon
     now = monotonic()
     monkeypatch.setattr("django_redis_lock.protocol.waiting.monotonic", lambda: now)
     for limit in (0.02, 60):
-        hub = KnowingHub()
-        steps = locking.acquire(hub, request(), now + limit)
+        registry = KnowingRegistry()
+        steps = locking.acquire(registry, request(), now + limit)
         poll(steps)
         steps.send([HELD, 30_000, 5_000, JOINED, 7])
-        hub.notify("token")
+        registry.notify("token")
         poll(steps)
         left = min(limit, OUTAGE_LIMIT)
         now += left - 0.001
@@ -141,7 +141,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     """Half a second beyond its wait at most, or beyond a second; without a limit, no shorter."""
     before = monotonic()
     until = None if wait is None else before + wait
-    first = next(locking.acquire(KnowingHub(), request(), until))
+    first = next(locking.acquire(KnowingRegistry(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
 
@@ -149,7 +149,7 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
 def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     """The withdrawal is left to the background, too: the server would not answer that either."""
     asked = request()
-    steps = locking.acquire(KnowingHub(), asked, None)
+    steps = locking.acquire(KnowingRegistry(), asked, None)
     call = next(steps)
     assert isinstance(call, Acquire)
     call.sending()
@@ -157,17 +157,17 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
     with pytest.raises(LockUnavailable) as caught:
         steps.throw(LockUnavailable("timed out"))
     assert caught.value.silent
-    assert asked.adrift
+    assert asked.may_be_held
 
 
 def test_a_waiter_takes_its_position_along() -> None:
     """So it comes back to its place, if the queue was lost; the first question does without."""
-    hub, wanted = Hub(), request()
-    steps = locking.acquire(hub, wanted, monotonic() + 60)
-    assert poll(steps).waits_in == hub.waits_in("name")
+    registry, wanted = WaiterRegistry(), request()
+    steps = locking.acquire(registry, wanted, monotonic() + 60)
+    assert poll(steps).waits_in == registry.waits_in("name")
     assert wanted.position == 0
     assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 77]), Wait)
-    assert (wanted.position, hub.server_ms()) == (77, pytest.approx(5_000, abs=1_000))
-    hub.notify("token")
+    assert (wanted.position, registry.server_ms()) == (77, pytest.approx(5_000, abs=1_000))
+    registry.notify("token")
     assert poll(steps).request.position == 77
     steps.close()

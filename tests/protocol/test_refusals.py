@@ -253,7 +253,7 @@ def test_what_may_not_be_read_is_not_shown_as_none(
 
 
 @pytest.mark.parametrize(
-    ("answers", "undone"),
+    ("answers", "not_applied"),
     [
         (["refused"], True),
         (["lost"], False),
@@ -267,7 +267,7 @@ def test_what_may_not_be_read_is_not_shown_as_none(
     ],
 )
 def test_refusal_proves_nothing_after_a_reply_was_lost(
-    answers: list[str], undone: bool, monkeypatch: pytest.MonkeyPatch
+    answers: list[str], not_applied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only if each sending was refused is it known that none was carried out."""
     tries = len(answers) - answers.count("again")
@@ -281,7 +281,7 @@ def test_refusal_proves_nothing_after_a_reply_was_lost(
                 call.sending()
             if answer != "again":  # as a client does by itself where a script was not known
                 error = LockUnavailable("no")
-                error.undone = answer in ("refused", "unsent")
+                error.not_applied = answer in ("refused", "unsent")
                 asking.throw(error)
                 next(asking)  # after the pause
-    assert caught.value.undone is undone
+    assert caught.value.not_applied is not_applied

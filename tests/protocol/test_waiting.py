@@ -19,9 +19,9 @@ from django_redis_lock.protocol.waiting import (
     A_DAY,
     CLOCK_VALID,
     Grant,
-    Hub,
     LocalWaiter,
-    PollingHub,
+    PollingRegistry,
+    WaiterRegistry,
     beat,
 )
 from tests.protocol.steps import joined
@@ -31,34 +31,34 @@ from tests.tools.interruption import Interrupted, Interruption
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     """It can't take the lock, so it leaves, and the grant goes to the next."""
-    hub = Hub()
-    closed, _ = joined(hub, "closed"), joined(hub, "other")
+    registry = WaiterRegistry()
+    closed, _ = joined(registry, "closed"), joined(registry, "other")
     closed.sleeper = lambda: False
-    assert hub.notify("closed", Grant(7, 1_000, 0)) is False
-    assert hub.notify("closed") is False
-    assert hub.notify("other") is True
+    assert registry.notify("closed", Grant(7, 1_000, 0)) is False
+    assert registry.notify("closed") is False
+    assert registry.notify("other") is True
 
 
 def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a minute; then a waiter has to ask for it."""
     now = 1.0  # of a machine that has just started
     monkeypatch.setattr(waiting, "monotonic", lambda: now)
-    hub = Hub()
-    assert hub.server_ms() is None
-    hub.note_server_ms(5_000, now)
-    assert hub.server_ms() == 5_000
+    registry = WaiterRegistry()
+    assert registry.server_ms() is None
+    registry.note_server_ms(5_000, now)
+    assert registry.server_ms() == 5_000
     now += 2.5
-    assert hub.server_ms() == 7_500
+    assert registry.server_ms() == 7_500
     now += CLOCK_VALID
-    assert hub.server_ms() is None
+    assert registry.server_ms() is None
 
 
 # Sleeping and waking.
 
 
-def sleeping(hub: Hub, *waiters: LocalWaiter) -> list[Background]:
+def sleeping(registry: WaiterRegistry, *waiters: LocalWaiter) -> list[Background]:
     """Let waiters sleep in threads."""
-    threads = [Background(partial(hub.wait, waiter, monotonic() + 60)) for waiter in waiters]
+    threads = [Background(partial(registry.wait, waiter, monotonic() + 60)) for waiter in waiters]
     for waiter in waiters:
         eventually(lambda waiter=waiter: waiter.sleeper is not None)
     return threads
@@ -66,28 +66,30 @@ def sleeping(hub: Hub, *waiters: LocalWaiter) -> list[Background]:
 
 def test_forked_child_forgets_its_parents_waiters() -> None:
     """Those that it inherited ask, and then find that they belong to the parent."""
-    hub = Hub()
-    waiter, before = joined(hub, "token"), hub.waits_in("name")
-    (thread,) = sleeping(hub, waiter)
-    hub.after_fork()
+    registry = WaiterRegistry()
+    waiter, before = joined(registry, "token"), registry.waits_in("name")
+    (thread,) = sleeping(registry, waiter)
+    registry.after_fork()
     thread.outcome()
     assert waiter.must_ask
-    assert hub.waits_in("name") != before
-    assert not hub.notify("token", Grant(7, 1_000, 0))
-    assert hub.present() == []
+    assert registry.waits_in("name") != before
+    assert not registry.notify("token", Grant(7, 1_000, 0))
+    assert registry.present() == []
 
 
 def test_what_happens_to_others_wakes_nobody() -> None:
-    hub = Hub()
-    waiters = [joined(hub, token, name) for token, name in [("a", "n"), ("b", "n"), ("c", "m")]]
-    first, *others = sleeping(hub, *waiters)
+    registry = WaiterRegistry()
+    waiters = [
+        joined(registry, token, name) for token, name in [("a", "n"), ("b", "n"), ("c", "m")]
+    ]
+    first, *others = sleeping(registry, *waiters)
     asleep = [waiter.sleeper for waiter in waiters[1:]]
-    hub.notify("a")
+    registry.notify("a")
     first.outcome()
-    hub.leave(waiters[0])
+    registry.leave(waiters[0])
     assert [waiter.sleeper for waiter in waiters[1:]] == asleep
     for waiter in waiters[1:]:
-        hub.fail(waiter, LockUnavailable("gone"))
+        registry.fail(waiter, LockUnavailable("gone"))
     for thread in others:
         thread.outcome()
     assert [waiter.error for waiter in waiters[1:]] == ["gone", "gone"]
@@ -99,20 +101,20 @@ def test_what_happens_to_others_wakes_nobody() -> None:
 def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) -> None:
     """Another program may have sent it. A grant whose waiter has left is given back."""
     given: list[str] = []
-    hub = Hub(give_back=lambda call, seconds: given.append(call.token))
-    hub.must_claim = True
-    waiter = joined(hub, "token")
+    registry = WaiterRegistry(give_back=lambda call, seconds: given.append(call.token))
+    registry.must_claim = True
+    waiter = joined(registry, "token")
     for token in ("left", "token"):
-        hub.take_in(f"grant {token} {fence} 1000 0 name".encode())
+        registry.take_in(f"grant {token} {fence} 1000 0 name".encode())
     assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["left"])
 
 
 @pytest.mark.parametrize("message", [b"", b"grant token 5 1000 0 name", b"lost"])
 def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> None:
     """By then it may have released the lock, and would stand in the queue again."""
-    hub = Hub()
-    waiter = joined(hub, "token")
-    steps = beat(hub, {"name": [waiter]}, 0, monotonic() + 1, asks=False)
+    registry = WaiterRegistry()
+    waiter = joined(registry, "token")
+    steps = beat(registry, {"name": [waiter]}, 0, monotonic() + 1, asks=False)
     assert isinstance(next(steps), Heartbeat)
     answer = [b"1000 -1", b"name", *[message] * (message != b"")]
     told = message.startswith(b"grant")
@@ -127,14 +129,14 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
 def test_first_waiters_come_back_where_positions_may_be_lost() -> None:
     """Though their names are not among those whose queue is lost."""
     asked: list[bool] = []
-    hub = Hub()
-    hub.heart = SimpleNamespace(ask_first=lambda: asked.append(True))  # type: ignore[assignment]
-    hub.take_in(b"lost")
+    registry = WaiterRegistry()
+    registry.heart = SimpleNamespace(ask_first=lambda: asked.append(True))  # type: ignore[assignment]
+    registry.take_in(b"lost")
     assert asked == [True]
-    steps = beat(hub, {"name": [joined(hub, "token")]}, 0, monotonic() + 1, asks=True)
+    steps = beat(registry, {"name": [joined(registry, "token")]}, 0, monotonic() + 1, asks=True)
     next(steps)
     assert isinstance(steps.send([b"1000 -1", b""]), ComeBack)
-    steps = beat(hub, {"name": [joined(hub, "token")]}, 0, monotonic() + 1, asks=False)
+    steps = beat(registry, {"name": [joined(registry, "token")]}, 0, monotonic() + 1, asks=False)
     next(steps)
     with pytest.raises(StopIteration):
         steps.send([b"1000 -1", b""])
@@ -149,44 +151,44 @@ def turns(waiters: list[LocalWaiter]) -> list[str]:
 
 def test_waiters_of_a_lock_take_turns_at_asking() -> None:
     """One at a time, also when one leaves. Those of other locks have their own turns."""
-    hub = PollingHub(60.0)
-    waiters = [joined(hub, token) for token in "abc"]
-    elsewhere = joined(hub, "x", "other")
+    registry = PollingRegistry(60.0)
+    waiters = [joined(registry, token) for token in "abc"]
+    elsewhere = joined(registry, "x", "other")
     for waiter, following in [(0, "b"), (1, "c"), (2, "a"), (0, "b")]:
-        hub.waits(waiters[waiter], -1)
+        registry.waits(waiters[waiter], -1)
         assert turns(waiters) == [following]
     assert 40 <= waiters[1].turn_at - monotonic() <= 72
-    hub.waits(waiters[2], -1)  # who comes while another has the turn
+    registry.waits(waiters[2], -1)  # who comes while another has the turn
     assert turns(waiters) == ["b"]
-    hub.freed("name")
+    registry.freed("name")
     assert turns(waiters) == ["b"]
     assert waiters[1].turn_at <= monotonic(), "it need not wait for its time"
-    hub.leave(waiters.pop(1))
+    registry.leave(waiters.pop(1))
     assert turns(waiters) == ["a"]
     assert turns([elsewhere]) == []
-    hub.waits(elsewhere, 98)
+    registry.waits(elsewhere, 98)
     assert elsewhere.turn_at - monotonic() <= 0.1
 
 
 def test_wherever_a_waiter_is_interrupted() -> None:
     """A signal handler may raise as it joins or leaves; those who wait later are served."""
-    hub = Hub()
+    registry = WaiterRegistry()
 
     def come_and_go(token: str) -> None:
         waiter = LocalWaiter(Request("name", token, 30.0, "{}"))
         try:
-            hub.join(waiter)
+            registry.join(waiter)
         finally:
-            hub.leave(waiter)
+            registry.leave(waiter)
 
     for at in itertools.count():
         interruption = Interruption(at, waiting)
         with contextlib.suppress(Interrupted), interruption:
             come_and_go(f"token {at}")
-        assert not hub._waiters
-        for waiter in [joined(hub, f"other {at}"), joined(hub, f"another {at}")]:
-            assert hub.notify(waiter.request.token)
-            hub.leave(waiter)
+        assert not registry._waiters
+        for waiter in [joined(registry, f"other {at}"), joined(registry, f"another {at}")]:
+            assert registry.notify(waiter.request.token)
+            registry.leave(waiter)
         if not interruption.raised:
             break
     assert at >= 5  # in join() and leave()

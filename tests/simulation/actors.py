@@ -14,7 +14,7 @@ from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import TIDY_FOR
-from django_redis_lock.support.arguments import ALONE, Sharing
+from django_redis_lock.support.arguments import EXCLUSIVE, Sharing
 from tests.simulation.ledger import ROUNDING, Attempt
 from tests.simulation.threads import Killed
 
@@ -39,7 +39,7 @@ TICKET = 2.0
 """Seconds for which a lock is left to whoever has its ticket."""
 
 
-MODES = (Sharing(True), Sharing(True, 2), ALONE, Sharing(True, 1), Sharing(True, 3))
+MODES = (Sharing(True), Sharing(True, 2), EXCLUSIVE, Sharing(True, 1), Sharing(True, 3))
 """With whom to share a lock."""
 CROWDS = (None, 1, 0, 2)
 """How many may wait at most."""
@@ -68,7 +68,7 @@ class Habits:
     """Whether they take several locks at once."""
     tickets: bool = True
     """Whether they pass locks on."""
-    modes: Sequence[Sharing] = (ALONE,)
+    modes: Sequence[Sharing] = (EXCLUSIVE,)
     """With whom they share locks; the first is the usual one."""
 
 
@@ -85,7 +85,7 @@ class Actor:
         """Use locks a few times, each time in some way."""
         ways: list[Way] = [self.use]
         ways += [self.use_many] * self.habits.many
-        ways += [self.pass_on, self.take_from_the_dead] * self.habits.tickets
+        ways += [self.publish_next, self.take_from_the_dead] * self.habits.tickets
         ways += [self.fork, self.enter_twice]
         for _ in range(1 + self.world.pick(2)):
             self.carry_out(ways[self.world.pick(len(ways), 0.3)])
@@ -107,7 +107,9 @@ class Actor:
         options, patience = self._options()
         self._hold(self._lock(self._name(), **options), patience)
 
-    def use_simply(self, lease: float, patience: float | None, sharing: Sharing = ALONE) -> None:
+    def use_simply(
+        self, lease: float, patience: float | None, sharing: Sharing = EXCLUSIVE
+    ) -> None:
         """Acquire a lock, hold it for a moment, and release it."""
         lock = self._lock(self.world.names[0], timeout=lease, sharing=sharing)
         attempts = self._acquire(lock, patience)
@@ -156,7 +158,7 @@ class Actor:
         group = LockGroup([self._lock(name, **options) for name in self.world.names])
         self._hold(group, patience)
 
-    def pass_on(self) -> None:
+    def publish_next(self) -> None:
         """Acquire a lock, and leave it to another thread by its ticket."""
         options, patience = self._options()
         name = self._name()

@@ -11,15 +11,15 @@ from typing import Any
 
 from greenlet import getcurrent
 
-from django_redis_lock.celery.looks import LOOK_EVERY, SHORTEST
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.outbox import Publisher, digest, limit_of, sealed
+from django_redis_lock.celery.polling import POLL_EVERY, SHORTEST
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import ask, withdrawal
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import Sharing
-from django_redis_lock.transport.parking import ALONE, EndParking, Park, SetParkedLimit
+from django_redis_lock.transport.parking import EXCLUSIVE, EndParking, Park, SetParkedLimit
 from tests.simulation.actors import CROWDS, Actor, Habits, Interrupted
 from tests.simulation.ledger import Attempt
 from tests.simulation.promises import Promise, limit_in_force
@@ -37,7 +37,7 @@ MOMENT = 0.005
 """Seconds that a broker takes at each step."""
 AGAIN = 1.0
 """Seconds after which a message comes again that could not be parked."""
-LOOKED_AT = LOOK_EVERY + 0.3
+LOOKED_AT = POLL_EVERY + 0.3
 """Seconds within which a lock that is free is granted to a parked message."""
 LOOKED_AT_DISTURBED = LOOKED_AT + 18.0
 """The same with faults: who was to look at it has stopped, and another one does so later."""
@@ -88,7 +88,7 @@ class Parked(Attempt):
         limits = self._parking.view.parked(self.name, f"limits:{self.name}")
         found = limits.get(f"{digest(TASK)}{self.backlog}".encode())
         limit = found.split()[0].decode() if found else limit_of(self.lock.sharing)
-        return None if limit == ALONE else int(limit)
+        return None if limit == EXCLUSIVE else int(limit)
 
     @property
     def next_turn(self) -> float:  # type: ignore[override]
@@ -125,7 +125,7 @@ class Parking:
     def begin(self) -> None:
         """Start workers that look, and send some messages."""
         for process in self.world.processes[:WORKERS]:
-            self._look(process)
+            self._poll(process)
         pick = self.world.pick
         for number in range(1 + pick(5)):
             name = self.world.names[pick(len(self.world.names), 0.5)]
@@ -160,7 +160,7 @@ class Parking:
                 self.may_lose = self.may_lose or self.world.late or process.late
                 del self.unacknowledged[delivery]
                 self.deliver(message)
-        self._look(next(item for item in self.world.processes if not item.dead))
+        self._poll(next(item for item in self.world.processes if not item.dead))
 
     def leftovers(self) -> list[bytes]:
         """Return the keys that are there for parked messages."""
@@ -191,7 +191,7 @@ class Parking:
         late = self.world.late or any(process.late for process in self.world.processes)
         return not late or now > self._quiet_since + LATEST
 
-    def _look(self, process: Process) -> None:
+    def _poll(self, process: Process) -> None:
         self.world.act(process, "look", lambda worker: worker.look())
 
 
@@ -241,7 +241,7 @@ class Worker(Actor):
         publisher, due = _Publisher(parking), 0.0
         unparks = self.world.pick(4, 0.2)  # the look at which some messages are
         while not parking.is_over():
-            pause = LOOK_EVERY
+            pause = POLL_EVERY
             with contextlib.suppress(LockUnavailable, Interrupted):
                 unparks -= 1
                 if not unparks:
@@ -250,7 +250,7 @@ class Worker(Actor):
                 pause, found = publisher.publish(backend, 0 if attends else -1)
                 if attends:
                     self._tell_limits(found)
-                    due = machine.now + LOOK_EVERY
+                    due = machine.now + POLL_EVERY
                 pause = max(SHORTEST, min(pause, due - machine.now))
             with contextlib.suppress(Interrupted):
                 getcurrent().sleep(pause)

@@ -31,7 +31,7 @@ class Machine:
         """What the monotonic clocks read, in seconds."""
         self.ready: list[Thread] = []
         self.asleep: list[Thread] = []
-        self.hub = getcurrent()
+        self.registry = getcurrent()
         self._entered = entered  # called with the process whose thread is about to run
 
     def block(self, until: float | None = None) -> bool:
@@ -42,7 +42,7 @@ class Machine:
         thread.woken, thread.until = False, until
         self.asleep.append(thread)
         with _outside_the_loop():
-            self.hub.switch()
+            self.registry.switch()
         if thread.process.dead:
             raise Killed
         return thread.woken
@@ -137,7 +137,7 @@ class Thread(greenlet):
         daemon: bool = False,
         process: Any = None,
     ) -> None:
-        super().__init__(self._bootstrap, machine.hub)
+        super().__init__(self._bootstrap, machine.registry)
         self.name = name
         self.process = process or getcurrent().process
         self.until: float | None = None

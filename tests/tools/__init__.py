@@ -68,7 +68,7 @@ def waiters(name: str, using: str = "default") -> int:
     """Return the number of waiters of a lock; without a queue, of those in this process."""
     backend = locks[using]
     if "queue" in lacks(backend):
-        return sum(waiter.request.name == name for waiter in backend.hub_for("").present())
+        return sum(waiter.request.name == name for waiter in backend.registry_for("").present())
     holder = backend.holder(name)
     return 0 if holder is None else holder.waiters
 

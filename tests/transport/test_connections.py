@@ -84,7 +84,7 @@ def protocols() -> set[int]:
     """Return which protocols the connections of the default backend speak."""
     idle = [connection.origin for connection in locks["default"].servers.client._idle]
     assert idle
-    listening = locks["default"].hub_for("").receiver.connection.origin
+    listening = locks["default"].registry_for("").receiver.connection.origin
     return {int(origin.protocol) for origin in [*idle, listening]}
 
 

@@ -116,11 +116,11 @@ def test_silent_connection_is_noticed(
     held.acquire()
     waiting = Background(lock(name, timeout=60).acquire)
     eventually(lambda: waiters(name, "direct") == 1)
-    dead = locks["default"].hub_for("").receiver.connection
+    dead = locks["default"].registry_for("").receiver.connection
     time.sleep(0.5)  # several spells of silence, each ended by an answer
-    assert locks["default"].hub_for("").receiver.connection is dead
+    assert locks["default"].registry_for("").receiver.connection is dead
     proxy.silence(listening_only=True)
-    eventually(lambda: locks["default"].hub_for("").receiver.connection not in (None, dead))
+    eventually(lambda: locks["default"].registry_for("").receiver.connection not in (None, dead))
     eventually(lambda: waiters(name, "direct") == 1)
     held.release()
     assert waiting.outcome() is True
@@ -269,9 +269,9 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     held.acquire()
     waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
     eventually(lambda: waiters(name) == 1)
-    listening = locks["default"].hub_for("").receiver.connection
+    listening = locks["default"].registry_for("").receiver.connection
     time.sleep(0.5)  # several socket timeouts pass
-    assert locks["default"].hub_for("").receiver.connection is listening
+    assert locks["default"].registry_for("").receiver.connection is listening
     held.release()
     assert waiting.outcome() is True
 

@@ -15,7 +15,7 @@ from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.lease import token_id
-from django_redis_lock.protocol.waiting import A_DAY, Heart, Hub
+from django_redis_lock.protocol.waiting import A_DAY, Heart, WaiterRegistry
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, Child, eventually, queued, waiters
@@ -69,7 +69,7 @@ def held_lock(name: str) -> tuple[Lock, int]:
 
 
 def heart_of(wait: str) -> Heart:
-    heart = locks["default"].hub_for(wait).heart
+    heart = locks["default"].registry_for(wait).heart
     assert heart is not None
     return heart
 
@@ -82,16 +82,16 @@ def await_beats(wait: str, number: int = 2) -> None:
 
 @pytest.fixture
 def taken_in(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """The messages that the hubs of this process have taken in."""
+    """The messages that the registries of this process have taken in."""
     messages: list[bytes] = []
-    take_in = Hub.take_in
+    take_in = WaiterRegistry.take_in
 
-    def record(hub: Hub, message: bytes) -> str | None:
-        token = take_in(hub, message)
+    def record(registry: WaiterRegistry, message: bytes) -> str | None:
+        token = take_in(registry, message)
         messages.append(message)
         return token
 
-    monkeypatch.setattr(Hub, "take_in", record)
+    monkeypatch.setattr(WaiterRegistry, "take_in", record)
     return messages
 
 
@@ -186,9 +186,9 @@ def test_forged_grants(name: str, wait: str, client: redis.Redis, taken_in: list
     """Who reads the queue learns digests, and no tokens: so nobody takes a lock by a message."""
     held, fence = held_lock(name)
     (one,) = line_up(name, 1, wait)
-    hub = locks["default"].hub_for(wait)
-    (waiter,) = hub.present()
-    process, token = hub.waits_in(name), waiter.request.token
+    registry = locks["default"].registry_for(wait)
+    (waiter,) = registry.present()
+    process, token = registry.waits_in(name), waiter.request.token
     now = round(fence / 1000)
     (entry,) = client.zrange(f"lock-waiters:{process}:{name}", 0, -1)
     assert token not in entry
@@ -208,10 +208,10 @@ def test_forged_grants(name: str, wait: str, client: redis.Redis, taken_in: list
             client.rpush(f"lock-inbox:{process}", message)
         eventually(lambda message=message: message.encode() in taken_in)
         eventually(lambda: not waiter.notified)
-        assert hub.present() == [waiter]
+        assert registry.present() == [waiter]
     held.ensure_held()
     held.release()
-    eventually(lambda: hub.present() == [])
+    eventually(lambda: registry.present() == [])
     assert [locks["default"].holder(name).fence] == drain([one], fence)
 
 
@@ -313,7 +313,7 @@ def test_a_lease_that_ends(name: str, wait: str, taken_in: list[bytes]) -> None:
     """One heartbeat hands the lock off, to the first of all who wait."""
     held, fence = held_lock(name)
     line = line_up(name, 30, wait)
-    tokens = [one.request.token for one in locks["default"].hub_for(wait).present()]
+    tokens = [one.request.token for one in locks["default"].registry_for(wait).present()]
     held.extend(0.3, replace_ttl=True)
     eventually(lambda: waiters(name) == 29)
     await_beats(wait)

@@ -20,7 +20,7 @@ from django.test import Client
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
-from django_redis_lock.transport.receiving import ReceivingHub
+from django_redis_lock.transport.receiving import ReceivingRegistry
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.admin import LIST, page_of, root
@@ -392,16 +392,16 @@ MESSAGES = [
 def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None]) -> None:
     """It wakes nobody, gives nobody a lock, and costs no connection."""
     backend = locks["default"]
-    assert isinstance(backend.hub_for(""), ReceivingHub)
+    assert isinstance(backend.registry_for(""), ReceivingRegistry)
     first, second = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
     first.acquire()
     waiting = Background(lambda: second.acquire(blocking_timeout=15))
     eventually(lambda: waiters(VICTIM) == 1)
-    connection = backend.hub_for("").receiver.connection
-    (token,) = backend.hub_for("")._waiters
+    connection = backend.registry_for("").receiver.connection
+    (token,) = backend.registry_for("")._waiters
     for message in MESSAGES:
         assert raw.publish(
-            f"lock-grant:{backend.hub_for('').waits_in(VICTIM)}",
+            f"lock-grant:{backend.registry_for('').waits_in(VICTIM)}",
             message.replace(b"TOKEN", token.encode()),
         )
     bystander()
@@ -409,7 +409,7 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     first.ensure_held()
     first.release()
     assert waiting.outcome() is True
-    assert backend.hub_for("").receiver.connection is connection
+    assert backend.registry_for("").receiver.connection is connection
     second.ensure_held()
     second.release()
 

@@ -18,7 +18,7 @@ from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
-from django_redis_lock.transport.receiving import ReceivingHub
+from django_redis_lock.transport.receiving import ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN
 from tests.tools import (
     PATIENCE,
@@ -82,8 +82,12 @@ def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
 
 def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis.Redis) -> None:
     """At once, so that the next waiter does not wait until its claim is due."""
-    now, key, hub = round(time.time() * 1000), f"lock:{name}", locks["default"].hub_for("queue")
-    assert isinstance(hub, ReceivingHub)
+    now, key, registry = (
+        round(time.time() * 1000),
+        f"lock:{name}",
+        locks["default"].registry_for("queue"),
+    )
+    assert isinstance(registry, ReceivingRegistry)
     value = f'7 {{"unclaimed":"{now + 60_000} 60000 c0-1","pid":1}}'
     for shared in (False, True):
         if shared:
@@ -92,7 +96,7 @@ def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis
             client.hset(f"lock-permits:{name}", permit, value.replace('"pid"', '"limit"'))
         else:
             client.set(key, f"gone {value}", px=60_000)
-        hub.take_in(f"grant gone 7 60000 {now} {name}".encode())
+        registry.take_in(f"grant gone 7 60000 {now} {name}".encode())
         eventually(lambda: not client.exists(key))
 
 
@@ -125,12 +129,12 @@ def test_interrupted_waiter_leaves_the_queue(
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
     for module in (calls, locking):  # else a busy server may be told in the background
         monkeypatch.setattr(module, "TIDY_FOR", PATIENCE)
-    hub = locks["default"].hub_for(wait)
-    assert isinstance(hub, ReceivingHub)
+    registry = locks["default"].registry_for(wait)
+    assert isinstance(registry, ReceivingRegistry)
 
     def interrupt_once_it_sleeps() -> None:
         # Not earlier: it logs a warning, and pytest's log file drops what is raised meanwhile.
-        eventually(lambda: hub._leader)
+        eventually(lambda: registry._leader)
         assert waiters(name) == 1
         os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -147,13 +151,13 @@ def test_interrupted_waiter_leaves_the_queue(
 
 def test_wherever_a_waiter_is_interrupted_other_threads_can_wait(name: str) -> None:
     """No mutex stays locked, as that of a ``threading.Event`` does."""
-    hub = locks["default"].hub_for("queue")
-    assert isinstance(hub, ReceivingHub)
+    registry = locks["default"].registry_for("queue")
+    assert isinstance(registry, ReceivingRegistry)
 
     def come_and_go(token: str) -> None:
         waiter = LocalWaiter(Request(name, token, 20.0, "{}"))
-        hub.join(waiter)
-        hub.leave(waiter)
+        registry.join(waiter)
+        registry.leave(waiter)
 
     for at in itertools.count():
         interruption = Interruption(at, threading, receiving)
@@ -168,7 +172,7 @@ def test_wherever_a_waiter_is_interrupted_other_threads_can_wait(name: str) -> N
 class SlowReceiver:
     """Connects when it may, and counts how often."""
 
-    hub: ReceivingHub
+    registry: ReceivingRegistry
 
     def __init__(self) -> None:
         self.may_connect = threading.Event()
@@ -190,9 +194,9 @@ class SlowReceiver:
 
 def test_all_who_begin_to_wait_at_once_share_a_connection(name: str) -> None:
     receiver = SlowReceiver()
-    hub = ReceivingHub(receiver, lambda *unclaimed: None)
-    listening = [Background(lambda: hub.listen(name)) for _ in range(5)]
-    eventually(lambda: hub._attempt is not None and len(hub._attempt._callbacks) == 5)
+    registry = ReceivingRegistry(receiver, lambda *unclaimed: None)
+    listening = [Background(lambda: registry.listen(name)) for _ in range(5)]
+    eventually(lambda: registry._attempt is not None and len(registry._attempt._callbacks) == 5)
     receiver.may_connect.set()
     for one in listening:
         one.outcome()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("server")
 @pytest.fixture(autouse=True)
 def _quick() -> None:
     """Pollers of this process look often."""
-    locks["default"].hub_for("poll").interval = 0.1
+    locks["default"].registry_for("poll").interval = 0.1
 
 
 def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
@@ -79,7 +79,7 @@ def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: red
         async with lock(name, timeout=60, wait=wait):
             return 1
 
-    locks["default"].hub_for("poll").interval = 0.25
+    locks["default"].registry_for("poll").interval = 0.25
     with lock(name, timeout=60):
         before = connections(client)
         queue = [stand(name, wait, number + 1, 60) for number in range(50)]

@@ -110,19 +110,19 @@ def test_message_whose_child_dies_before_the_run_gives_up_its_place(
 ) -> None:
     """Unless it comes again, and runs."""
     what, again = f"{name}-{tasks.UNREACHED}", task is tasks.requeued_late
-    place = f"{what}~~queued:{task.name}" if task is tasks.queued else what
+    reservation = f"{what}~~queued:{task.name}" if task is tasks.queued else what
     task.apply_async((what,), **options)
     pid = started(client, what)
-    assert holder_of(place).ttl > 2 * WAIT
+    assert holder_of(reservation).ttl > 2 * WAIT
     if not options:
         os.kill(pid, signal.SIGKILL)
     if again:
         assert started(client, what) != pid
         go(client, what, times=2)
         acknowledged()
-    free(place)
-    eventually(lambda: again or locks["default"].history(place))
-    assert len(locks["default"].history(place)) == (not again)
+    free(reservation)
+    eventually(lambda: again or locks["default"].history(reservation))
+    assert len(locks["default"].history(reservation)) == (not again)
     check_one_at_a_time(client, what, runs=int(again))
 
 

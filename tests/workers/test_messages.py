@@ -226,8 +226,14 @@ def test_header_that_the_worker_can_not_use_does_no_harm(
     """What anybody may write into a message stops neither the worker nor the freeing of places."""
     for changes in ({"ticket": ["x"]}, {"using": "elsewhere"}):
         task_id = str(uuid.uuid4())
-        slip = {"task_id": task_id, "lock": name, "ticket": "0" * 16, "using": "default", **changes}
-        app.send_task("renamed", task_id=task_id, headers={HEADER: slip})
+        header = {
+            "task_id": task_id,
+            "lock": name,
+            "ticket": "0" * 16,
+            "using": "default",
+            **changes,
+        }
+        app.send_task("renamed", task_id=task_id, headers={HEADER: header})
     (line,) = eventually(lambda: worker.lines(f"Message {task_id} was dropped"), "the line")
     assert "elsewhere" in line
     runs_anew(client, tasks.queued, name, send_changed(tasks.queued, name, task="renamed"))

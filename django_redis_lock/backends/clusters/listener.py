@@ -20,7 +20,7 @@ from django_redis_lock.backends.clusters.topology import (
 )
 from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.connections import leave_to_parent, new_connection
-from django_redis_lock.transport.receiving import Liveness, ReceivingHub
+from django_redis_lock.transport.receiving import Liveness, ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
 
 _BROKEN = (*BROKEN, KeyError)
@@ -37,10 +37,10 @@ class ClusterListener:
 
     After a shard has moved, by resharding or a failover, the listener subscribes again and the
     first waiters ask for their locks. A message may come from a node that has just lost its shard.
-    So its hub has to be ``confirming``.
+    So its registry has to be ``confirming``.
     """
 
-    hub: ReceivingHub
+    registry: ReceivingRegistry
 
     def __init__(self, topology: Topology, prefix: str) -> None:
         self._topology = topology
@@ -58,7 +58,7 @@ class ClusterListener:
         return "s" if self._sharded else "c"
 
     def _channel(self, shard: int) -> str:
-        return f"{self._prefix}-grant:{{{TAGS[shard]}}}:{self.hub.waits_in('')}"
+        return f"{self._prefix}-grant:{{{TAGS[shard]}}}:{self.registry.waits_in('')}"
 
     def receives(self, name: str) -> bool:
         return shard_of(name) in self._ears
@@ -68,7 +68,7 @@ class ClusterListener:
 
     def connect(self, name: str) -> None:
         ear = self._open(shard_of(name))
-        with self.hub.mutex:
+        with self.registry.mutex:
             before = {self._ears[one] for one in ear.shards if one in self._ears}
             self._ears.update(dict.fromkeys(ear.shards, ear))
         self._waker.ring()  # the leader has to read from the new connection too
@@ -149,7 +149,7 @@ class ClusterListener:
     def _take_message(self, ear: _Ear, message: Any) -> None:
         kind = message[0]
         if kind in (b"message", b"smessage"):
-            self.hub.take_in(message[2])
+            self.registry.take_in(message[2])
         elif kind == b"sunsubscribe" and message[1] is not None:
             lost = [one for one in ear.shards if self._channel(one).encode() == message[1]]
             self._topology.suspect(ear.address)
@@ -168,13 +168,13 @@ class ClusterListener:
 
     def _forget(self, ear: _Ear, shards: Iterable[int]) -> None:
         """Note that a connection no longer serves some shards."""
-        with self.hub.mutex:
+        with self.registry.mutex:
             gone = {shard for shard in shards if self._ears.get(shard) is ear}
             for shard in gone:
                 del self._ears[shard]
             unused = ear not in self._ears.values()
         self._waker.ring()
-        self.hub.lost()
+        self.registry.lost()
         if unused:
             ear.connection.disconnect()
 

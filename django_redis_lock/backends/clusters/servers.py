@@ -27,14 +27,14 @@ from django_redis_lock.backends.servers import check_replicas, numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.waiting import Hub
+from django_redis_lock.protocol.waiting import WaiterRegistry
 from django_redis_lock.support.process import from_below
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas
 from django_redis_lock.transport.parking import OutboxCall
-from django_redis_lock.transport.receiving import ReceivingHub
+from django_redis_lock.transport.receiving import ReceivingRegistry
 
 REDIRECTIONS = 5
 """How often a call is redirected before it counts as unanswered."""
@@ -61,11 +61,13 @@ class Cluster:
         self._key_prefix = key_prefix
         self._clients: dict[tuple[type[Any], Address], Any] = {}
 
-    def make_hub(self, scheme: str, give_back: Callable[[calls.Release, float], object]) -> Hub:
-        """Return a hub of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
+    def make_registry(
+        self, scheme: str, give_back: Callable[[calls.Release, float], object]
+    ) -> WaiterRegistry:
+        """Return a registry of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._key_prefix)
-        return ReceivingHub(listener, give_back, confirming=True)
+        return ReceivingRegistry(listener, give_back, confirming=True)
 
     def check_scheme(self, scheme: str) -> None:
         """Raise ``InvalidLockBackend`` for a waiting scheme that a cluster does not have."""
@@ -99,7 +101,7 @@ class Cluster:
                 return tag
         return TAGS[0]
 
-    def together(self, name: str) -> Hashable:
+    def renewal_group(self, name: str) -> Hashable:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 

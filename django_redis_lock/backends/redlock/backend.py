@@ -22,7 +22,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause, Steps, arun, ask, run
 from django_redis_lock.protocol.lease import Request
-from django_redis_lock.protocol.waiting import Hub, PollingHub
+from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.support.process import start_thread
 from django_redis_lock.transport.packing import Packed
 
@@ -72,9 +72,9 @@ class RedlockLockBackend(BaseLockBackend):
         self._taught_at = -math.inf
         self._attempts = itertools.count(1)
 
-    def make_hub(self, scheme: str) -> Hub:
+    def make_registry(self, scheme: str) -> WaiterRegistry:
         # Waiters are in the queue to be counted, not to be served.
-        return PollingHub(self.interval, "quorum")
+        return PollingRegistry(self.interval, "quorum")
 
     def _name_maker(self) -> Callable[[str], str] | None:
         return self.servers[0]._name_maker()
@@ -129,23 +129,23 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _send(
         self, call: Call, packed: Sequence[Packed], count: votes.Count, *, owed: bool = False
-    ) -> servers.Ballot:
+    ) -> servers.QuorumCall:
         """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
-        ballot = servers.Ballot(len(self.servers), count, timeout)
+        quorum_call = servers.QuorumCall(len(self.servers), count, timeout)
         call.sending()
-        until = monotonic() + OWED_FOR if owed else ballot.until
+        until = monotonic() + OWED_FOR if owed else quorum_call.until
         for index, item in enumerate(packed):
 
             def reply(answer: Any, index: int = index) -> None:
                 if count in (votes.count_votes, votes.taken_over):
                     self._note_start(index, answer)  # of late answers, too
-                ballot.receive(index, answer)
+                quorum_call.receive(index, answer)
 
-            ballot.jobs.append(servers.Job(item, until, reply, owed))
-        for server, job in zip(self.servers, ballot.jobs, strict=True):
+            quorum_call.jobs.append(servers.Job(item, until, reply, owed))
+        for server, job in zip(self.servers, quorum_call.jobs, strict=True):
             server.executor.submit(job)
-        return ballot
+        return quorum_call
 
     def _ask(self, call: Call) -> Steps[Any]:
         # A release that is not patient is sent again by its caller.
@@ -154,15 +154,15 @@ class RedlockLockBackend(BaseLockBackend):
             server.pack(call.of(number) if isinstance(call, ReadPages) else call)
             for number, server in enumerate(self.servers)
         ]
-        ballot = self._send(call, packed, _COUNTS[type(call)], owed=owed)
+        quorum_call = self._send(call, packed, _COUNTS[type(call)], owed=owed)
         try:
-            answer = yield ballot
+            answer = yield quorum_call
         except votes.NoQuorum:
-            if any(job.sendings > 1 for job in ballot.jobs):
+            if any(job.sendings > 1 for job in quorum_call.jobs):
                 call.sending()  # a server may have carried it out, and its reply was lost
             raise
-        again = [job.sendings > 1 for job in ballot.jobs]
-        if owed and not answer and votes.in_doubt(ballot.answers, again):
+        again = [job.sendings > 1 for job in quorum_call.jobs]
+        if owed and not answer and votes.in_doubt(quorum_call.answers, again):
             call.sending()  # a server may have released it at the first sending
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
@@ -203,15 +203,15 @@ class RedlockLockBackend(BaseLockBackend):
             attempt = next(self._attempts)
             least = self._clocks.next_fence()
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
-            ballot = self._send(call, packed, count)
-            outcome = yield ballot
+            quorum_call = self._send(call, packed, count)
+            outcome = yield quorum_call
             took = monotonic() - call.sent_at
-            self._clocks.note(ballot.answers)
+            self._clocks.note(quorum_call.answers)
             fence = 0
             if outcome.won:
-                fence = yield from self._agree_on_fence(call, ballot.answers)
+                fence = yield from self._agree_on_fence(call, quorum_call.answers)
             if not fence:
-                self._withdraw(call.request, ballot, attempt)
+                self._withdraw(call.request, quorum_call, attempt)
             if fence or not outcome.split:
                 break
             # The callers that came at the same time try again as well, so this one waits a while.
@@ -241,9 +241,9 @@ class RedlockLockBackend(BaseLockBackend):
         agreed = True
         if fences.count(fence) < votes.majority(len(fences)):
             sent_at = call.sent_at
-            ballot = self._send(call, packed, votes.agree)
+            quorum_call = self._send(call, packed, votes.agree)
             call.sent_at = sent_at  # from which the lease counts
-            agreed = yield ballot
+            agreed = yield quorum_call
         else:
             for server, item, own in zip(self.servers, packed, fences, strict=True):
                 if own < fence:
@@ -253,11 +253,13 @@ class RedlockLockBackend(BaseLockBackend):
         in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
         return fence if agreed and in_time else 0
 
-    def _withdraw(self, request: Request, ballot: servers.Ballot, attempt: int) -> None:
+    def _withdraw(self, request: Request, quorum_call: servers.QuorumCall, attempt: int) -> None:
         """Take back the votes that a failed attempt was given, or may still be given."""
         release = calls.Release(request.name, request.token)
         owed_for = min(OWED_FOR, request.lease_ms / 1000)
-        for server, job, answer in zip(self.servers, ballot.jobs, ballot.answers, strict=True):
+        for server, job, answer in zip(
+            self.servers, quorum_call.jobs, quorum_call.answers, strict=True
+        ):
             refused = isinstance(answer, list) and not answer[0]
             if not refused and not job.cancel():
                 self._post(server, server.release(release, attempt), owed_for)
@@ -288,7 +290,7 @@ class RedlockLockBackend(BaseLockBackend):
             fence = yield self._send(call, packed, votes.last_fence)
         except votes.NoQuorum:
             return False
-        admitted = servers.Ballot(len(starts), votes.complete, self.server_timeout)
+        admitted = servers.QuorumCall(len(starts), votes.complete, self.server_timeout)
         for position, (index, start) in enumerate(starts.items()):
             server = self.servers[index]
             reply = partial(admitted.receive, position)
@@ -329,7 +331,7 @@ class RedlockLockBackend(BaseLockBackend):
         unavailable.passing = not unavailable.refused or any(error.passing for error in errors)
         # If one server released it, its majority may be gone.
         released = isinstance(call, calls.ForceRelease) and any(votes.received(answers))
-        unavailable.undone = (
+        unavailable.not_applied = (
             unavailable.refused and isinstance(call, calls.FORCED_RELEASE) and not released
         )
         return unavailable

@@ -35,10 +35,10 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
 from django_redis_lock.support.process import (
-    AsyncBell,
-    Bell,
+    AsyncOneShotEvent,
+    OneShotEvent,
+    cached_property_atomic,
     forget_after_fork,
-    made_once,
     start_thread,
 )
 from django_redis_lock.support.text import without_passwords
@@ -113,7 +113,7 @@ class Executor:
         """Leave the waiting calls to the parent process."""
         self._jobs: deque[Job] = deque()
         self._owed: list[Job] = []
-        self._bell = threading.Lock()  # the thread waits to acquire it
+        self._event = threading.Lock()  # the thread waits to acquire it
         self._running = threading.Lock()  # the thread has it
         self._busy_since: float | None = None
 
@@ -129,7 +129,7 @@ class Executor:
         self._jobs.append(job)
         with contextlib.suppress(RuntimeError):  # it rings already, or the process is exiting
             if self._running.locked():
-                self._bell.release()
+                self._event.release()
             else:
                 start_thread(self._run)
 
@@ -138,7 +138,7 @@ class Executor:
         running, self._running = self._running, threading.Lock()
         self._owed = []
         with contextlib.suppress(RuntimeError):
-            self._bell.release()
+            self._event.release()
         running.acquire(timeout=self._timeout)
 
     def _run(self) -> None:
@@ -153,7 +153,7 @@ class Executor:
         """Return the calls to send next; none to end the thread."""
         until = monotonic() + (self.RETRY_EVERY if self._owed else self.IDLE)
         while not self._jobs and running is self._running:
-            if not self._bell.acquire(timeout=max(0.0, until - monotonic())):
+            if not self._event.acquire(timeout=max(0.0, until - monotonic())):
                 break
         jobs, self._owed = self._owed, []
         while self._jobs:
@@ -192,7 +192,7 @@ def _finish() -> None:
         time.sleep(0.005)
 
 
-class Ballot(Step):
+class QuorumCall(Step):
     """The step that waits for the answers to a call that was sent to several servers.
 
     ``count`` gets the answers so far, one per server, with exceptions and ``PENDING`` among them.
@@ -219,14 +219,14 @@ class Ballot(Step):
             wake()
 
     def do(self, port: Any) -> Any:
-        bell = Bell()
-        while isinstance(outcome := self._outcome(bell.ring), Pending):
-            bell.wait(self.until)
+        event = OneShotEvent()
+        while isinstance(outcome := self._outcome(event.ring), Pending):
+            event.wait(self.until)
         return outcome
 
     async def ado(self, port: Any) -> Any:
-        while isinstance(outcome := self._outcome((bell := AsyncBell()).ring), Pending):
-            await bell.wait(self.until)
+        while isinstance(outcome := self._outcome((event := AsyncOneShotEvent()).ring), Pending):
+            await event.wait(self.until)
         return outcome
 
     def _outcome(self, wake: Callable[[], object]) -> Any:
@@ -273,7 +273,7 @@ class Server(RedisLockBackend):
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
 
-    @made_once
+    @cached_property_atomic
     def client(self) -> BlockingClient:
         """What the executor uses. Raises ``InvalidLockBackend``."""
         pool = copy.copy(self.pool)
@@ -299,7 +299,9 @@ class Server(RedisLockBackend):
             case Admit():
                 return self._pack_own(ADMIT, call.fence, call.start)
         packed = self._packing.pack(call, ignore)  # it counts as sent when any server was asked
-        packed.until = math.inf  # the ballot ends in time, and the connection serves others, too
+        packed.until = (
+            math.inf
+        )  # the quorum_call ends in time, and the connection serves others, too
         return packed
 
     def acquire(

@@ -18,7 +18,7 @@ from django_redis_lock import __version__
 from django_redis_lock.management import changing, doctor, locked, parked, showing
 from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
-from django_redis_lock.support.text import visible
+from django_redis_lock.support.text import escape_unprintable
 
 RUN = {
     "list": showing.list_held,
@@ -143,8 +143,8 @@ class Command(BaseCommand):
             return words
         for meant in difflib.get_close_matches(first, RUN, n=1):
             parser.error(
-                f"There is no command {visible(first)!r}; did you mean {meant!r}? "
-                f"To list the locks with that name, use: locks list {visible(first)}"
+                f"There is no command {escape_unprintable(first)!r}; did you mean {meant!r}? "
+                f"To list the locks with that name, use: locks list {escape_unprintable(first)}"
             )
         return ["list", *words]
 

@@ -13,7 +13,7 @@ local function attend(name, now)
   local _, left = pcall(look, name)
   local endless = redis.call('PTTL', KEYS[2])
   if endless > -2 then
-    look_within(name, type(left) == 'number' and left or endless == -1 and math.huge or STAYS / 2, now)
+    poll_within(name, type(left) == 'number' and left or endless == -1 and math.huge or STAYS / 2, now)
   end
 end
 

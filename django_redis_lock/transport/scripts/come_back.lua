@@ -18,6 +18,6 @@ for i = 3, #ARGV, 3 do
   again = again + (entered or 0)
 end
 if again > 0 then
-  look_within(name, 0, now)
+  poll_within(name, 0, now)
 end
 return table.concat(answer, ' ')

@@ -21,7 +21,7 @@
 -- Milliseconds:
 local CLAIM = 1200 -- within which a process must claim the lock that it was granted
 local BEAT = 1150 -- within which a process that runs is heard; see waiting.BEAT_EVERY
-local GONE = 5000 -- after which one that is not heard waits no more, unless it comes back
+local WAITER_TIMEOUT = 5000 -- after which one that is not heard waits no more, unless it comes back
 local SHOWN = 3000 -- after which it is not shown
 local NEWS = 1000 -- processes need not know of a lease that ends later: they are heard before
 local FOREIGN = 250 -- after which to look again at a lock that another program holds
@@ -80,7 +80,7 @@ local function count_waiters(queue, name, most)
 end
 
 -- Let a heartbeat look at a lock within so many ms; returns whether one would have done so later.
-local function look_within(name, ms, now)
+local function poll_within(name, ms, now)
   local due = key_of('due')
   if redis.pcall('ZADD', due, 'LT', 'CH', now + ms, name) ~= 1 then
     return false
@@ -168,11 +168,11 @@ local function note_sooner(name, queue, before, after, now)
       or redis.pcall('EXISTS', queue) ~= 1 then
     return
   end
-  if look_within(name, after, now) and after < NEWS then
+  if poll_within(name, after, now) and after < NEWS then
     for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, BATCH - 1)) do -- an error has no items
       local message = string.format('due %.0f', after)
       if not publish(process, message) and string.find(process, '^i%x+%-%d+$')
-          and was_heard(process, GONE) then
+          and was_heard(process, WAITER_TIMEOUT) then
         push(process, message)
       end
     end

@@ -11,7 +11,7 @@ local function first_waiter(name, taken_back)
       return nil
     elseif is_outbox(process) then
       return process
-    elseif process ~= 'quorum' and was_heard(process, taken_back and BEAT or GONE) then
+    elseif process ~= 'quorum' and was_heard(process, taken_back and BEAT or WAITER_TIMEOUT) then
       local entry = redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
       if entry then
         return process, entry
@@ -66,7 +66,7 @@ local function offer_to_message(name, process, now, holders)
   local turn, token, entry = first_parked(name, process)
   local lease, record = string.match(entry or '', '^%x+ (%d+) (.*)$')
   if turn == nil then
-    look_within(name, FOREIGN, math.floor(now / 1000))
+    poll_within(name, FOREIGN, math.floor(now / 1000))
     return nil
   elseif not turn then
     note_turn(name, process)

@@ -24,17 +24,17 @@ end
 -- Return whether as many wait as the caller accepts.
 local function is_full()
   local most = tonumber(ARGV[7] or '')
-  return most and count_waiters(KEYS[2], name, GONE) >= most
+  return most and count_waiters(KEYS[2], name, WAITER_TIMEOUT) >= most
 end
 
 -- Park a message; returns the same as join.
 local function park()
-  local token, turn, id, place, older, left = ARGV[1], ARGV[10], string.sub(ARGV[1], 1, 16), nil, nil, nil
+  local token, turn, id, position, older, left = ARGV[1], ARGV[10], string.sub(ARGV[1], 1, 16), nil, nil, nil
   local ids, turns = parked_key(process, 'ids'), parked_key(process, 'turns:' .. name)
   if ARGV[13] then
     local known, its, of = string.match(redis.call('HGET', ids, ARGV[13]) or '', '^(%S+) (%S+) (.*)$')
     local at = of == name and redis.call('ZSCORE', backlog_key(process, its, name), known)
-    older, left, place = at and known, its, its == turn and at
+    older, left, position = at and known, its, its == turn and at
   end
   if not older and is_full() then
     return 0
@@ -43,14 +43,14 @@ local function park()
   redis.call('ZADD', parked_key(process, 'locks'), now, name)
   redis.call('HSET', parked_key(process, ':' .. name), token, ARGV[9])
   redis.call('HSET', ids, id, table.concat({token, turn, name}, ' '))
-  place = place or next_fence(moment)
-  redis.call('ZADD', backlog_key(process, turn, name), place, token)
-  redis.call('ZADD', waiters, place, own .. ' ' .. entry)
-  redis.call('ZADD', turns, 'NX', place, turn)
+  position = position or next_fence(moment)
+  redis.call('ZADD', backlog_key(process, turn, name), position, token)
+  redis.call('ZADD', waiters, position, own .. ' ' .. entry)
+  redis.call('ZADD', turns, 'NX', position, turn)
   local changed = set_parked_limit(name, process, turn, string.sub(token, 33), ARGV[11], ARGV[12])
   if (changed and redis.call('ZCARD', backlog_key(process, turn, name)) > 1)
       or with_limit(name, process, turn, token, ARGV[3]) ~= ARGV[3] then
-    look_within(name, 0, now) -- some of the backlog may have the lock now
+    poll_within(name, 0, now) -- some of the backlog may have the lock now
   end
   if older then
     put_into_outbox(name, process, older, 0)
@@ -134,7 +134,7 @@ if process ~= '' and kind == 0 then
 end
 if kind > 0 then
   local soon = foreign and (ttl < 0 and FOREIGN or math.min(ttl, FOREIGN)) or ttl
-  look_within(name, soon < 0 and STAYS / 2 or soon, now)
+  poll_within(name, soon < 0 and STAYS / 2 or soon, now)
   if is_outbox(process) then
     return string.format('0 -1 %.0f %.0f', now, kind)
   end

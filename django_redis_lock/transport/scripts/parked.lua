@@ -25,7 +25,7 @@ local function note_turn(name, process)
     if redis.call('PEXPIRE', KEYS[2], STAYS) == 0 then
       redis.call('ZREM', key_of('due'), name)
     else -- others wait, whose processes let the queue stay
-      look_within(name, STAYS / 2, math.floor(clock() / 1000))
+      poll_within(name, STAYS / 2, math.floor(clock() / 1000))
     end
   end
 end

@@ -11,13 +11,13 @@ local function unpark(name, turn, token)
   if position then
     put_into_outbox(name, process, token, position / 1000000) -- due, in this order
     leave_backlog(name, process, turn, token)
-    look_within(name, 0, now) -- others who share it may be next
+    poll_within(name, 0, now) -- others who share it may be next
     found = found + 1
   end
 end
 for i = 3, #ARGV do
-  local place = redis.call('HGET', parked_key(process, 'ids'), ARGV[i]) or ''
-  local token, turn, name = string.match(place, '^(%S+) (%S+) (.*)$')
+  local entry = redis.call('HGET', parked_key(process, 'ids'), ARGV[i]) or ''
+  local token, turn, name = string.match(entry, '^(%S+) (%S+) (.*)$')
   if token and (ARGV[2] == '' or ARGV[2] == name) then
     unpark(name, turn, token)
   end

@@ -13,7 +13,7 @@ from django_redis_lock.exceptions import (
     LockLost,
 )
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.records import taken
+from django_redis_lock.protocol.records import audit_fields
 from tests.backends.getset.conftest import Configure
 from tests.backends.getset.test_crossing import Halted, request
 from tests.tools.proxy import Proxy
@@ -83,7 +83,7 @@ def test_forced_release_of_what_is_released_meanwhile(
     mine = request(name)
     backend.call(calls.Acquire(mine, ""))
     shown = backend.holder(name)
-    entry = taken("force_released", shown, "ada", "")
+    entry = audit_fields("force_released", shown, "ada", "")
     halted = Halted(backend, calls.ForceRelease(name, shown.token_id, entry, 10), before="DEL")
     backend.call(calls.Release(name, mine.token))
     assert halted.go_on() is None

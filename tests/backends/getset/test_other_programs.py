@@ -177,7 +177,9 @@ def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> No
 def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
     """A release wakes a waiter of the same process, however long its interval is."""
     backend = configure(POLL_INTERVAL=LONGEST_INTERVAL)
-    backend.hub_for("").interval = 600.0  # longer than may be asked for, and than this test waits
+    backend.registry_for(
+        ""
+    ).interval = 600.0  # longer than may be asked for, and than this test waits
     held, other = lock(name, timeout=900), lock(name)
     held.acquire()
     waiting = Background(other.acquire)

@@ -27,8 +27,8 @@ end
 
 -- Return for which turn a message waits, and its position; of another attempt of its task nothing tells that.
 local function find_place(name, token)
-  local place = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
-  local turn = string.match(place, '^' .. token .. ' (%S+)')
+  local entry = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
+  local turn = string.match(entry, '^' .. token .. ' (%S+)')
   local turns = turn and {turn} or redis.call('ZRANGE', parked_key(process, 'turns:' .. name), 0, BATCH - 1)
   for _, each in ipairs(turns) do
     local position = redis.call('ZSCORE', backlog_key(process, each, name), token)
@@ -64,7 +64,7 @@ local function read_lock(name)
   if redis.call('EXISTS', turns) == 1 then
     if not (redis.call('ZSCORE', KEYS[2], process) and redis.call('ZSCORE', due, name)) then
       note_turn(name, process)
-      look_within(name, 0, now) -- the queue was deleted, or its due mark has expired
+      poll_within(name, 0, now) -- the queue was deleted, or its due mark has expired
     end
     for _, turn in ipairs(redis.call('ZRANDMEMBER', turns, SOME)) do
       local token = redis.call('ZRANGE', backlog_key(process, turn, name), 0, 0)[1]

@@ -25,33 +25,33 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.tasks.conflicts import logger
 
-LOOK_EVERY = 2.0
+POLL_EVERY = 2.0
 """Seconds between looks, at most."""
 SHORTEST = 0.02
 """Seconds between looks, at least, unless one is asked for."""
 NEXT_LOCKS = 0.2
 """Seconds until the next of many locks are attended to, once all have been."""
 LOCKS_AT_ONCE = 16
-"""How many locks ``park_look.lua`` reads."""
+"""How many locks ``park_poll.lua`` reads."""
 
 _bells: dict[str, tuple[socket.socket, socket.socket]] = {}
 """A pair for each alias: what children of a worker send wakes the worker's look."""
-_looks: list[_Look] = []
+_pollers: list[OutboxPoller] = []
 
 
-def pass_on(lock: TaskLock) -> None:
+def publish_next(lock: TaskLock) -> None:
     """Have the message published that got a lock, by the worker that this process belongs to."""
     if lock.passed_to_message:
-        look_soon(lock.backend.alias)
+        poll_soon(lock.backend.alias)
 
 
-def look_soon(using: str) -> None:
+def poll_soon(using: str) -> None:
     """Have the worker of this process, or of its parent, look at the outbox of an alias."""
     with contextlib.suppress(KeyError, OSError):  # no worker; it was woken often, or has ended
         _bells[using][1].send(b"!")
 
 
-class _Look(threading.Thread):
+class OutboxPoller(threading.Thread):
     """Looks at the outbox of one alias."""
 
     def __init__(self, app: Any, using: str) -> None:
@@ -64,29 +64,29 @@ class _Look(threading.Thread):
 
     def end(self) -> None:
         self._ended = True
-        look_soon(self._using)
-        self.join(LOOK_EVERY)
+        poll_soon(self._using)
+        self.join(POLL_EVERY)
 
     def run(self) -> None:
-        bell, failure = _bells[self._using][0], ""
+        event, failure = _bells[self._using][0], ""
         while not self._ended:
             try:
-                pause, failure = self._look(), ""
+                pause, failure = self._poll(), ""
             except Exception as error:
                 if repr(error) != failure:
                     text = "Parked tasks of LOCKS[%r] can't be published yet: %s"
                     logger.warning(text, self._using, error)
-                pause, failure = LOOK_EVERY, repr(error)
-            select.select([bell], [], [], max(SHORTEST, min(pause, LOOK_EVERY)))
+                pause, failure = POLL_EVERY, repr(error)
+            select.select([event], [], [], max(SHORTEST, min(pause, POLL_EVERY)))
             with contextlib.suppress(BlockingIOError):
-                bell.recv(4096)
+                event.recv(4096)
         self._publisher.close()
 
-    def _look(self) -> float:
+    def _poll(self) -> float:
         """Look once; return the seconds until the next time."""
         backend, revoked = locks[self._using], private.revoked_ids()
         if not backend.runs_scripts:  # perhaps it does in the next test
-            return LOOK_EVERY
+            return POLL_EVERY
         if revoked - self._revoked:
             self._publisher.unpark_revoked(backend, revoked - self._revoked)
         self._revoked = revoked
@@ -98,7 +98,7 @@ class _Look(threading.Thread):
             connections.close_all()  # which functions that give limits may have opened
             self._skip = self._skip + LOCKS_AT_ONCE if len(found) >= LOCKS_AT_ONCE else 0
             self._knows_all |= not self._skip
-            self._due = monotonic() + (NEXT_LOCKS * self._knows_all if self._skip else LOOK_EVERY)
+            self._due = monotonic() + (NEXT_LOCKS * self._knows_all if self._skip else POLL_EVERY)
         return min(pause, max(0.0, self._due - monotonic()))
 
 
@@ -127,19 +127,19 @@ class Looks(bootsteps.StartStopStep):
     def start(self, parent: Any) -> None:
         for using in locks:
             with contextlib.suppress(InvalidLockBackend, ImproperlyConfigured):  # checks report it
-                _looks.append(_Look(parent.app, using))
-                _looks[-1].start()
+                _pollers.append(OutboxPoller(parent.app, using))
+                _pollers[-1].start()
 
     close = end_waits
 
     def terminate(self, parent: Any) -> None:
         """End the looks of a worker that sends no signal."""
-        _end_looks()
+        _end_pollers()
 
 
 @worker_init.connect(weak=False)
 def _on_init(sender: Any, **kwargs: Any) -> None:
-    _end_looks()  # of an earlier worker in this process, which also has told waits to end
+    _end_pollers()  # of an earlier worker in this process, which also has told waits to end
     stops[0] = 0
     worker_began()
     for using in locks:
@@ -150,9 +150,9 @@ def _on_init(sender: Any, **kwargs: Any) -> None:
 
 
 @worker_shutdown.connect(weak=False)
-def _end_looks(**kwargs: Any) -> None:
-    while _looks:
-        _looks.pop().end()
+def _end_pollers(**kwargs: Any) -> None:
+    while _pollers:
+        _pollers.pop().end()
     while _bells:
         for end in _bells.popitem()[1]:
             end.close()
