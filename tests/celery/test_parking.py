@@ -17,7 +17,7 @@ from django.test import override_settings
 from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
-from django_redis_lock.celery import TaskAlreadyRunning, looks, parked
+from django_redis_lock.celery import TaskAlreadyRunning, parked, polling
 from django_redis_lock.celery import outbox as outbox_module
 from django_redis_lock.celery import parking as parking_module
 from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of, sealed
@@ -35,7 +35,7 @@ def client(
     server: EmbeddedServer, consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[redis.Redis]:
     """A plain client of the lock server. Who asks for a look gets one at once."""
-    monkeypatch.setattr(looks, "poll_soon", lambda using: look(consumer))
+    monkeypatch.setattr(polling, "poll_soon", lambda using: look(consumer))
     with redis.Redis.from_url(server.url(), decode_responses=True) as client:
         yield client
 

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.test import override_settings
 
 from django_redis_lock import lock
-from django_redis_lock.celery import looks
+from django_redis_lock.celery import polling
 from example_project.embedded import EmbeddedServer, free_port
 from tests.celery.consumer import Consumer, body, is_free
 from tests.tools import eventually
@@ -68,15 +68,15 @@ def worker(consumer: Consumer) -> Worker:
 @contextmanager
 def looking(consumer: Consumer) -> Iterator[None]:
     """Look after parked tasks as each worker does."""
-    looks._on_init(sender=consumer)
-    looks.Looks(consumer).start(consumer)
+    polling._on_init(sender=consumer)
+    polling.Looks(consumer).start(consumer)
     yield
-    looks._end_pollers()
+    polling._end_pollers()
 
 
 @pytest.fixture
 def look(server: EmbeddedServer, consumer: Consumer, monkeypatch: Any) -> Iterator[None]:
-    monkeypatch.setattr(looks, "POLL_EVERY", WINDOW / 4)
+    monkeypatch.setattr(polling, "POLL_EVERY", WINDOW / 4)
     with looking(consumer):
         yield
 
