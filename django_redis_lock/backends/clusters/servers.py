@@ -93,14 +93,6 @@ class Cluster:
     def pools(self) -> list[redis.ConnectionPool]:
         return [self.topology.pool(address) for address in self.topology.masters()]
 
-    def tag_at(self, pool: redis.ConnectionPool) -> str:
-        """Return the tag of a shard that a master serves."""
-        for tag, slot in zip(TAGS, SHARD_SLOTS, strict=True):
-            address = self.topology.known(slot)
-            if address is not None and self.topology.pool(address) is pool:
-                return tag
-        return TAGS[0]
-
     def renewal_group(self, name: str) -> Hashable:
         """Return the node of a lock as far as it is known: its leases are renewed together."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
