@@ -62,8 +62,6 @@ COLUMNS = {
         _("Backend"), lambda one: wording.name_html(one.using), lambda one: one.using
     ),
 }
-
-
 AGAIN: dict[str, Callable[[Holder], str]] = {
     "lock": lambda one: format_html(
         '<bdi title="{0}">&ndash; {0}</bdi>', escape_unprintable(one.name)
@@ -192,7 +190,7 @@ class Problem:
     @classmethod
     def of(cls, using: str, error: Exception) -> Problem:
         text = str(error).removeprefix(f"LOCKS[{using!r}] is not available: ")  # the page says that
-        return cls(escape_unprintable(using), escape_unprintable(without_passwords(text)))
+        return cls(using, escape_unprintable(without_passwords(text)))
 
 
 @dataclass
@@ -253,15 +251,13 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
     ]
     holders, silent = read_holders([(alias, name) for _, alias, name in nlargest(most, found)])
     gone = {problem.using for problem in silent}
-    counts = (
-        len(index) for alias, index in indexes.items() if escape_unprintable(alias) not in gone
-    )
+    counts = (len(index) for alias, index in indexes.items() if alias not in gone)
     total, unread = len(by_lock(holders)) if is_whole else sum(counts), max(0, len(found) - most)
     problems += silent
     refusals = unwritable(asked, problems)
     failed = {problem.using for problem in problems}
     others, unknown = ask_each(
-        [one for one in asked if using in (None, one) and escape_unprintable(one) not in failed],
+        [one for one in asked if using in (None, one) and one not in failed],
         lambda one: list(islice(unheld(one, matches, 100), 100)),  # the lowest limits
     )
     for problem in unknown:
@@ -283,11 +279,6 @@ def read_holders(keys: Sequence[tuple[str, str]]) -> tuple[list[Holder], list[Pr
 
 def unwritable(among: Iterable[str], silent: Iterable[Problem] = ()) -> list[Problem]:
     """Return the aliases whose server refuses writes; those with problems are not asked."""
-    skipped = {problem.using for problem in silent}
-    asked = [using for using in sorted(set(among)) if escape_unprintable(using) not in skipped]
-    reasons, _ = ask_each(asked, unwritable_because)
-    return [
-        Problem(escape_unprintable(using), escape_unprintable(str(why)))
-        for using, why in reasons.items()
-        if why
-    ]
+    asked = set(among) - {problem.using for problem in silent}
+    reasons, _ = ask_each(sorted(asked), unwritable_because)
+    return [Problem(using, escape_unprintable(str(why))) for using, why in reasons.items() if why]

@@ -45,7 +45,7 @@ class BackendFilter(LockFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         found = aliases()
-        return [(using, escape_unprintable(using)) for using in found] if len(found) > 1 else []
+        return [(using, using) for using in found] if len(found) > 1 else []
 
     def test(self, value: str) -> Test:
         return lambda one: one.using == value

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shlex
-from collections.abc import Callable, Iterable
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
-from urllib import parse
+from datetime import UTC, datetime
+from typing import Any
 
 import django
 from django import forms
@@ -31,18 +28,14 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_safe
 
 from django_redis_lock import operators
-from django_redis_lock.admin import changelist, wording
+from django_redis_lock.admin import changelist, pages
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, read_holders, unwritable
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
-from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import Outcome, Result, aliases, change_limit, limit_of, sharing
-from django_redis_lock.protocol import records
-from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
-from django_redis_lock.support.arguments import MAX_TEXT_LENGTH, MOST_AT_ONCE, TOKEN_ID, check_name
+from django_redis_lock.operators import aliases, change_limit
+from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 logger = logging.getLogger("django_redis_lock")
@@ -50,10 +43,6 @@ HEADER = "X-Held-Locks"
 """Sent by the script to ask for the part of a page that changes."""
 
 TEMPLATES = "admin/django_redis_lock/heldlock"
-MOST_SHOWN = 100
-"""Holders and waiters on the page of a lock, and entries on that of the audit."""
-
-Item = TypeVar("Item")
 
 
 class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
@@ -162,7 +151,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def get_object(
         self, request: HttpRequest, object_id: str, from_field: str | None = None
     ) -> HeldLock | None:
-        return lock_of(object_id)
+        return pages.lock_of(object_id)
 
     @method_decorator(require_safe)
     def change_view(
@@ -188,7 +177,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         context = {
             "subtitle": escape_unprintable(lock.name),
             "original": lock,
-            **detail(lock, self.recent_entries),
+            **pages.detail(lock, self.recent_entries),
             "can_release": self.has_release_permission(request, lock),
             "refresh_seconds": str(self.refresh_seconds or ""),
             **(extra_context or {}),
@@ -203,7 +192,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         response = super().history_view(request, object_id, extra_context)
         if isinstance(response, TemplateResponse):  # else there is no such lock
             context: Any = response.context_data
-            context |= {**_audit_of(context["object"], MOST_SHOWN), "media": self.media}
+            context |= {**pages.audit_of(context["object"]), "media": self.media}
             context["unwritable"] = unwritable([context["object"].using])
         return response
 
@@ -211,10 +200,12 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if not self.has_view_permission(request):
             raise PermissionDenied
         asked = aliases() or [DEFAULT_ALIAS]  # whose error says how to write LOCKS
-        found, problems = changelist.ask_each(asked, lambda one: one.history(limit=MOST_SHOWN))
+        found, problems = changelist.ask_each(
+            asked, lambda one: one.history(limit=pages.MOST_SHOWN)
+        )
         entries = [entry for answer in found.values() for entry in answer]
         entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-        shown = [_entry(entry) for entry in entries[:MOST_SHOWN]]
+        shown = [pages.entry_facts(entry) for entry in entries[: pages.MOST_SHOWN]]
         context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
         context["unwritable"] = unwritable(found, problems)
         return self._page(request, "audit.html", context, _("Forced releases"))
@@ -252,7 +243,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         unlogged = self._log(request, texts)
         for one in outcomes:
             level = messages.SUCCESS if one.loser else messages.WARNING
-            text = _message(one, unlogged)
+            text = pages.message(one) + unlogged * bool(one.loser)
             messages.add_message(request, messages.ERROR if one.error else level, text)
         for name in denied:
             messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
@@ -276,7 +267,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise PermissionDenied
         if request.method != "POST":
             return HttpResponseRedirect(self._url("changelist"))
-        lock = lock_of(request.POST.get("lock", ""))
+        lock = pages.lock_of(request.POST.get("lock", ""))
         if lock is None:
             raise BadRequest("There is no such lock.")
         if not self.has_release_permission(request, lock):
@@ -300,13 +291,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         filters = request.POST.get("filters", request.GET.urlencode())
         url = self._url("changelist", filters)
         if from_lock := "from_lock" in request.POST:
-            for hold in read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
+            for hold in pages.read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME)[:1]):
                 url = self._url("change", filters, quote(hold.pk))
         return {"back_url": url, "filters": filters, "from_lock": from_lock}
 
     def _shown_holds(self, request: HttpRequest) -> tuple[list[HeldLock], list[str]]:
         """Return what a form releases, and the names of the locks that the user may not release."""
-        holds = read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME))
+        holds = pages.read_shown(request.POST.getlist(ACTION_CHECKBOX_NAME))
         allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
             raise PermissionDenied
@@ -327,13 +318,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             "denied": denied,
             "reason": request.POST.get("reason", ""),
             "reason_error": error,
-            "held": [_shown(one, found[one.hold]) for one in holds if one.hold in found],
+            "held": [pages.row_of(found[one.hold]) for one in holds if one.hold in found],
             "lock_count": len({one.pk for one in holds if one.hold in found}),
-            "changed": [
-                escape_unprintable(one.name)
-                for one in missing
-                if escape_unprintable(one.using) not in silent
-            ],
+            "changed": [escape_unprintable(one.name) for one in missing if one.using not in silent],
             "problems": problems,
             "unwritable": unwritable({hold.using for hold in holds}, problems),
             "max_reason_length": MAX_TEXT_LENGTH,
@@ -375,246 +362,3 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{view}"
         url = reverse(name, args=args, current_app=self.admin_site.name)
         return f"{url}?{query}" if query else url
-
-
-def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
-    """Return the context of a lock's page; a backend that is not available is a problem in it."""
-    holders, problems = read_holders([(lock.using, lock.name)])
-    context: dict[str, Any] = {
-        "name": wording.name_html(lock.name),
-        "backend": wording.name_html(lock.using) if len(aliases()) > 1 else "",
-        "problems": problems,
-    }
-    if problems:
-        return context
-    waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, MOST_SHOWN))
-    names = [] if holders else [lock.name]
-    unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
-    first: list[Any] = [*holders, *unheld][:1]
-    in_queue = first[0].waiters if first else 0
-    backlogs, _unknown = _asked(
-        lock, lambda one: [operators.backlogs_of(one, lock.name) for each in first if each.parked]
-    )
-    turns = [turn for one in backlogs for turn in one.turns if any(each.turn for each in one.turns)]
-    return {
-        **context,
-        **(_held(holders[0]) if len(holders) == 1 else {}),
-        "holders": [_hold(one) for one in holders[:MOST_SHOWN]] if len(holders) > 1 else [],
-        "holders_more": max(0, len(holders) - MOST_SHOWN),
-        "waiters": wording.waiters_text(first[0]) if holders or in_queue != 0 else "",
-        "parked": sum(one.parked for one in first),
-        "sharing": sharing(holders[0]) if holders else "",
-        "unwritable": unwritable([lock.using]),
-        **_limited(lock, [*holders, *waiting]),
-        "waiting": [_waiter(waiter) for waiter in waiting],
-        "waiting_to_share": any(waiter.shared for waiter in waiting),
-        "waiting_more": max(0, (in_queue or 0) - len(waiting)),
-        "waiting_unknown": waiting_unknown,
-        "backlogs": backlogs,
-        "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],
-        "turns_more": sum(one.number - len(one.turns) for one in backlogs),
-        **_audit_of(lock, recent_entries),
-    }
-
-
-def _audit_of(lock: HeldLock, most: int) -> dict[str, Any]:
-    entries, unknown = _asked(lock, lambda one: one.history(lock.name, most))
-    return {"entries": [_entry(entry) for entry in entries], "entries_unknown": unknown}
-
-
-def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
-    """Return what an operator has set; not asked for a lock that all use as another kind."""
-    may_be_semaphore = not seen or any(one.limit is not None for one in seen)
-    if not may_be_semaphore or not locks[lock.using].can_share:
-        return {}
-    found, unknown = _asked(lock, lambda one: [*filter(None, [limit_of(one, lock.name)])])
-    limit = found[0] if found else None
-    return {
-        "limit": limit and limit.limit,
-        "limit_by": limit and wording.wrappable(limit.by),
-        "limit_at": limit and wording.moment(limit.at),
-        "limit_unknown": unknown,
-        "can_limit": True,
-        "most_permits": MOST_AT_ONCE,
-    }
-
-
-def _hold(holder: Holder) -> dict[str, Any]:
-    verdict = operators.judge(holder)
-    known = (*holder.marks.items(), *holder.metadata.items())
-    return {
-        "hold": HeldLock.of_holder(holder).hold,
-        "who": wording.origin_html(holder),
-        "held_for": wording.held_for_html(holder),
-        "lease_left": wording.lease_left_html(holder),
-        "life": str(verdict.life),
-        "why": escape_unprintable(verdict.why),
-        "fence": holder.fence and str(holder.fence),
-        "token_id": wording.latin(holder.token_id),
-        "task_links": task_links(holder),
-        "metadata": [(wording.name_html(key), wording.name_html(text)) for key, text in known],
-    }
-
-
-def _held(holder: Holder) -> dict[str, Any]:
-    return {
-        **_hold(holder),
-        "lease_bar": wording.lease_bar(holder),
-        "owner": _known(
-            (_("Celery task"), holder.task_name and wording.latin(holder.task_name)),
-            (_("Task id"), holder.task_id and wording.latin(holder.task_id)),
-            (_("Host"), holder.host and wording.latin(holder.host)),
-            (_("Process id"), holder.pid and str(holder.pid)),
-            (_("Thread"), holder.thread and wording.latin(holder.thread)),
-        ),
-        "facts": _known(
-            (_("Acquired at"), wording.moment(holder.acquired_at)),
-            (_("Last renewed at"), wording.moment(renewed_at(holder))),
-            (_("Lease ends at"), wording.moment(holder.expires_at)),
-            (_("Renewed for at most"), holder.max_hold and wording.duration_html(holder.max_hold)),
-            (_("Fence"), holder.fence and str(holder.fence)),
-            (_("Token id"), wording.latin(holder.token_id)),
-        ),
-        "command": release_command(holder),
-    }
-
-
-def _known(*facts: tuple[str, Any]) -> list[tuple[str, Any]]:
-    return [(label, value) for label, value in facts if value]
-
-
-def task_links(holder: Holder) -> list[tuple[str, str]]:
-    """Return the (title, URL) of the alias's ``TASK_LINKS`` for the holder's task."""
-    if holder.task_id is None:
-        return []
-    links = locks[holder.using].operators.task_links
-    task_id = parse.quote(holder.task_id, safe="")
-    return [(title, url.format(task_id=task_id)) for title, url in links.items()]
-
-
-def renewed_at(holder: Holder) -> datetime | None:
-    """Return when the lease was last renewed, as far as its end and its length tell."""
-    lease = holder.lease
-    if not records.is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
-        return None  # not renewed, or its holder set another length
-    if holder.held_for is None or holder.held_for <= lease / RENEWALS:
-        return None
-    assert holder.expires_at
-    return holder.expires_at - timedelta(seconds=lease)
-
-
-def release_command(holder: Holder) -> list[str]:
-    """Return the arguments, for a shell, of the command that releases this hold."""
-    options = ["--token-id", holder.token_id]
-    if len(aliases()) > 1:
-        options += ["--using", _quoted(holder.using)]
-    if locks[holder.using].operators.reason_required:
-        options += ["--reason", "''"]
-    name = [_quoted(holder.name)]
-    rest = [*options, "--", *name] if holder.name.startswith("-") else [*name, *options]
-    return ["python", "manage.py", "locks", "release", *rest]
-
-
-def _quoted(text: str) -> str:
-    if text.isprintable():
-        return shlex.quote(text)
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    shown = (one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
-    return f"$'{''.join(shown)}'"
-
-
-def _asked(
-    lock: HeldLock, question: Callable[[BaseLockBackend], list[Item]]
-) -> tuple[list[Item], str]:
-    """Return what a lock's backend answers, or why it does not."""
-    answers, problems = changelist.ask_each([lock.using], question)
-    return answers.get(lock.using, []), problems[0].reason if problems else ""
-
-
-def _waiter(waiter: Waiter) -> dict[str, Any]:
-    return {
-        "who": wording.origin_html(waiter),
-        "parked": waiter.parked,
-        "sharing": sharing(waiter),
-        "since": wording.moment(waiter.since),
-        "waited": wording.duration_html(waiter.waited),
-        "lease": wording.duration_html(waiter.lease),
-    }
-
-
-def _entry(entry: AuditEntry) -> dict[str, Any]:
-    events = {FORCE_RELEASED: _("Released by force"), FREED: _("Freed by a Celery worker")}
-    return {
-        "key": HeldLock.of(entry.using, entry.name).pk,
-        "name": wording.name_html(entry.name),
-        "backend": wording.name_html(entry.using),
-        "at": wording.moment(entry.at),
-        "event": events.get(entry.event, escape_unprintable(entry.event)),
-        "who": wording.origin_html(entry),
-        "by": wording.wrappable(entry.by),
-        "reason": wording.wrappable(entry.reason),
-    }
-
-
-def read_shown(texts: Iterable[str]) -> list[HeldLock]:
-    """Return the locks and holders of a form. Raises ``BadRequest`` for what no page sent."""
-    holds = []
-    for text in dict.fromkeys(texts):
-        token_id, _colon, key = text.partition(":")
-        lock = lock_of(parse.unquote(key))
-        if lock is None or not TOKEN_ID.fullmatch(token_id):
-            raise BadRequest("A ticked lock is none that this page has shown.")
-        lock.token_id = token_id
-        holds.append(lock)
-    return holds
-
-
-def lock_of(key: str) -> HeldLock | None:
-    """Return the object with a key, held or not, ``None`` if LOCKS can have no such lock."""
-    lock = HeldLock.from_key(key)
-    if lock is not None and lock.using in aliases():
-        with suppress(ValueError):
-            check_name(lock.name)
-            return lock
-    return None
-
-
-def _shown(lock: HeldLock, holder: Holder) -> dict[str, Any]:
-    whole = {"lock": wording.lock_html, "holder": wording.origin_html}
-    cells = [
-        (one.label, whole.get(name, one.html)(holder))
-        for name, one in COLUMNS.items()
-        if name != "fence"
-    ]
-    return {"name": escape_unprintable(lock.name), "hold": lock.hold, "cells": cells}
-
-
-def _message(outcome: Outcome, unlogged: str) -> str:
-    """Return the message; it starts with no name, because Django capitalizes it."""
-    values = {
-        "name": escape_unprintable(outcome.shown.name),
-        "error": escape_unprintable(outcome.error),
-    }
-    match outcome.result:
-        case Result.CHANGED:
-            assert outcome.holder
-            values["holder"] = wording.who(outcome.holder)
-            return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
-        case Result.GONE:
-            if outcome.holder:
-                return _("Nothing to release: that hold of “%(name)s” has ended.") % values
-            return _("Nothing to release: “%(name)s” was free already.") % values
-        case Result.REFUSED:
-            return _("The server refused, so “%(name)s” was not released: %(error)s") % values
-        case Result.UNAVAILABLE:
-            return _("It is not known what became of “%(name)s”: %(error)s") % values
-    assert outcome.loser
-    values["loser"] = wording.who(outcome.loser)
-    if outcome.loser.held_for is None:
-        text = _("Released “%(name)s”, which %(loser)s held.") % values
-    else:
-        values["held_for"] = wording.duration(outcome.loser.held_for)
-        text = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
-    if outcome.holder:
-        text += " " + _("It went to %(holder)s.") % {"holder": wording.who(outcome.holder)}
-    return text + unlogged

@@ -18,7 +18,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER, release_command, renewed_at, task_links
+from django_redis_lock.admin.options import HEADER
+from django_redis_lock.admin.pages import release_command, renewed_at, task_links
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
