@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache, partial
 from secrets import token_hex
@@ -29,7 +29,15 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.calls import Inspect, ask
-from django_redis_lock.protocol.records import Attention, Holder, Limit, Unheld, Waiter, attention
+from django_redis_lock.protocol.records import (
+    Attention,
+    AuditEntry,
+    Holder,
+    Limit,
+    Unheld,
+    Waiter,
+    attention,
+)
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.support.text import escape_unprintable, without_passwords
@@ -229,6 +237,12 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
         "cleared" if limit is None else f"set to {limit}",
         escape_unprintable(by) or "an unnamed operator",
     )
+
+
+def newest_first(entries: Iterable[AuditEntry]) -> list[AuditEntry]:
+    """Sort the audit of several aliases."""
+    unknown = datetime.min.replace(tzinfo=UTC)
+    return sorted(entries, key=lambda one: one.at or unknown, reverse=True)
 
 
 def by_lock(found: Iterable[Holder]) -> dict[tuple[str, str], list[Holder]]:

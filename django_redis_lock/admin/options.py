@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any
 
 import django
@@ -32,7 +31,7 @@ from django_redis_lock.admin import changelist, pages
 from django_redis_lock.admin.changelist import COLUMNS, HeldLockChangeList, read_holders, unwritable
 from django_redis_lock.admin.filters import BackendFilter, LeaseFilter, TaskFilter, WaitersFilter
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.handler import DEFAULT_ALIAS, locks
+from django_redis_lock.handler import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import aliases, change_limit
 from django_redis_lock.support.arguments import MAX_TEXT_LENGTH
@@ -199,16 +198,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
     def audit_view(self, request: HttpRequest) -> HttpResponse:
         if not self.has_view_permission(request):
             raise PermissionDenied
-        asked = aliases() or [DEFAULT_ALIAS]  # whose error says how to write LOCKS
-        found, problems = changelist.ask_each(
-            asked, lambda one: one.history(limit=pages.MOST_SHOWN)
-        )
-        entries = [entry for answer in found.values() for entry in answer]
-        entries.sort(key=lambda one: one.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-        shown = [pages.entry_facts(entry) for entry in entries[: pages.MOST_SHOWN]]
-        context = {"entries": shown, "problems": problems, "several": len(aliases()) > 1}
-        context["unwritable"] = unwritable(found, problems)
-        return self._page(request, "audit.html", context, _("Forced releases"))
+        return self._page(request, "audit.html", pages.audit(), _("Forced releases"))
 
     def get_urls(self) -> list[URLPattern]:
         base = f"{self.opts.app_label}_{self.opts.model_name}"

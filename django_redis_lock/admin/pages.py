@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, TypeVar
 from urllib import parse
 
@@ -17,7 +18,7 @@ from django_redis_lock.admin import wording
 from django_redis_lock.admin.changelist import COLUMNS, ask_each, read_holders, unwritable
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import RENEWALS
-from django_redis_lock.handler import locks
+from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Outcome, Result, aliases, limit_of, sharing
 from django_redis_lock.protocol import records
@@ -68,6 +69,19 @@ def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
         "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],
         "turns_more": sum(one.number - len(one.turns) for one in backlogs),
         **audit_of(lock, recent_entries),
+    }
+
+
+def audit() -> dict[str, Any]:
+    """Return the context of the audit of all locks."""
+    asked = aliases() or [DEFAULT_ALIAS]  # whose error says how to write LOCKS
+    found, problems = ask_each(asked, lambda one: one.history(limit=MOST_SHOWN))
+    entries = operators.newest_first(chain(*found.values()))
+    return {
+        "entries": [*map(entry_facts, entries[:MOST_SHOWN])],
+        "problems": problems,
+        "unwritable": unwritable(found, problems),
+        "several": len(aliases()) > 1,
     }
 
 

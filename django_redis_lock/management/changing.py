@@ -7,6 +7,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -18,7 +19,6 @@ from django_redis_lock.management.output import Backends, Column, Terminal, coun
 from django_redis_lock.operators import Liveness, Result, Verdict, change_limit, limit_of
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import check_text
-from django_redis_lock.support.text import escape_unprintable
 
 
 def release(options: dict[str, Any], terminal: Terminal) -> None:
@@ -65,10 +65,10 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     several = [one for one in shown if one.holders > 1]
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
-    columns = [*output.HOLDER, Column("TOKEN ID", lambda one: one.token_id)]
+    columns = [*output.HOLDER, Column("TOKEN ID", attrgetter("token_id"))]
     backends.write("locks", several, output.holder_facts, columns)
     raise usage(
-        f"Lock {escape_unprintable(several[0].name)!r} has {several[0].holders} holders: "
+        f"Lock {several[0].name!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release."
     )
 
@@ -102,10 +102,7 @@ def _check_reason(options: dict[str, Any], backends: Backends) -> None:
     if options["dry_run"] or options["reason"].strip():
         return
     if using := operators.requires_reason(backend.alias for backend in backends.all):
-        raise usage(
-            f"Give a --reason: LOCKS[{escape_unprintable(using)!r}]['OPERATORS'] has "
-            "'REASON_REQUIRED': True."
-        )
+        raise usage(f"Give a --reason: LOCKS[{using!r}]['OPERATORS'] has 'REASON_REQUIRED': True.")
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
@@ -118,14 +115,12 @@ def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
 def _missing(options: dict[str, Any], shown: list[Holder], backends: Backends) -> list[str]:
     notice = backends.terminal.notice
     held = {one.name for one in shown}
-    token = (
-        f" with token id {escape_unprintable(options['token_id'])}" if options["token_id"] else ""
-    )
+    token = f" with token id {options['token_id']}" if options["token_id"] else ""
     missing = [name for name in dict.fromkeys(options["names"]) if name not in held]
     for name in missing:
-        free = f"Lock {escape_unprintable(name)!r} is not held{token}"
+        free = f"Lock {name!r} is not held{token}"
         if len(backends.silent) == len(backends.aliases):
-            notice(f"Whether lock {escape_unprintable(name)!r} is held is not known.")
+            notice(f"Whether lock {name!r} is held is not known.")
         elif backends.silent:
             notice(f"{free}, as far as is known.")
         else:
@@ -152,7 +147,7 @@ def _ask(shown: list[Holder], holds: str, options: dict[str, Any], backends: Bac
     terminal = backends.terminal
     if terminal.as_json:
         for one in shown:
-            terminal.notice(f"{escape_unprintable(one.name)}: {one}")
+            terminal.notice(f"{one.name}: {one}")
     if _asks_reason(options):
         options["reason"] = terminal.ask("Reason for the audit:", "released")
         _check_text(options["reason"], "The reason")
@@ -175,13 +170,10 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
             Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
             Result.GONE: (style.WARNING, "this hold has ended" if holder else "already free"),
-            Result.REFUSED: (style.ERROR, f"not released: {escape_unprintable(outcome.error)}"),
-            Result.UNAVAILABLE: (
-                style.ERROR,
-                f"outcome not known: {escape_unprintable(outcome.error)}",
-            ),
+            Result.REFUSED: (style.ERROR, f"not released: {outcome.error}"),
+            Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {outcome.error}"),
         }[outcome.result]
-        terminal.say(paint(f"{escape_unprintable(outcome.shown.name)}: {text}"))
+        terminal.say(f"{outcome.shown.name}: {text}", paint)
     return results
 
 
@@ -235,7 +227,7 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
     backends.write("limits", found, dict, LIMIT)
     backends.finish()
     if not found and name is not None:
-        raise nothing(f"No limit is set for {escape_unprintable(name)!r}.")
+        raise nothing(f"No limit is set for {name!r}.")
     if not found:
         terminal.notice("No limits are set.")
 
@@ -253,13 +245,11 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
             if before is None and limit is None:
                 break
             if hint := output.hint_at_pattern(name, "locks list"):
-                terminal.notice(
-                    f"The limit is that of the one name {escape_unprintable(name)!r}.{hint}"
-                )
+                terminal.notice(f"The limit is that of the one name {name!r}.{hint}")
             holders = [] if limit is None else list(backend.holders_of([name]))
             if holders and all(one.limit is None for one in holders):
                 way = "as a reader" if holders[0].shared else "alone"
-                held = f"{holders[0]} holds {escape_unprintable(name)!r} {way}."
+                held = f"{holders[0]} holds {name!r} {way}."
                 terminal.notice(f"{held} Only semaphores have limits.")
             change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
@@ -267,17 +257,13 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
                 rows = _rows(backend, name)
             else:
                 was = before.limit if before else "none"
-                terminal.say(
-                    terminal.style.SUCCESS(
-                        f"{escape_unprintable(name)}: limit {done}, before {was}"
-                    )
-                )
+                terminal.say(f"{name}: limit {done}, before {was}", terminal.style.SUCCESS)
     if terminal.as_json:
         backends.write("limits", rows, dict, LIMIT)
-    change = "clear the limit of {}" if limit is None else f"set the limit of {{}} to {limit}"
-    backends.finish(change.format(repr(escape_unprintable(name))))
+    to_set = f"set the limit of {name!r} to {limit}"
+    backends.finish(f"clear the limit of {name!r}" if limit is None else to_set)
     if before is None and limit is None:
-        raise nothing(f"No limit was set for {escape_unprintable(name)!r}.")
+        raise nothing(f"No limit was set for {name!r}.")
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
@@ -288,10 +274,10 @@ def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
 
 
 LIMIT: list[Column[dict[str, Any]]] = [
-    Column("NAME", lambda row: escape_unprintable(row["name"])),
-    Column("USING", lambda row: escape_unprintable(row["using"])),
+    Column("NAME", itemgetter("name")),
+    Column("USING", itemgetter("using")),
     Column("LIMIT", lambda row: str(row["limit"]), right=True),
     Column("HELD", lambda row: str(row["held"]), right=True),
-    Column("BY", lambda row: escape_unprintable(row["by"])),
+    Column("BY", itemgetter("by")),
     Column("AT (UTC)", lambda row: output.clock(row["at"])),
 ]

@@ -36,7 +36,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import lock, locks, semaphore
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.protocol.calls import ForceRelease, ask
-from django_redis_lock.support.text import escape_unprintable, without_passwords
+from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.connections import new_connection
 
 PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend".'
@@ -121,12 +121,12 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
 def _say(using: str, findings: list[Finding], terminal: Terminal) -> None:
     style = terminal.style
     paint = {"ok": style.SUCCESS, "warn": style.WARNING, "fail": style.ERROR}
-    terminal.say(style.MIGRATE_HEADING(f"LOCKS[{escape_unprintable(using)!r}]"))
+    terminal.say(f"LOCKS[{using!r}]", style.MIGRATE_HEADING)
     for finding in findings:
-        status = paint[finding.status](f"{finding.status:<5}")
-        terminal.say(f"  {status} {finding.check:<12} {escape_unprintable(finding.found)}")
+        text = f"  {finding.status:<5} {finding.check:<12} {finding.found}"
+        terminal.say(text, paint[finding.status])
         if finding.remedy:
-            terminal.say(f"{'-> ':>21}{escape_unprintable(finding.remedy)}")
+            terminal.say(f"{'-> ':>21}{finding.remedy}")
 
 
 def _check_alias(using: str) -> Iterator[Finding]:

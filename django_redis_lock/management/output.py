@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError
@@ -84,7 +85,7 @@ class Backends:
         near = LocMemLockBackend | DummyLockBackend
         self.alone = [one for one in self.all if isinstance(one, near)]
         for one in self.alone:
-            which = f"LOCKS[{escape_unprintable(one.alias)!r}] is a {type(one).__name__}"
+            which = f"LOCKS[{one.alias!r}] is a {type(one).__name__}"
             terminal.notice(f"{which}, which neither shows nor excludes other processes.")
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
@@ -102,14 +103,14 @@ class Backends:
         except ValueError as error:  # an invalid name
             raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
-            text = escape_unprintable(without_passwords(str(error)))
+            text = without_passwords(str(error))
             if getattr(error, "refused", False):
                 self._refused.add(alias)
                 remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
                 text = ". ".join([text.rstrip("."), *remedies])
             if isinstance(error, InvalidLockBackend):
                 if self._using:
-                    raise CommandError(text) from error
+                    raise CommandError(escape_unprintable(text)) from error
                 self._misconfigured.add(alias)
             if self.silent.setdefault(alias, text) is text:
                 self.terminal.notice(text)
@@ -137,7 +138,7 @@ class Backends:
         """Warn once of servers that answered but refuse writes: a replica may lack data."""
         for backend in () if self._warned else self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
-                self.terminal.notice(f"The server of {escape_unprintable(backend.alias)!r} {why}.")
+                self.terminal.notice(f"The server of {backend.alias!r} {why}.")
         self._warned = True
 
     def finish(self, change: str = "") -> None:
@@ -167,7 +168,7 @@ def aliases_of(using: str | None) -> list[str]:
 def hint_at_pattern(name: str, way: str) -> str:
     if not any(character in name for character in "*?["):
         return ""
-    return f" For a pattern, use: {way} {escape_unprintable(shlex.quote(name))}"
+    return f" For a pattern, use: {way} {shlex.quote(escape_unprintable(name))}"
 
 
 def counted(number: int, thing: str) -> str:
@@ -192,12 +193,13 @@ class Terminal:
         coloured = self._out.isatty() and not os.environ.get("NO_COLOR")
         self.style: Any = command.style if coloured or options["force_color"] else no_style()
 
-    def say(self, text: str = "") -> None:
-        self._out.write(text)
+    def say(self, text: str = "", paint: Callable[[str], str] = str) -> None:
+        """Write a line, with invisible characters shown."""
+        self._out.write(paint(escape_unprintable(text)))
 
     def notice(self, text: str) -> None:
         """Write a notice to standard error, without passwords."""
-        self._err.write(without_passwords(text))
+        self._err.write(escape_unprintable(without_passwords(text)))
 
     def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
         """Write a table as its rows are read; holders that need attention are coloured."""
@@ -214,20 +216,23 @@ class Terminal:
                 shown.append((row, AGAIN if lock and lock == last else {}))
                 last = lock
             texts = {
-                one: [other.get(one.heading, one.cell)(row) or UNKNOWN for row, other in shown]
+                one: [
+                    escape_unprintable(other.get(one.heading, one.cell)(row)) or UNKNOWN
+                    for row, other in shown
+                ]
                 for one in columns
             }
             if not widths:
                 widths = _fit(texts, width)
                 columns = list(widths)
                 headings = [one.heading for one in columns]
-                self.say(self.style.MIGRATE_HEADING(_line(widths, headings, width)))
+                self.say(_line(widths, headings, width), self.style.MIGRATE_HEADING)
             rows_of_texts = zip(*(texts[one] for one in columns), strict=True)
             lines = [_line(widths, each, width) for each in rows_of_texts]
             paint = self.style.WARNING
             wrong = (isinstance(row, Holder) and attention_of(row) for row in batch)
             marked = zip(wrong, lines, strict=True)
-            self.say("\n".join(paint(line) if bad else line for bad, line in marked))
+            self._out.write("\n".join(paint(line) if bad else line for bad, line in marked))
             self._out.flush()
 
     def json_object(
@@ -359,19 +364,19 @@ def duration(seconds: float | None) -> str:
 
 
 ASIDE: list[Column[Aside]] = [
-    Column("NAME", lambda one: escape_unprintable(one.name)),
-    Column("USING", lambda one: escape_unprintable(one.using)),
+    Column("NAME", attrgetter("name")),
+    Column("USING", attrgetter("using")),
     Column("AT (UTC)", lambda one: clock(one.at)),
-    Column("REASON", lambda one: escape_unprintable(one.reason)),
+    Column("REASON", attrgetter("reason")),
 ]
 AGAIN: Cells = {
-    "NAME": lambda one: f"  {escape_unprintable(one.name)}",
+    "NAME": lambda one: f"  {one.name}",
     **dict.fromkeys(("WAITERS", "SHARED"), lambda one: " "),
 }
 """What columns say of a further holder of the same lock; others say the same as of any."""
 HOLDER: list[Column[Holder]] = [
-    Column("NAME", lambda one: escape_unprintable(one.name)),
-    Column("USING", lambda one: escape_unprintable(one.using)),
+    Column("NAME", attrgetter("name")),
+    Column("USING", attrgetter("using")),
     Column("HOLDER", str),
     Column("HELD FOR", lambda one: duration(one.held_for), right=True),
     Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),

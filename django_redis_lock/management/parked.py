@@ -21,7 +21,7 @@ from django_redis_lock.support.text import escape_unprintable, without_passwords
 def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     """Send them by the current Celery app, and say which can't be sent, or may not."""
     name, done = options["name"], _what(options)
-    of = f" of {escape_unprintable(name)!r}" if name else ""
+    of = f" of {name!r}" if name else ""
     app = celery_app()
     if app is None:
         raise CommandError("No Celery app is loaded: import it in the project's __init__.py.")
@@ -32,7 +32,7 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal)
     able = [one for one in backends.all if one.runs_scripts]
     if backends.all and not able:
-        which = ", ".join(f"LOCKS[{escape_unprintable(one.alias)!r}]" for one in backends.all)
+        which = ", ".join(f"LOCKS[{one.alias!r}]" for one in backends.all)
         raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
     backends.all = able
     if options["delete"] and options["interactive"]:
@@ -96,13 +96,13 @@ def _say(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: 
         terminal.json_object("locks", rows, backends.not_known)
     sent = {"deleted": "deleted", "due": "sent to the broker"}.get(done, "sent back to the broker")
     for row in rows:
-        where = "all locks" if row["name"] is None else escape_unprintable(row["name"])
+        where = "all locks" if row["name"] is None else row["name"]
         if backends.many:
-            where += f" (backend {escape_unprintable(row['using'])})"
+            where += f" (backend {row['using']})"
         number = row[done] - row["put_off"]
         if number > 0 and is_sent and not terminal.as_json:
             text = f"{where}: {counted(number, 'parked task')} {sent}"
-            terminal.say(terminal.style.SUCCESS(text))
+            terminal.say(text, terminal.style.SUCCESS)
         if left := row["parked"]:
             text = f"{counted(left, 'parked task')} of another broker not touched"
             terminal.notice(f"{where}: {text}")
@@ -129,10 +129,9 @@ def _name_reservations(name: str, backends: Backends) -> None:
     """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
     holders = backends.each(lambda backend: backend.holders_of([name]))
     if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
-        lock, messages = escape_unprintable(name), counted(len(reserved), "message")
-        release = f"locks release {escape_unprintable(shlex.quote(name))}"
+        messages, release = counted(len(reserved), "message"), f"locks release {shlex.quote(name)}"
         backends.terminal.notice(
-            f"{lock}: held for {messages} in the broker's queue, the first for {reserved[0]}. "
+            f"{name}: held for {messages} in the broker's queue, the first for {reserved[0]}. "
             f"If the queue was purged, use: {release} --token-id {reserved[0].token_id}"
         )
 
@@ -145,4 +144,4 @@ def _say_nothing(options: dict[str, Any], terminal: Terminal, of: str, here: str
         raise nothing(f"No message{of} is set aside.")
     else:
         which, hint = f"No task {task}".rstrip(), output.hint_at_pattern(name, "locks list")
-        raise nothing(f"{which}{here} is parked for {escape_unprintable(name)!r}.{hint}")
+        raise nothing(f"{which}{here} is parked for {name!r}.{hint}")

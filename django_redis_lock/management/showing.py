@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -22,7 +23,6 @@ from django_redis_lock.operators import Liveness, attention_of, judge, limit_of,
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.celery_app import celery_app
-from django_redis_lock.support.text import escape_unprintable
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
@@ -39,12 +39,12 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     backends.write("locks", found, output.holder_facts, output.HOLDER, rest)
     if not terminal.as_json:
         for one in others:
-            where = f" of {escape_unprintable(one.using)!r}" if backends.many else ""
+            where = f" of {one.using!r}" if backends.many else ""
             state = "paused" if one.limit and not one.limit.limit else "not held"
             limit = f"limit {_set(one.limit)}, " if one.limit else ""
             counts = f"{one.held} held, " if one.held else ""
             counts += f"{'?' if one.waiters is None else one.waiters} waiting{_parked(one)}"
-            terminal.notice(f"{escape_unprintable(one.name)!r}{where} is {state}: {limit}{counts}")
+            terminal.notice(f"{one.name!r}{where} is {state}: {limit}{counts}")
         if len(held) < held.total():
             number = output.counted(held.total(), "holder")
             terminal.notice(f"{output.counted(len(held), 'lock')}, {number}")
@@ -89,7 +89,7 @@ def _selected(
 def _wanted(options: dict[str, Any]) -> list[str]:
     wanted = []
     if options["pattern"] != "*":
-        wanted.append(f"matches {escape_unprintable(options['pattern'])!r}")
+        wanted.append(f"matches {options['pattern']!r}")
     if options["older_than"]:
         wanted.append(f"has been held for at least {output.duration(options['older_than'])}")
     if options["attention"]:
@@ -136,7 +136,7 @@ def show(options: dict[str, Any], terminal: Terminal) -> None:
     backends.finish()
     if not any(one.holders or one.queue for one in found):
         hint = output.hint_at_pattern(name, "locks list")
-        raise nothing(f"Lock {escape_unprintable(name)!r} is not held.{hint}")
+        raise nothing(f"Lock {name!r} is not held.{hint}")
 
 
 def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
@@ -185,7 +185,7 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
 
 def _show(name: str, one: _Known, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
-    terminal.say(heading(f"{escape_unprintable(name)} (backend {escape_unprintable(one.using)})"))
+    terminal.say(f"{name} (backend {one.using})", heading)
     for label, value in _particulars(one):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
@@ -193,18 +193,18 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         counts = [f": {each.waiters} waiting{_parked(each)}" for each in one.first if each.waiters]
         terminal.say(f"  Not held{paused}{''.join(counts)}.")
     elif len(one.holders) > 1:
-        terminal.say(heading("Holders"))
+        terminal.say("Holders", heading)
         known = {"NAME", "USING", "SHARED", "WAITERS"}
         columns = [each for each in output.HOLDER if each.heading not in known]
         terminal.table([*columns, *HOLD], one.holders)
     if one.queue:
-        terminal.say(heading("Queue, in order of arrival"))
+        terminal.say("Queue, in order of arrival", heading)
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
     _show_parked(one, terminal)
     if one.history != []:
-        terminal.say(heading("History, newest first"))
+        terminal.say("History, newest first", heading)
     if one.history is None:
         terminal.say("  Not known.")
     else:
@@ -216,13 +216,13 @@ def _show_parked(one: _Known, terminal: Terminal) -> None:
     if backlogs := one.backlogs:
         terminal.say("Parked tasks wait in a backlog, which takes turns with the other waiters.")
         if any(each.turn for each in backlogs.turns):
-            terminal.say(heading("Backlogs, the next turn first"))
+            terminal.say("Backlogs, the next turn first", heading)
             terminal.table(BACKLOG, backlogs.turns)
         if more := backlogs.number - len(backlogs.turns):
             terminal.say(f"... and {more} more, {backlogs.number} in all")
     if one.aside:
         number = output.counted(len(one.aside), "parked message")
-        terminal.say(heading(f"{number} set aside, as no worker could read it"))
+        terminal.say(f"{number} set aside, as no worker could read it", heading)
         terminal.table(output.ASIDE[2:], one.aside[:5])  # the oldest
 
 
@@ -240,19 +240,19 @@ def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
         yield "waiters", waiters + _parked(holder)
         for label, texts in (("marks", holder.marks), ("metadata", holder.metadata)):
             for key, value in texts.items() if alone else ():
-                yield label, f"{escape_unprintable(key)} = {escape_unprintable(value)}"
+                yield label, f"{key} = {value}"
 
 
 def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
     verdict = judge(holder)
     yield "holder", str(holder)
     if holder.task_id:
-        yield "task name", escape_unprintable(holder.task_name or "")
-        yield "task id", escape_unprintable(holder.task_id)
+        yield "task name", holder.task_name or ""
+        yield "task id", holder.task_id
     if holder.host:
-        yield "host", escape_unprintable(holder.host)
+        yield "host", holder.host
         yield "pid", str(holder.pid or "")
-        yield "thread", escape_unprintable(holder.thread or "")
+        yield "thread", holder.thread or ""
     yield "life", f"{verdict.life}: {verdict.why}"
     yield "acquired at", _moment(holder.acquired_at)
     yield "held for", output.duration(holder.held_for)
@@ -268,13 +268,6 @@ def _parked(one: Holder | Unheld) -> str:
     return f", {one.parked} of them parked" if one.parked else ""
 
 
-def _metadata(holder: Holder) -> str:
-    return ", ".join(
-        f"{escape_unprintable(key)} = {escape_unprintable(text)}"
-        for key, text in holder.metadata.items()
-    )
-
-
 def _renewed(holder: Holder, life: Liveness) -> str:
     if not holder.auto_renew:
         return ""
@@ -286,8 +279,7 @@ def _renewed(holder: Holder, life: Liveness) -> str:
 
 
 def _set(limit: Limit) -> str:
-    by = escape_unprintable(limit.by) or output.UNKNOWN
-    return f"{limit.limit}, set by {by} at {_moment(limit.at)}"
+    return f"{limit.limit}, set by {limit.by or output.UNKNOWN} at {_moment(limit.at)}"
 
 
 def _moment(moment: datetime | None) -> str:
@@ -296,8 +288,12 @@ def _moment(moment: datetime | None) -> str:
 
 HOLD: list[Column[Holder]] = [
     Column("LIFE", lambda one: judge(one).life),
-    Column("TOKEN ID", lambda one: one.token_id),
-    Column("METADATA", _metadata, optional=True),
+    Column("TOKEN ID", attrgetter("token_id")),
+    Column(
+        "METADATA",
+        lambda one: ", ".join(f"{key} = {text}" for key, text in one.metadata.items()),
+        optional=True,
+    ),
 ]
 QUEUE: list[Column[tuple[int, Waiter]]] = [
     Column("", lambda row: str(row[0]), right=True),
@@ -312,7 +308,7 @@ QUEUE: list[Column[tuple[int, Waiter]]] = [
 
 
 BACKLOG: list[Column[records.Turn]] = [
-    Column("TURN", lambda one: escape_unprintable(one.turn)),
+    Column("TURN", attrgetter("turn")),
     Column("PARKED", lambda one: str(one.parked), right=True),
 ]
 
@@ -320,24 +316,23 @@ BACKLOG: list[Column[records.Turn]] = [
 def history(options: dict[str, Any], terminal: Terminal) -> None:
     name, limit = options["name"], options["limit"]
     backends = Backends(options["using"], terminal)
-    found = list(backends.each(lambda backend: backend.history(name, limit)))
-    found.sort(key=lambda entry: entry.at or datetime.min.replace(tzinfo=UTC), reverse=True)
-    found = found[:limit]
+    every = backends.each(lambda backend: backend.history(name, limit))
+    found = operators.newest_first(every)[:limit]
     backends.write("events", found, output.entry_facts, EVENT)
     backends.finish()
     if not found and name is not None:
-        raise nothing(f"The audit has no events of {escape_unprintable(name)!r}.")
+        raise nothing(f"The audit has no events of {name!r}.")
     if not found:
         terminal.notice("The audit has no forced releases or freed locks.")
 
 
 EVENT: list[Column[AuditEntry]] = [
     Column("AT (UTC)", lambda one: output.clock(one.at)),
-    Column("EVENT", lambda one: escape_unprintable(one.event)),
-    Column("NAME", lambda one: escape_unprintable(one.name)),
-    Column("USING", lambda one: escape_unprintable(one.using)),
+    Column("EVENT", attrgetter("event")),
+    Column("NAME", attrgetter("name")),
+    Column("USING", attrgetter("using")),
     Column("HOLDER", str),
-    Column("BY", lambda one: escape_unprintable(one.by)),
-    Column("REASON", lambda one: escape_unprintable(one.reason)),
+    Column("BY", attrgetter("by")),
+    Column("REASON", attrgetter("reason")),
     Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
 ]

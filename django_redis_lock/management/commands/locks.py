@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,16 +21,6 @@ from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
 from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
 from django_redis_lock.support.text import escape_unprintable
 
-RUN = {
-    "list": showing.list_held,
-    "show": showing.show,
-    "release": changing.release,
-    "limit": changing.limit,
-    "unpark": parked.unpark,
-    "run": locked.run,
-    "doctor": doctor.run,
-    "history": showing.history,
-}
 NO_INPUT = "--noinput", "--no-input"
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 EXIT_CODES = """\
@@ -82,16 +73,19 @@ class Command(BaseCommand):
         commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
         self._parsers: dict[str, CommandParser] = commands.choices
         _add_list(commands)
-        show = _add(commands, "show", "show one lock with its holder, waiters and history")
-        show.add_argument("name", help="the lock's name")
+        text = "show one lock with its holder, waiters and history"
+        add = _add(commands, "show", text, showing.show)
+        add("name", help="the lock's name")
         _add_release(commands)
-        add = _add(commands, "limit", "list, set and clear the limits of semaphores").add_argument
+        add = _add(
+            commands, "limit", "list, set and clear the limits of semaphores", changing.limit
+        )
         add("name", nargs="?", help="the semaphore's name")
         text = "how many may hold a permit, whatever the callers say; 0 lets nobody in"
         add("limit", nargs="?", type=_whole, help=text)
         add("--clear", action="store_true", help="leave the limit to the callers")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
-        add = _add(commands, "unpark", "send parked Celery tasks back to the broker").add_argument
+        add = _add(commands, "unpark", "send parked Celery tasks back to the broker", parked.unpark)
         add("name", nargs="?", help="the name of the lock they are parked for")
         add("--task-id", metavar="ID", help="only the task with this id")
         add("--due", action="store_true", help="only those whose turn it is, of all locks")
@@ -99,10 +93,10 @@ class Command(BaseCommand):
         add("--delete", action="store_true", help="delete those that were set aside")
         add(*NO_INPUT, dest="interactive", action="store_false", help="do not ask for confirmation")
         _add_run(commands)
-        add = _add(commands, "doctor", "check whether the servers are fit for locks").add_argument
+        add = _add(commands, "doctor", "check whether the servers are fit for locks", doctor.run)
         text = "exit with 1 on a failure (fail), or on a warning too (warn)"
         add("--fail-level", choices=("warn", "fail"), default="fail", help=text)
-        add = _add(commands, "history", "show forced releases and freed locks").add_argument
+        add = _add(commands, "history", "show forced releases and freed locks", showing.history)
         add("name", nargs="?", help="only events of this lock")
         text = "show at most N events (default: 50)"
         add("--limit", type=_count, default=50, metavar="N", help=text)
@@ -136,14 +130,14 @@ class Command(BaseCommand):
         pairs = zip(words, ["list", *words], strict=False)
         free = [word for word, before in pairs if word[:1] != "-" and f" {before}" not in takers]
         first = next(iter(free), "")
-        if first in RUN:
+        if first in self._parsers:
             words.remove(first)
             return [first, *words]
         if any(word in ("-h", "--help", "--version") for word in words):
             return words
-        for meant in difflib.get_close_matches(first, RUN, n=1):
+        for meant in difflib.get_close_matches(first, self._parsers, n=1):
             parser.error(
-                f"There is no command {escape_unprintable(first)!r}; did you mean {meant!r}? "
+                f"There is no command {first!r}; did you mean {meant!r}? "
                 f"To list the locks with that name, use: locks list {escape_unprintable(first)}"
             )
         return ["list", *words]
@@ -165,13 +159,13 @@ class Command(BaseCommand):
     @base.no_translations  # what is shared with the admin is translated there
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            RUN[options["command"]](options, Terminal(self, options))
+            options["run"](options, Terminal(self, options))
         finally:
             self.stdout.flush()  # ahead of an error, and while a closed pipe can be told
 
 
 def _add_list(commands: Any) -> None:
-    add = _add(commands, "list", "list the held locks (the default)").add_argument
+    add = _add(commands, "list", "list the held locks (the default)", showing.list_held)
     add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
     add("--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first")
     add("--reverse", action="store_true", help="reverse the order")
@@ -182,7 +176,7 @@ def _add_list(commands: Any) -> None:
 
 
 def _add_release(commands: Any) -> None:
-    add = _add(commands, "release", "release locks by force").add_argument
+    add = _add(commands, "release", "release locks by force", changing.release)
     add("names", nargs="*", metavar="name", help="names of locks")
     add("--pattern", dest="match", metavar="GLOB", help="release held locks that match")
     add("--all", action="store_true", help="release all held locks")
@@ -197,18 +191,17 @@ def _add_release(commands: Any) -> None:
 
 
 def _add_run(commands: Any) -> None:
-    running = _add(commands, "run", "run a program while a lock is held")
+    add = _add(commands, "run", "run a program while a lock is held", locked.run)
     options = "[--timeout S] [--wait S | --no-wait] [--grace S] [--using ALIAS]"
-    running.usage = f"%(prog)s NAME {options} -- PROGRAM [ARGUMENT ...]"
-    running.add_argument("name", help="the lock's name")
-    wait = running.add_mutually_exclusive_group()
-    for where, option, default, text in (
-        (running, "--timeout", DEFAULT, "the lease, which is renewed"),
-        (wait, "--wait", DEFAULT, "give up after so long, and exit with 75"),
-        (running, "--grace", 10.0, "from SIGTERM to SIGKILL if the lock is lost (default: 10)"),
-    ):
-        where.add_argument(option, type=parse_duration, default=default, metavar="S", help=text)
-    wait.add_argument("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
+    commands.choices["run"].usage = f"%(prog)s NAME {options} -- PROGRAM [ARGUMENT ...]"
+    add("name", help="the lock's name")
+    wait = commands.choices["run"].add_mutually_exclusive_group().add_argument
+    seconds = {"type": parse_duration, "metavar": "S"}
+    add("--timeout", default=DEFAULT, help="the lease, which is renewed", **seconds)
+    wait("--wait", default=DEFAULT, help="give up after so long, and exit with 75", **seconds)
+    wait("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
+    text = "from SIGTERM to SIGKILL if the lock is lost (default: 10)"
+    add("--grace", default=10.0, help=text, **seconds)
 
 
 class Formatter(base.DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -220,7 +213,8 @@ def _epilog(name: str) -> str:
     return f"Examples:\n{examples}\n{RUN_EXIT_CODES if name == 'run' else EXIT_CODES}"
 
 
-def _add(commands: Any, name: str, text: str) -> CommandParser:
+def _add(commands: Any, name: str, text: str, run: Callable[..., None]) -> Callable[..., Any]:
+    """Add a command; return what adds its arguments."""
     parser: CommandParser = commands.add_parser(
         name,
         help=text,
@@ -228,6 +222,7 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
         epilog=_epilog(name),
         formatter_class=Formatter,
     )
+    parser.set_defaults(run=run)
     if name != "run":  # its output is that of the program
         parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument(
@@ -240,7 +235,7 @@ def _add(commands: Any, name: str, text: str) -> CommandParser:
     for word in ("--settings", "--pythonpath"):
         anywhere.add_argument(word)
     anywhere.add_argument("-v", "--verbosity", type=int, choices=range(4))
-    return parser
+    return parser.add_argument
 
 
 def _whole(text: str, least: int = 0) -> int:
