@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 
 import redis
 from django.core.management.base import CommandError
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_lock.backends.base import BaseLockBackend
@@ -37,7 +35,7 @@ from django_redis_lock.handler import lock, locks, semaphore
 from django_redis_lock.management.output import Terminal, aliases_of, duration
 from django_redis_lock.protocol.calls import ForceRelease, ask
 from django_redis_lock.support.text import without_passwords
-from django_redis_lock.transport.connections import new_connection
+from django_redis_lock.transport.connections import own_pool
 
 PRODUCTION = 'In production, set "BACKEND": "django_redis_lock.backends.redis.RedisLockBackend".'
 START_IT = "Start the server, or fix LOCATION, its password or the network."
@@ -185,7 +183,11 @@ def _check_servers(servers: list[Server]) -> list[Finding]:
 def _check_server(server: Server) -> Iterator[Finding]:
     denied: dict[str, str] = {}
     try:
-        with redis.Redis.from_pool(_OwnPool(server.pool)) as client:
+        pool = own_pool(server.pool)
+        for timeout in ("socket_timeout", "socket_connect_timeout"):
+            given = pool.connection_kwargs.get(timeout) or ANSWER_WITHIN
+            pool.connection_kwargs[timeout] = min(given, ANSWER_WITHIN)
+        with redis.Redis.from_pool(pool) as client:
             with suppress(ResponseError):  # a refusal is an answer
                 client.time()
             yield ok("server", f"{server.address} answers")
@@ -204,22 +206,6 @@ def _check_server(server: Server) -> Iterator[Finding]:
         found = f"{', '.join(denied)}: {next(iter(denied.values()))}"
         remedy = "Ask the server's administrator, or use a user that may run INFO and CONFIG."
         yield warn("not known", found, remedy)
-
-
-class _OwnPool(redis.ConnectionPool):
-    """Connects as a pool does, without retries."""
-
-    def __init__(self, like: redis.ConnectionPool) -> None:
-        super().__init__(protocol=2)
-        self._like = like
-
-    def make_connection(self) -> Any:
-        connection = new_connection(self._like)
-        for timeout in ("socket_timeout", "socket_connect_timeout"):
-            given = getattr(connection, timeout) or ANSWER_WITHIN
-            setattr(connection, timeout, min(given, ANSWER_WITHIN))
-        connection.retry = Retry(NoBackoff(), 0)
-        return connection
 
 
 def _check_version(client: Any, server: Server) -> Iterator[Finding]:

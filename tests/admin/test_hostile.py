@@ -151,17 +151,3 @@ def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
     answers, problems = asked.outcome()
     assert answers == {}
     assert sorted(problem.using for problem in problems) == ["silent-0", "silent-1", "silent-2"]
-
-
-@pytest.mark.parametrize(
-    ("language", "words"),
-    [
-        ("de", ("Gehaltene Sperren", "Inhaber", "Name, Host, Task oder Metadaten")),
-        ("zh-hans", ("已持有的锁", "持有者")),
-    ],
-)
-def test_other_languages(language: str, words: tuple[str, ...], name: str) -> None:
-    lock(name, timeout=60).acquire()
-    page = root().get(LIST, headers={"Accept-Language": language}).content.decode()
-    for word in words:
-        assert word in page

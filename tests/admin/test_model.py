@@ -64,11 +64,6 @@ def test_a_key_is_read_back(using: str, name: str) -> None:
     assert lock.holder is None
 
 
-@pytest.mark.parametrize("key", ["", ":", "default", "default:", ":name"])
-def test_what_is_no_key(key: str) -> None:
-    assert HeldLock.from_key(key) is None
-
-
 @pytest.mark.parametrize(
     "apps",
     [

@@ -12,7 +12,6 @@ from django.db import connection
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer
-from tests.settings import REDIS, server_url
 from tests.tools.admin import (
     LIST,
     MAY_RELEASE,
@@ -133,23 +132,6 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
         ("success", "Released “foreign"),
     ]
     assert messages[3][1] == "Released “foreign”, which another program held."
-
-
-def test_a_server_that_goes_away_before_the_confirmation(
-    own_server: Any, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    settings.LOCKS = {
-        "default": {"BACKEND": REDIS, "LOCATION": server_url()},
-        "away": {"BACKEND": REDIS, "LOCATION": own_server.url()},
-    }
-    holding("a", using="away")
-    holding("b")
-    shown = [box_of("a", using="away"), box_of("b")]
-    own_server.kill()
-    page = release(root(), *shown)
-    assert page.status_code == 200
-    assert [level for level, _ in told(page)] == ["error", "success"]
 
 
 def test_a_cross_site_post_is_refused(name: str) -> None:

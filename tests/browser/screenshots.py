@@ -1,23 +1,17 @@
-"""Takes the pictures for the documentation; with the word ``admin``, only those of the admin.
-
-The shop runs as in the demo, with its web server. The sales are real; the holders on the admin page
-are made up, so that the pictures show every kind of them.
-"""
+"""Takes the pictures of the admin for the documentation, with holders of every kind."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import redis
-from playwright.sync_api import Browser, Locator, Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 from example_project.demo.services import Services, running
 from tests.browser.chromium import chromium_path
@@ -26,13 +20,7 @@ IMAGES = Path(__file__).parent.parent.parent / "docs" / "images"
 ADMIN = "ada"
 WIDE: dict[str, Any] = {"viewport": {"width": 1440, "height": 720}}
 NARROW: dict[str, Any] = {"viewport": {"width": 390, "height": 600}, "device_scale_factor": 2}
-SALE: dict[str, Any] = {"viewport": {"width": 1180, "height": 1150}}
-HALF: dict[str, Any] = {"viewport": {"width": 560, "height": 1400}, "device_scale_factor": 1.5}
 DARK = {"color_scheme": "dark"}
-HALF_SOLD = """
-    () => document.querySelector('[data-field="waiters"]').textContent > 20
-        && document.querySelector('[data-field="orders"]').textContent >= 50
-"""
 
 RENEWED = {"auto_renew": True, "lease": 12_000}
 IMPORT = {**RENEWED, "task_name": "shop.tasks.import_products", "thread": "MainThread"}
@@ -56,8 +44,6 @@ def main() -> None:
     with running() as services, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path())
         take_admin(browser, services)
-        if "admin" not in sys.argv:
-            take_sales(browser, services)
         browser.close()
 
 
@@ -134,59 +120,6 @@ def held_locks(services: Services) -> Iterator[None]:
         ended.set()
         renewing.outcome()
         locks.reset()
-
-
-def take_sales(browser: Browser, services: Services) -> None:
-    """Take pictures of a flash sale without a guard, with a lock while it lasts, and fenced."""
-    from example_project.shop.models import Product
-
-    product = Product.objects.create(name="Headphones", slug="headphones", stock=100, price=79)
-
-    def look(**options: Any) -> Page:
-        page = browser.new_context(**options).new_page()
-        page.goto(f"{services.address}sale/{product.pk}/")
-        return page
-
-    page = look(**SALE)
-    rush(page, "No guard").wait_for()
-    page.screenshot(path=IMAGES / "sale-none.png")
-    ended = rush(page, "Lock")
-    page.wait_for_function(HALF_SOLD)
-    page.screenshot(path=IMAGES / "sale-running.png")
-    ended.wait_for()
-    page.get_by_role("checkbox").check()
-    rush(page, "Lock, one stalls").wait_for()
-    page.screenshot(path=IMAGES / "sale-stall.png")
-    rush(page, "Lock with fencing, one stalls").wait_for()
-    page.context.close()
-    dark = look(**SALE, **DARK)
-    dark.locator("#chart polyline").first.wait_for()
-    take(dark, "sale-dark")
-    halves = [result_of(look(**HALF), guard) for guard in ("No guard", "Lock")]
-    images = "".join(f'<img src="data:image/png;base64,{picture}">' for picture in halves)
-    both = browser.new_context(viewport={"width": 1720, "height": 900}).new_page()
-    both.set_content(f"<body style='margin:0'><div style='display:inline-flex'>{images}</div>")
-    both.locator("div").screenshot(path=IMAGES / "sale-none-and-lock.png")
-
-
-def rush(page: Page, label: str) -> Locator:
-    """Start a rush; return what is there once it has ended."""
-    page.get_by_role("radio", name=label.partition(",")[0], exact=True).check()
-    page.get_by_role("button", name="Start the rush").click()
-    ended = page.locator("#verdict:is([data-kind=good], [data-kind=bad])")
-    return ended.filter(has_text=f"{label}: ")
-
-
-def result_of(page: Page, guard: str) -> str:
-    page.get_by_role("checkbox").uncheck()
-    rush(page, guard).wait_for()
-    top, bottom = (page.locator(part).bounding_box() for part in (".figures", "#chart"))
-    assert top
-    assert bottom
-    height = bottom["y"] + bottom["height"] - top["y"] + 24
-    picture = page.screenshot(clip={"x": 0, "y": top["y"] - 8, "width": 560, "height": height})
-    page.context.close()
-    return b64encode(picture).decode()
 
 
 if __name__ == "__main__":

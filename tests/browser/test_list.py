@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from django.contrib import admin
 from playwright.sync_api import expect
 
 from django_redis_lock import lock, locks
 from django_redis_lock.models import HeldLock
-from example_project.embedded import EmbeddedServer
 from tests.apps.csp import POLICY
 from tests.browser.window import Hold, Visit, box, row
-from tests.settings import REDIS, server_url
 from tests.tools import Background, eventually, waiters
-from tests.tools.admin import LIST, page_of
+from tests.tools.admin import LIST
 
 HIDE = """
     (hidden) => {
@@ -152,33 +148,6 @@ def test_a_login_that_has_ended(visit: Visit, hold: Hold) -> None:
     visitor.context.clear_cookies()
     expect(page.locator("#id_username")).to_be_visible()
     assert page.url.endswith(f"/admin/login/?next={LIST}%3Fo%3D1")
-
-
-def test_a_backend_goes_silent(
-    visit: Visit,
-    hold: Hold,
-    settings: Any,
-    own_server: EmbeddedServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    settings.LOCKS = {
-        "default": {"BACKEND": REDIS, "LOCATION": server_url()},
-        "far": {"BACKEND": REDIS, "LOCATION": own_server.url()},
-    }
-    hold("near", timeout=600)
-    assert lock("away", timeout=600, using="far").acquire()
-    listed, shown = visit().open(), visit().open(page_of("away", "far"))
-    expect(shown.get_by_role("button", name="Release…")).to_be_visible()
-    own_server.kill()
-    for page in (listed, shown):
-        expect(page.locator(".lock-problem")).to_contain_text("The backend “far” is not available")
-    expect(listed.locator(".field-lock bdi")).to_have_text(["near"])
-    for false in ("This lock is free", "no forced release", "Alive"):
-        expect(shown.get_by_text(false)).to_have_count(0)
-    own_server.restart()
-    for page in (listed, shown):
-        expect(page.locator(".lock-problem")).to_have_count(0)
 
 
 def test_the_policy_is_strict(visit: Visit) -> None:

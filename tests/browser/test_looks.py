@@ -106,30 +106,6 @@ def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> Non
 
 
 @pytest.mark.usefixtures("holders")
-def test_from_right_to_left_names_stay_as_they_are(visit: Visit) -> None:
-    visitor = visit(locale="he", extra_http_headers={"Accept-Language": "he"})
-    for path in (LIST, page_of(NAMES[0])):
-        page = visitor.open(path)
-        kinds = page.locator("#held-locks bdi").evaluate_all(
-            """(all) => all.filter((one) => /[a-z]/.test(one.textContent)).map((one) => [
-                getComputedStyle(one).direction, getComputedStyle(one).unicodeBidi])"""
-        )
-        assert {tuple(kind) for kind in kinds} == {("ltr", "isolate")}
-
-
-@pytest.mark.usefixtures("holders")
-def test_a_long_name_takes_one_line(visit: Visit) -> None:
-    page = visit().open()
-    name = row(page, LONG).locator(".field-lock bdi")
-    heights = [
-        row(page, each).locator(".field-lock a").evaluate("(one) => one.offsetHeight")
-        for each in (NAMES[0], LONG)
-    ]
-    assert heights[0] == heights[1]
-    expect(name).to_have_attribute("title", LONG)
-
-
-@pytest.mark.usefixtures("holders")
 def test_on_a_telephone_filters_come_first_and_leave_room_for_locks(visit: Visit) -> None:
     visitor = visit(viewport={"width": 375, "height": 700}, has_touch=True, is_mobile=True)
     page = visitor.open()
@@ -148,16 +124,6 @@ def test_on_a_telephone_filters_come_first_and_leave_room_for_locks(visit: Visit
     page.locator("#id_reason").wait_for()
     assert place(".cancel-link")["x"] == place(".submit-row .default")["x"]
     expect(page.locator(".submit-row .default")).to_have_css("text-transform", "none")
-
-
-@pytest.mark.usefixtures("holders")
-def test_columns_begin_where_their_headings_do(visit: Visit) -> None:
-    visitor = visit()
-    for path in (LIST, f"{LIST}audit/", page_of("render")):
-        page = visitor.open(path)
-        inset = "(all) => all.map((one) => getComputedStyle(one).paddingInlineStart)"
-        cells = page.locator(".lock-cards :is(th, td):visible")
-        assert set(cells.evaluate_all(inset)) == {"8px"}
 
 
 def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: Any) -> None:

@@ -15,14 +15,14 @@ import pytest
 import redis
 from django.core.management import call_command
 
-from django_redis_lock import lock, locks, semaphore
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import doctor
 from django_redis_lock.management.changing import system_user
 from django_redis_lock.management.commands.locks import Command, parse_duration
 from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, counted, eventually, waiters
+from tests.tools import Background, eventually, waiters
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
 
@@ -155,14 +155,6 @@ def test_list_is_written_as_it_is_read(
     assert written[0] == 0
     assert written[-1] >= 500
     assert out.getvalue().count("\n") > 1000
-
-
-def test_permits_of_one_name_are_read_like_locks(one: EmbeddedServer, client: redis.Redis) -> None:
-    for _ in range(600):
-        assert semaphore("render", 1000, timeout=60).acquire(blocking=False)
-    with counted(client) as commands:
-        assert len(command("list").lines) == 601
-    assert commands["evalsha"] <= 4  # the limits, the index, and two pages of permits
 
 
 # show

@@ -110,19 +110,6 @@ def test_list_tells_of_limits_that_no_holder_shows(settings: Any) -> None:
     let_go("render", waiting)
 
 
-def test_a_list_asks_once_for_limits(
-    client: redis.Redis, settings: Any, server: EmbeddedServer
-) -> None:
-    held("alone")
-    with counted(client) as commands:
-        command("list")
-    assert commands["hgetall"] == 1
-    settings.LOCKS = {"default": {"BACKEND": GETSET, "LOCATION": server.url()}}
-    with counted(client) as commands:
-        assert "alone" in command("list").out
-    assert ("hgetall" in commands, commands["zrangebyscore"]) == (False, 1)
-
-
 def test_a_short_list_reads_few_of_many_limits(client: redis.Redis) -> None:
     """``--limit`` counts for limits without a holder, and what is not shown is not read."""
     for number in range(1200):

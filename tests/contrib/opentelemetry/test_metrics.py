@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import lock, semaphore
+from django_redis_lock import lock
 from django_redis_lock.contrib import gauges
 from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from example_project.embedded import EmbeddedServer
@@ -63,13 +63,6 @@ def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) 
     assert 0 < by(names.GROUP, metrics["django_redis_lock.lease.used"])["test"] < 1
     holder.release()
     assert waiting.outcome()
-
-
-def test_permits_are_counted_one_by_one(telemetry: Telemetry, name: str) -> None:
-    with semaphore(name, 3), semaphore(name, 3):
-        metrics = telemetry.metrics()
-    assert by(names.GROUP, metrics["django_redis_lock.held"])["test"] == 2
-    assert by(names.GROUP, metrics["django_redis_lock.limit"])["test"] == 3
 
 
 def test_the_page_names_what_the_code_makes(telemetry: Telemetry, name: str) -> None:

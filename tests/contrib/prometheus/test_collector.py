@@ -251,13 +251,3 @@ def test_view_answers_in_the_format_that_is_asked_for(holding: Any) -> None:
     answer = metrics(RequestFactory().get("/metrics"))
     assert answer.headers["Content-Type"].startswith("text/plain")
     assert metrics(RequestFactory().post("/metrics")).status_code == 405
-
-
-def test_several_scrapes_at_once_take_one_reading(holding: Any, client: Any, value: Value) -> None:
-    """The others wait for the answer of the first, which never reads the whole database."""
-    holding("product:1", timeout=60)
-    with counted(client) as commands:
-        scrapes = [Background(lambda: value("held", group="product")) for _ in range(5)]
-        assert [scrape.outcome() for scrape in scrapes] == [1] * 5
-    assert not {"scan", "keys", "sscan"} & set(commands)
-    assert sum(commands.get(each, 0) for each in ("eval", "evalsha")) <= 4
