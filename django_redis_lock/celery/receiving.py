@@ -33,13 +33,11 @@ AT_ONCE = 50
 def strategy(task: Any, app: Any, consumer: Any) -> Any:
     """Return what handles a guarded task's messages; Celery's own gives them to the pool."""
     to_pool = consumer.on_task_request
-    if consumer.registry and isinstance(consumer.pool, TaskPool) and parks(task):
+    if consumer.hub and isinstance(consumer.pool, TaskPool) and parks(task):
         parker = vars(consumer).get("lock_parker") or _Parker(consumer)
         consumer.lock_parker, consumer.on_task_request = parker, parker.receive
-        if (
-            parker.event.fileno() not in consumer.registry.readers
-        ):  # a loop forgets lost connections
-            consumer.registry.add_reader(parker.event, parker.finish)
+        if parker.event.fileno() not in consumer.hub.readers:  # a loop forgets lost connections
+            consumer.hub.add_reader(parker.event, parker.finish)
     try:
         return default(task, app, consumer)
     finally:
@@ -76,7 +74,7 @@ class _Parker(threading.Thread):
         self._came: queue.SimpleQueue[Any] = queue.SimpleQueue()  # requests and connections
         self._done: deque[Any] = deque()  # the same, and whether it is parked, and else its header
         self.event, self._rope = socket.socketpair()
-        consumer.registry.on_close.add(self.finish)
+        consumer.hub.on_close.add(self.finish)
         self.start()
 
     def receive(self, request: Any) -> None:
