@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -158,6 +158,51 @@ def _next_holder(backend: BaseLockBackend, loser: Holder) -> Holder | None:
         read_at = loser.acquired_at + timedelta(seconds=loser.held_for or 0.0)
         found = [one for one in found if one.acquired_at and one.acquired_at > read_at]
     return max(found, key=lambda one: one.fence or 0, default=None)
+
+
+@dataclass
+class LockState:
+    """What one backend knows of a lock; ``None`` for what could not be read."""
+
+    using: str
+    holders: list[Holder]
+    first: list[Holder | Unheld]
+    """One that says how many wait; none if the lock was acquired meanwhile."""
+    queue: list[Waiter] | None = None
+    backlogs: records.Backlogs | None = None
+    limit: Limit | None = None
+    history: list[AuditEntry] | None = None
+
+    @property
+    def waiters(self) -> int | None:
+        known = [one.waiters for one in self.first]
+        known += [] if self.queue is None else [len(self.queue)]
+        return max((number for number in known if number is not None), default=None)
+
+
+def read_lock(
+    backend: BaseLockBackend,
+    name: str,
+    most: tuple[int, int],
+    noting: Callable[[str], AbstractContextManager[None]],
+) -> LockState:
+    """Read who holds a lock, who waits, its limit and its audit; ``most`` waiters and entries.
+
+    What can't be read, except the holders, is left out: its name is given to ``noting``, which
+    handles the errors.
+    """
+    holders = list(backend.holders_of([name]))
+    state = LockState(backend.alias, holders, [*holders[:1]])
+    with noting("waiters"):
+        state.first = state.first or [*unheld_among(backend, [name])]
+        state.queue = backend.waiting(name, most[0])
+        if any(one.parked for one in state.first):
+            state.backlogs = backlogs_of(backend, name)
+    with noting("limit"):
+        state.limit = limit_of(backend, name)
+    with noting("history"):
+        state.history = backend.history(name, most[1])
+    return state
 
 
 def limit_of(backend: BaseLockBackend, name: str) -> Limit | None:

@@ -192,7 +192,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if isinstance(response, TemplateResponse):  # else there is no such lock
             context: Any = response.context_data
             context |= {**pages.audit_of(context["object"]), "media": self.media}
-            context["unwritable"] = unwritable([context["object"].using])
         return response
 
     def audit_view(self, request: HttpRequest) -> HttpResponse:

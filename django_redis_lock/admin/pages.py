@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 from urllib import parse
 
 from django.core.exceptions import BadRequest
@@ -15,12 +16,12 @@ from django.utils.translation import gettext as _
 
 from django_redis_lock import operators
 from django_redis_lock.admin import wording
-from django_redis_lock.admin.changelist import COLUMNS, ask_each, read_holders, unwritable
-from django_redis_lock.backends.base import BaseLockBackend
+from django_redis_lock.admin.changelist import COLUMNS, Problem, ask_each, unwritable
 from django_redis_lock.backends.renewal import RENEWALS
+from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import Outcome, Result, aliases, limit_of, sharing
+from django_redis_lock.operators import LockState, Outcome, Result, aliases, sharing
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
 from django_redis_lock.support.arguments import MOST_AT_ONCE, TOKEN_ID, check_name
@@ -29,46 +30,49 @@ from django_redis_lock.support.text import escape_unprintable
 MOST_SHOWN = 100
 """Holders and waiters on the page of a lock, and entries on that of the audit."""
 
-Item = TypeVar("Item")
-
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; a backend that is not available is a problem in it."""
-    holders, problems = read_holders([(lock.using, lock.name)])
-    context: dict[str, Any] = {
+    unknown: dict[str, str] = {}
+
+    @contextmanager
+    def noting(what: str) -> Iterator[None]:
+        try:
+            yield
+        except LockError as error:
+            unknown[f"{what}_unknown"] = Problem.of(lock.using, error).reason
+
+    most = MOST_SHOWN, recent_entries
+    read = partial(operators.read_lock, name=lock.name, most=most, noting=noting)
+    found, problems = ask_each([lock.using], read)
+    context = {
         "name": wording.name_html(lock.name),
         "backend": wording.name_html(lock.using) if len(aliases()) > 1 else "",
         "problems": problems,
     }
-    if problems:
-        return context
-    waiting, waiting_unknown = _asked(lock, lambda one: one.waiting(lock.name, MOST_SHOWN))
-    names = [] if holders else [lock.name]
-    unheld, _unknown = _asked(lock, lambda one: [*operators.unheld_among(one, names)])
-    first: list[Any] = [*holders, *unheld][:1]
-    in_queue = first[0].waiters if first else 0
-    backlogs, _unknown = _asked(
-        lock, lambda one: [operators.backlogs_of(one, lock.name) for each in first if each.parked]
-    )
-    turns = [turn for one in backlogs for turn in one.turns if any(each.turn for each in one.turns)]
+    return {**context, **unknown, **(_known_of(found[lock.using]) if found else {})}
+
+
+def _known_of(state: LockState) -> dict[str, Any]:
+    holders, waiting, backlogs = state.holders, state.queue or [], state.backlogs
+    in_queue = state.first[0].waiters if state.first else 0
+    turns = backlogs.turns if backlogs and any(each.turn for each in backlogs.turns) else []
     return {
-        **context,
         **(_held(holders[0]) if len(holders) == 1 else {}),
         "holders": [_hold(one) for one in holders[:MOST_SHOWN]] if len(holders) > 1 else [],
         "holders_more": max(0, len(holders) - MOST_SHOWN),
-        "waiters": wording.waiters_text(first[0]) if holders or in_queue != 0 else "",
-        "parked": sum(one.parked for one in first),
+        "waiters": wording.waiters_text(state.first[0]) if holders or in_queue != 0 else "",
+        "parked": sum(one.parked for one in state.first),
         "sharing": sharing(holders[0]) if holders else "",
-        "unwritable": unwritable([lock.using]),
-        **_limited(lock, [*holders, *waiting]),
+        "unwritable": unwritable([state.using]),
+        **_limited(state),
         "waiting": [_waiter(waiter) for waiter in waiting],
         "waiting_to_share": any(waiter.shared for waiter in waiting),
         "waiting_more": max(0, (in_queue or 0) - len(waiting)),
-        "waiting_unknown": waiting_unknown,
         "backlogs": backlogs,
         "turns": [(wording.name_html(one.turn or "-"), one.parked) for one in turns],
-        "turns_more": sum(one.number - len(one.turns) for one in backlogs),
-        **audit_of(lock, recent_entries),
+        "turns_more": backlogs.number - len(backlogs.turns) if backlogs else 0,
+        "entries": [*map(entry_facts, state.history or ())],
     }
 
 
@@ -85,23 +89,26 @@ def audit() -> dict[str, Any]:
     }
 
 
-def audit_of(lock: HeldLock, most: int = MOST_SHOWN) -> dict[str, Any]:
-    entries, unknown = _asked(lock, lambda one: one.history(lock.name, most))
-    return {"entries": [*map(entry_facts, entries)], "entries_unknown": unknown}
+def audit_of(lock: HeldLock) -> dict[str, Any]:
+    """Return the context of the audit of one lock."""
+    found, problems = ask_each([lock.using], lambda one: one.history(lock.name, MOST_SHOWN))
+    return {
+        "entries": [*map(entry_facts, chain(*found.values()))],
+        "history_unknown": "".join(problem.reason for problem in problems),
+        "unwritable": unwritable([lock.using]),
+    }
 
 
-def _limited(lock: HeldLock, seen: list[Holder | Waiter]) -> dict[str, Any]:
-    """Return what an operator has set; not asked for a lock that all use as another kind."""
+def _limited(state: LockState) -> dict[str, Any]:
+    """Return what an operator has set, except for a lock that all use as another kind."""
+    limit, seen = state.limit, [*state.holders, *(state.queue or ())]
     may_be_semaphore = not seen or any(one.limit is not None for one in seen)
-    if not may_be_semaphore or not locks[lock.using].can_share:
+    if not may_be_semaphore or not locks[state.using].can_share:
         return {}
-    found, unknown = _asked(lock, lambda one: [*filter(None, [limit_of(one, lock.name)])])
-    limit = found[0] if found else None
     return {
         "limit": limit and limit.limit,
         "limit_by": limit and wording.wrappable(limit.by),
         "limit_at": limit and wording.moment(limit.at),
-        "limit_unknown": unknown,
         "can_limit": True,
         "most_permits": MOST_AT_ONCE,
     }
@@ -189,14 +196,6 @@ def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     shown = (one if one.isprintable() else f"\\U{ord(one):08x}" for one in escaped)
     return f"$'{''.join(shown)}'"
-
-
-def _asked(
-    lock: HeldLock, question: Callable[[BaseLockBackend], list[Item]]
-) -> tuple[list[Item], str]:
-    """Return what a lock's backend answers, or why it does not."""
-    answers, problems = ask_each([lock.using], question)
-    return answers.get(lock.using, []), problems[0].reason if problems else ""
 
 
 def _waiter(waiter: Waiter) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -19,9 +18,16 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, nothing
-from django_redis_lock.operators import Liveness, attention_of, judge, limit_of, sharing, unheld
+from django_redis_lock.operators import (
+    Liveness,
+    LockState,
+    attention_of,
+    judge,
+    sharing,
+    unheld,
+)
 from django_redis_lock.protocol import records
-from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Unheld, Waiter
+from django_redis_lock.protocol.records import Aside, AuditEntry, Holder, Limit, Unheld, Waiter
 from django_redis_lock.support.celery_app import celery_app
 
 WAITERS = 100
@@ -97,69 +103,41 @@ def _wanted(options: dict[str, Any]) -> list[str]:
     return wanted
 
 
-@dataclass
-class _Known:
-    """What one backend knows of a lock; ``None`` for what is not known."""
-
-    using: str
-    holders: list[Holder]
-    first: list[Holder | Unheld]
-    """One that tells how many wait; none if the lock was taken meanwhile."""
-    limit: Limit | None = None
-    queue: list[Waiter] | None = None
-    backlogs: records.Backlogs | None = None
-    aside: list[records.Aside] = field(default_factory=list)
-    history: list[AuditEntry] | None = None
-
-    @property
-    def waiters(self) -> int | None:
-        counted = [one.waiters for one in self.first]
-        if self.queue is not None:
-            counted.append(len(self.queue))
-        return max((number for number in counted if number is not None), default=None)
-
-
 def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal)
-    asked = backends.each(lambda backend: [_ask(name, backend, backends)])
-    found = [
-        one for one in asked if one.holders or one.limit or one.queue or one.history or one.aside
-    ]
+    found = []
+    for state, aside in backends.each(partial(_read, name, backends)):
+        if aside or state.holders or state.limit or state.queue or state.history:
+            found.append((state, aside))
     if terminal.as_json:
-        terminal.json_object("locks", (_facts(name, one) for one in found), backends.not_known)
+        terminal.json_object("locks", (_facts(name, *one) for one in found), backends.not_known)
     else:
         for number, one in enumerate(found):
             if number:
                 terminal.say()
-            _show(name, one, terminal)
+            _show(name, *one, terminal)
     backends.finish()
-    if not any(one.holders or one.queue for one in found):
+    if not any(state.holders or state.queue for state, _aside in found):
         hint = output.hint_at_pattern(name, "locks list")
         raise nothing(f"Lock {name!r} is not held.{hint}")
 
 
-def _ask(name: str, backend: BaseLockBackend, backends: Backends) -> _Known:
-    holders = list(backend.holders_of([name]))
-    first: list[Any] = holders[:1] or list(operators.unheld_among(backend, [name]))
-    known = _Known(backend.alias, holders, first)
-    with backends.noting(backend.alias):
-        known.queue = backend.waiting(name, WAITERS)
-        if any(one.parked for one in first):
-            known.backlogs = operators.backlogs_of(backend, name)
-    with backends.noting(backend.alias):
-        known.limit = limit_of(backend, name)
-    with backends.noting(backend.alias):
-        known.history = backend.history(name, 10)
+def _read(
+    name: str, backends: Backends, backend: BaseLockBackend
+) -> Iterator[tuple[LockState, list[Aside]]]:
+    """Yield what a backend knows of a lock, and its messages that were set aside."""
+    noting = partial(backends.noting, backend.alias)
+    state, aside = operators.read_lock(backend, name, (WAITERS, 10), lambda _: noting()), []
     if backend.runs_scripts and (app := celery_app()):
         with suppress(Exception):  # of Celery, its settings or the server
             from django_redis_lock.celery.outbox import outbox_of
 
-            known.aside = operators.set_aside(backend, outbox_of(app), name)
-    return known
+            aside = operators.set_aside(backend, outbox_of(app), name)
+    yield state, aside
 
 
-def _facts(name: str, one: _Known) -> dict[str, Any]:
+def _facts(name: str, one: LockState, aside: list[Aside]) -> dict[str, Any]:
     holders = [
         {**output.holder_facts(each), "life": life, "life_because": why}
         for each in one.holders
@@ -178,12 +156,12 @@ def _facts(name: str, one: _Known) -> dict[str, Any]:
         "waiters": one.waiters,
         "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
         "backlogs": one.backlogs and {"number": one.backlogs.number, "turns": turns},
-        "aside": [each._asdict() for each in one.aside],
+        "aside": [each._asdict() for each in aside],
         "history": one.history and [*map(output.entry_facts, one.history)],
     }
 
 
-def _show(name: str, one: _Known, terminal: Terminal) -> None:
+def _show(name: str, one: LockState, aside: list[Aside], terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     terminal.say(f"{name} (backend {one.using})", heading)
     for label, value in _particulars(one):
@@ -202,7 +180,7 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
-    _show_parked(one, terminal)
+    _show_parked(one.backlogs, aside, terminal)
     if one.history != []:
         terminal.say("History, newest first", heading)
     if one.history is None:
@@ -211,22 +189,22 @@ def _show(name: str, one: _Known, terminal: Terminal) -> None:
         terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
 
 
-def _show_parked(one: _Known, terminal: Terminal) -> None:
+def _show_parked(backlogs: records.Backlogs | None, aside: list[Aside], terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
-    if backlogs := one.backlogs:
+    if backlogs:
         terminal.say("Parked tasks wait in a backlog, which takes turns with the other waiters.")
         if any(each.turn for each in backlogs.turns):
             terminal.say("Backlogs, the next turn first", heading)
             terminal.table(BACKLOG, backlogs.turns)
         if more := backlogs.number - len(backlogs.turns):
             terminal.say(f"... and {more} more, {backlogs.number} in all")
-    if one.aside:
-        number = output.counted(len(one.aside), "parked message")
+    if aside:
+        number = output.counted(len(aside), "parked message")
         terminal.say(f"{number} set aside, as no worker could read it", heading)
-        terminal.table(output.ASIDE[2:], one.aside[:5])  # the oldest
+        terminal.table(output.ASIDE[2:], aside[:5])  # the oldest
 
 
-def _particulars(one: _Known) -> Iterator[tuple[str, str]]:
+def _particulars(one: LockState) -> Iterator[tuple[str, str]]:
     if one.limit:
         kinds = {each.limit is None for each in one.holders}
         yield "limit", _set(one.limit) + ", without effect on this lock" * (kinds == {True})
