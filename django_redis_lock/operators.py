@@ -85,12 +85,7 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     ``OPERATORS`` of an alias require it, before anything is released.
     """
     shown = list(shown)
-    by, reason = check_text(by, "by"), check_text(reason, "reason")
-    if not reason and (using := requires_reason(one.using for one in shown)):
-        raise ValueError(
-            f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
-            f"OPERATORS['REASON_REQUIRED'] is True; give one."
-        )
+    by, reason = check_text(by, "by"), check_reason(reason, (one.using for one in shown))
     failed: dict[str, Outcome] = {}  # by alias; not asked again
     outcomes: list[Outcome] = []
     for one in shown:
@@ -126,6 +121,17 @@ def aliases() -> list[str]:
         return list(locks)
     except InvalidLockBackend:
         return []
+
+
+def check_reason(reason: str, usings: Iterable[str]) -> str:
+    """Return a reason without blanks around it. Raises ``ValueError``, as ``release_shown``."""
+    reason = check_text(reason, "reason")
+    if not reason and (using := requires_reason(usings)):
+        raise ValueError(
+            f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
+            f"OPERATORS['REASON_REQUIRED'] is True; give one."
+        )
+    return reason
 
 
 def requires_reason(usings: Iterable[str]) -> str | None:

@@ -25,7 +25,7 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
     """Show the holders, ask for confirmation, and release exactly those holds."""
     _check(options)
     backends = Backends(options["using"], terminal)
-    if not _asks_reason(options):
+    if not options["dry_run"] and not _asks_reason(options):
         _check_reason(options, backends)
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends)
@@ -81,13 +81,9 @@ def _check(options: dict[str, Any]) -> None:
         )
     if options["token_id"] and len(options["names"]) != 1:
         raise usage("--token-id needs exactly one name.")
-    _check_text(options["reason"], "--reason")
-    _check_text(options["by"] or "", "--by")
-
-
-def _check_text(text: str, option: str) -> None:
     try:
-        check_text(text, option)
+        check_text(options["reason"], "--reason")
+        check_text(options["by"] or "", "--by")
     except ValueError as error:
         raise usage(str(error)) from error
 
@@ -99,10 +95,10 @@ def _asks_reason(options: dict[str, Any]) -> bool:
 
 
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
-    if options["dry_run"] or options["reason"].strip():
-        return
-    if using := operators.requires_reason(backend.alias for backend in backends.all):
-        raise usage(f"Give a --reason: LOCKS[{using!r}]['OPERATORS'] has 'REASON_REQUIRED': True.")
+    try:
+        operators.check_reason(options["reason"], (backend.alias for backend in backends.all))
+    except ValueError as error:
+        raise usage(str(error)) from error
 
 
 def _selected(options: dict[str, Any], backends: Backends) -> Iterator[Holder]:
@@ -150,7 +146,6 @@ def _ask(shown: list[Holder], holds: str, options: dict[str, Any], backends: Bac
             terminal.notice(f"{one.name}: {one}")
     if _asks_reason(options):
         options["reason"] = terminal.ask("Reason for the audit:", "released")
-        _check_text(options["reason"], "The reason")
         _check_reason(options, backends)
     terminal.confirm(f"Release {holds}? The holders are not stopped.", "released")
 

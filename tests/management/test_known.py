@@ -218,7 +218,7 @@ def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -
         for words in (["a"], ["a", "--reason", " "], ["--all"]):
             done = command("release", *words, "--noinput")
             assert done.code == 2
-            assert "LOCKS['default']['OPERATORS'] has 'REASON_REQUIRED': True" in done.err
+            assert "LOCKS['default'] needs a reason, because its OPERATORS['REASON_REQUIRED']" in done.err
     assert command("release", "a", "--dry-run").code == 0
     assert handle.owned()
     assert command("release", "a", "--noinput", "--reason", "stuck").code == 0

@@ -126,7 +126,7 @@ def test_question_on_a_terminal(server: EmbeddedServer) -> None:
         (StringIO("yess\n"), 1, "Declined: nothing was released"),
         (StringIO("YES\n"), 0, ""),
         (Tty("\ny\n"), 0, "Reason for the audit: "),
-        (Tty("\ny\n"), 2, "Give a --reason"),
+        (Tty("\ny\n"), 2, "needs a reason"),
         (Tty("x" * 501 + "\n"), 2, "at most 500"),
     ],
 )
@@ -139,7 +139,7 @@ def test_answers(
     told: str,
 ) -> None:
     """Another program may answer; an empty reason is none, unless the alias needs one."""
-    if told == "Give a --reason":
+    if told == "needs a reason":
         strict = {"OPERATORS": {"REASON_REQUIRED": True}}
         settings.LOCKS = {"default": {**settings.LOCKS["default"], **strict}}
     monkeypatch.setattr("sys.stdin", answers)
