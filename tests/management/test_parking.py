@@ -67,6 +67,10 @@ def test_tasks_that_are_parked_without_a_holder(
         monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
         assert "... and 1 more, 2 in all" in command("show", name).lines
         read_queue.assert_called_once_with(name, 1)
+        locks["default"].set_limit(name, 0)
+        paused = "  Not held; semaphores of this name are paused: 2 waiting, 2 of them parked."
+        assert paused in command("show", name).lines
+        locks["default"].set_limit(name, None)
         told = f"{name!r} is not held: 2 waiting, 2 of them parked"
         assert command("list").err.splitlines() == [told, "No locks are held."]
         answer = json.loads(command("list", "--format", "json").out)

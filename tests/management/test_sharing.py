@@ -17,7 +17,6 @@ from django_redis_lock.management.changing import system_user
 from example_project.embedded import EmbeddedServer
 from tests.tools import counted, let_go, permits, queue
 from tests.tools.console import Done, command, held, read
-from tests.tools.parking import parking
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
@@ -181,24 +180,6 @@ def test_no_limit_pauses_another_lock_than_a_semaphore(name: str, shared: bool, 
         assert ", without effect on this lock" in command("show", name).out
     assert way not in command("limit", name, "0").err
     assert "  Not held; semaphores of this name are paused." in command("show", name).lines
-
-
-@pytest.mark.usefixtures("no_workers")
-def test_show_of_a_paused_semaphore_counts_live_and_parked_waiters(name: str) -> None:
-    locks["default"].set_limit(name, 0, by="ada")
-    done = command("show", name)
-    assert (done.code, "limit       0, set by ada" in done.out) == (3, True)
-    with parking(name, hold=False, concurrency=3) as parked:
-        parked.park(2)
-        waiting = queue(semaphore(name, 2, timeout=60))
-        done = command("show", name)
-        assert (done.code, "limit       0, set by ada" in done.out) == (0, True)
-        assert "one of 2" in done.out
-        state = "Not held; semaphores of this name are paused"
-        assert f"  {state}: 3 waiting, 2 of them parked." in done.lines
-        (limit,) = json.loads(command("list", "--format", "json").out)["limits"]
-        assert (limit["waiters"], limit["parked"], limit["held"]) == (3, 2, 0)
-        let_go(name, waiting)
 
 
 # release
