@@ -69,7 +69,6 @@ def test_a_key_is_read_back(using: str, name: str) -> None:
     [
         OURS,
         f"{OURS} django.contrib.contenttypes django.contrib.auth",
-        f"django.contrib.contenttypes django.contrib.auth {OURS}",
     ],
 )
 def test_without_the_admin(apps: str, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:

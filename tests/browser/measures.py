@@ -6,33 +6,6 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-BROKEN_WORDS = """
-    () => {
-        const broken = [];
-        for (const area of document.querySelectorAll("#content")) {
-            const walker = document.createTreeWalker(area, NodeFilter.SHOW_TEXT);
-            while (walker.nextNode()) {
-                const node = walker.currentNode;
-                if (!node.parentElement.checkVisibility()) {
-                    continue;
-                }
-                for (const word of node.data.matchAll(/[\\p{L}\\p{N}_]+/gu)) {
-                    const range = document.createRange();
-                    range.setStart(node, word.index);
-                    range.setEnd(node, word.index + word[0].length);
-                    const lines = new Set(
-                        Array.from(range.getClientRects(), (rect) => Math.round(rect.top)));
-                    if (lines.size > 1 && word[0].length <= 24) {
-                        broken.push(word[0]);
-                    }
-                }
-            }
-        }
-        return broken;
-    }
-"""
-"""The words that begin on one line and end on another; very long ones may."""
-
 CUT = """
     () => {
         const cut = [];
@@ -61,16 +34,7 @@ CUT = """
 """What is not wholly inside the window and whatever scrolls or clips around it."""
 
 
-def spilling(page: Page) -> int:
-    return int(
-        page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    )
-
-
 def faults(page: Page) -> dict[str, Any]:
-    found = {
-        "spills": max(0, spilling(page)),
-        "cut": page.evaluate(CUT),
-        "broken": page.evaluate(BROKEN_WORDS),
-    }
+    spills = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    found = {"spills": max(0, page.evaluate(spills)), "cut": page.evaluate(CUT)}
     return {kind: value for kind, value in found.items() if value}

@@ -105,27 +105,6 @@ def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> Non
     visitor.complaints[:] = [text for text in visitor.complaints if not text.startswith(by_axe)]
 
 
-@pytest.mark.usefixtures("holders")
-def test_on_a_telephone_filters_come_first_and_leave_room_for_locks(visit: Visit) -> None:
-    visitor = visit(viewport={"width": 375, "height": 700}, has_touch=True, is_mobile=True)
-    page = visitor.open()
-
-    def place(selector: str) -> Any:
-        return page.locator(selector).first.bounding_box()
-
-    assert place("#changelist-filter")["y"] < place("#held-locks")["y"]
-    assert place("tbody .field-lock")["y"] < 640
-    assert place("tbody .field-lock")["width"] > 0.8 * place("#held-locks")["width"]
-    for target in ("tbody input.action-select", "#action-toggle", "#held-locks-live button"):
-        assert min(place(target)["width"], place(target)["height"]) >= 24
-    visitor.open(f"{LIST}?waiting=no")
-    expect(page.locator("#changelist-filter details[open] summary")).to_have_text("By waiters")
-    choose_release(page, NAMES[0])
-    page.locator("#id_reason").wait_for()
-    assert place(".cancel-link")["x"] == place(".submit-row .default")["x"]
-    expect(page.locator(".submit-row .default")).to_have_css("text-transform", "none")
-
-
 def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: Any) -> None:
     settings.LOCKS = {
         "default": {**settings.LOCKS["default"], "OPERATORS": {"WARN_AFTER": {"slow*": 60}}}

@@ -201,6 +201,7 @@ def test_messages_that_were_set_aside(
     with patch("sys.stdin", StringIO("no\n")):
         done = command("unpark", *words.format(name=name).split())
     assert (done.code, told in done.err) == (code, True)
+    assert ("AT (UTC)" in done.out) is told.startswith("Declined")  # shown before it asks
     (known,) = read(command("show", name, "--format", "json"), "locks")
     assert len(known["aside"]) == left
 
