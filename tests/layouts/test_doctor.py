@@ -147,16 +147,6 @@ def test_documented_user_of_a_cluster_has_all_permissions(
     assert f"`{missing}`" in text or not missing
 
 
-@pytest.mark.parametrize("backend", [BACKEND, BACKEND.replace("redis.Redis", "getset.GetSet")])
-def test_a_node_as_the_only_server_is_one_line(
-    cluster: Cluster, settings: Any, backend: str
-) -> None:
-    """That it is a node says it all; nothing else is tried that would fail for the same reason."""
-    settings.LOCKS = {"default": {"BACKEND": backend, "LOCATION": cluster.urls[0]}}
-    (failed,) = failures()
-    assert (failed["check"], "as a list" in failed["remedy"]) == ("cluster", True)
-
-
 def test_a_server_that_is_no_node_is_one_line(servers: list[EmbeddedServer], settings: Any) -> None:
     settings.LOCKS = {"default": {"BACKEND": BACKEND, "LOCATION": [servers[0].url()]}}
     (failed,) = failures()

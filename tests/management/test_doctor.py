@@ -31,20 +31,17 @@ Findings = dict[str, list[dict[str, Any]]]
 @pytest.fixture(scope="module")
 def own_server() -> Iterator[EmbeddedServer]:
     """A server for the tests of this module, which reconfigure it while it runs."""
-    with EmbeddedServer("--repl-diskless-sync-delay", "0") as server:
+    with EmbeddedServer() as server:
         yield server
 
 
 @pytest.fixture
-def target(
-    own_server: EmbeddedServer, server: EmbeddedServer, settings: Any
-) -> Iterator[redis.Redis]:
+def target(own_server: EmbeddedServer, settings: Any) -> Iterator[redis.Redis]:
     """The server, as it was started, keeps the locks; a client of its administrator."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url(1)}}
     options = ("maxmemory", "maxmemory-policy", "appendonly")
     with redis.Redis.from_url(own_server.url(1), decode_responses=True) as client:
         client.flushall()
-        client.config_resetstat()
         before = [client.config_get(option) for option in options]
         yield client
         for each in before:
@@ -115,77 +112,72 @@ def test_doctor_leaves_nothing_behind(target: redis.Redis) -> None:
     eventually(lambda: len(target.client_list()) == connected)
 
 
-def test_eviction_is_found(target: redis.Redis) -> None:
-    """A policy that may evict locks is a warning; with maxmemory or evicted keys a failure.
-
-    After a change of policy evicted keys are a warning until RESETSTAT.
-    """
-    target.config_set("maxmemory-policy", "allkeys-lru")
-    status, told, remedy = only(examine()[1], "eviction")
-    assert (status, "allkeys-lru" in told) == ("warn", True)
-    assert "maxmemory-policy noeviction" in remedy
-    target.config_set("maxmemory", "1gb")
-    assert only(examine()[1], "eviction")[0] == "fail"
-    target.config_set("maxmemory-policy", "volatile-ttl")
-    target.set("cached", "x", px=60_000)
-    target.config_set("maxmemory", "1mb")
-    with pytest.raises(redis.ResponseError, match="maxmemory"):
-        target.set("more", "y")
-    target.config_set("maxmemory", "0")
-    assert only(examine()[1], "eviction")[0] == "fail"
-    target.config_set("maxmemory-policy", "noeviction")
-    status, told, remedy = only(examine()[1], "eviction")
-    assert status == "warn"
-    assert "keys were evicted since" in told
-    assert "RESETSTAT" in remedy
-
-
-def test_missing_persistence_is_found(target: redis.Redis) -> None:
-    """No append-only file is a warning, which counts only with ``--fail-level warn``."""
-    code, found = examine()
-    status, _, remedy = only(found, "persistence")
-    assert (code, status, "appendonly yes" in remedy) == (0, "warn", True)
-    done = command("doctor", "--fail-level", "warn")
-    assert (done.code, "checks failed or warned" in done.err) == (1, True)
-    assert command("doctor", "--using", "nobody").code == 2
-
-
-def test_replica_is_found(target: redis.Redis, own_server: EmbeddedServer) -> None:
-    with EmbeddedServer("--replicaof", f"127.0.0.1 {own_server.port}") as replica:
-        eventually(lambda: target.info("replication")["connected_slaves"] == 1)
-        assert "1; a failover can lose" in only(examine()[1], "replicas")[1]
-        with override_settings(LOCKS={"default": {"LOCATION": replica.url()}}):
-            code, found = examine()
-            locks.reset()
-    status, told, remedy = only(found, "replicas")
-    assert (code, status, str(own_server.port) in told) == (1, "fail", True)
-    assert "primary" in remedy
-    assert "self-test" not in found
-
-
-def test_distance_is_judged(target: redis.Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "SLOW", 0.0)
-    code, found = examine()
-    assert (code, only(found, "round trip")[0]) == (0, "warn")
+EVICTS = {"maxmemory_policy": "allkeys-lru"}
+OLD = {"valkey_version": None, "redis_version": "6.0.20"}
+BROKEN = {"aof_enabled": 1, "aof_last_write_status": "err"}
+REPLICA = {"role": "slave", "master_host": "h", "master_port": 1}
 
 
 @pytest.mark.parametrize(
-    ("info", "status"),
+    ("check", "fields", "status", "told", "remedy"),
     [
-        ({"redis_version": "6.0.20"}, "fail"),
-        ({"redis_version": "7.2.4", "valkey_version": "7.0.9"}, "fail"),
-        ({"redis_version": "7.2.4", "valkey_version": "8.0.1"}, "ok"),
+        ("version", OLD, "fail", "Redis 6.0.20", "Upgrade to Redis 6.2"),
+        ("version", {"valkey_version": "7.0.9"}, "fail", "Valkey 7.0.9", "Upgrade to Valkey 7.2"),
+        ("version", {"valkey_version": "8.0.1"}, "ok", "Valkey 8.0.1", ""),
+        ("eviction", EVICTS, "warn", "held locks and parked tasks can be", "noeviction"),
+        ("eviction", {**EVICTS, "maxmemory": 1}, "fail", "allkeys-lru", "noeviction"),
+        (
+            *("eviction", {"maxmemory_policy": "volatile-ttl", "evicted_keys": 3}),
+            *("fail", "volatile-ttl: held locks can be evicted when memory runs out; 3", "CONFIG"),
+        ),
+        ("eviction", {"evicted_keys": 3}, "warn", "3 keys were evicted since", "RESETSTAT"),
+        ("persistence", {}, "warn", "a restart loses held locks", "appendonly yes"),
+        ("persistence", BROKEN, "fail", "aof_last_write_status is err", "the server's log"),
+        ("replicas", {"connected_slaves": 2}, "ok", "2; a failover can lose", ""),
+        ("replicas", REPLICA, "fail", "this is a replica of h:1", "to the primary"),
+        ("cluster", {"cluster_enabled": 1}, "fail", "this is a cluster node", "as a list"),
     ],
 )
-def test_versions_are_judged(
-    target: redis.Redis, monkeypatch: pytest.MonkeyPatch, info: dict[str, str], status: str
+def test_what_the_server_says_is_judged(
+    target: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+    check: str,
+    fields: dict[str, Any],
+    status: str,
+    told: str,
+    remedy: str,
 ) -> None:
+    """A failure for which a lock would fail as well spares the self-test."""
     asked = redis.Redis.info
-    monkeypatch.setattr(
-        redis.Redis, "info", lambda self, part: info if part == "server" else asked(self, part)
+
+    def info(self: redis.Redis, part: str) -> dict[str, Any]:
+        answer = {**asked(self, part), **fields}
+        return {key: value for key, value in answer.items() if value is not None}
+
+    monkeypatch.setattr(redis.Redis, "info", info)
+    code, found = examine()
+    got = only(found, check)
+    assert (code, got[0], told in got[1], remedy in got[2]) == (
+        status == "fail",
+        status,
+        True,
+        True,
     )
-    got, _, remedy = only(examine()[1], "version")
-    assert (got, "Upgrade to" in remedy) == (status, status == "fail")
+    assert bool(got[2]) is (status != "ok")
+    spared = status == "fail" and check in ("replicas", "cluster")
+    assert ("self-test" in found) is not spared
+
+
+def test_warnings_count_only_if_they_are_asked_for(
+    target: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.config_set("appendonly", "yes")
+    monkeypatch.setattr(doctor, "SLOW", 0.0)
+    code, found = examine()
+    assert (code, only(found, "round trip")[0]) == (0, "warn")
+    done = command("doctor", "--fail-level", "warn")
+    assert (done.code, "1 of 8 checks failed or warned" in done.err) == (1, True)
+    assert command("doctor", "--using", "nobody").code == 2
 
 
 def test_backends_without_a_server(settings: Any) -> None:

@@ -59,8 +59,8 @@ def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) 
         values = by(names.GROUP, metrics[f"django_redis_lock.{gauge}"])
         assert values == {"test": 1, "import": 0, "other": 0}
     for oldest in ("django_redis_lock.wait.oldest", "django_redis_lock.hold.oldest"):
-        assert 0 < by(names.GROUP, metrics[oldest])["test"] < 60
-    assert 0 < by(names.GROUP, metrics["django_redis_lock.lease.used"])["test"] < 1
+        assert by(names.GROUP, metrics[oldest])["test"] > 0
+    assert by(names.GROUP, metrics["django_redis_lock.lease.used"])["test"] > 0
     holder.release()
     assert waiting.outcome()
 

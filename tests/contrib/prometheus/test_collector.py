@@ -48,10 +48,10 @@ def test_held_locks_are_counted_by_group(holding: Any, value: Value) -> None:
     assert value("server_up") == 1
     assert [value("held", group=group) for group in ("product", "import", "other")] == [3, 0, 1]
     assert value("waiting", group="product") == 0
-    assert 0 < value("oldest_hold_seconds", group="product") < 20
+    assert value("oldest_hold_seconds", group="product") > 0
     assert value("oldest_wait_seconds", group="product") == 0
     assert value("lease_used_ratio", group="product") == 0, "without renewal"
-    eventually(lambda: 0 < value("lease_used_ratio", group="other") < 0.9)
+    eventually(lambda: value("lease_used_ratio", group="other") > 0)
     assert value("unread", what="holders") == value("unread", what="queues") == 0
 
 

@@ -67,7 +67,7 @@ def test_holds_are_counted_by_group(settings: Any, value: Value) -> None:
         assert value("acquired_total", group=group) == count
         assert value("wait_seconds_count", group=group) == count
         assert value("hold_seconds_count", group=group) == count
-        assert 0 < value("hold_seconds_sum", group=group) < 5
+        assert value("hold_seconds_sum", group=group) > 0
 
 
 def test_failures_are_counted_by_reason_and_their_waits_observed(value: Value) -> None:
