@@ -11,6 +11,7 @@ from django.db import connection
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.models import HeldLock
+from django_redis_lock.operators import Outcome, Result
 from example_project.embedded import EmbeddedServer
 from tests.tools.admin import (
     LIST,
@@ -132,6 +133,22 @@ def test_each_lock_has_its_message(client: redis.Redis) -> None:
         ("success", "Released “foreign"),
     ]
     assert messages[3][1] == "Released “foreign”, which another program held."
+
+
+@pytest.mark.parametrize(
+    ("result", "told_of_it"),
+    [
+        (Result.REFUSED, "The server refused, so “{}” was not released: OOM"),
+        (Result.UNAVAILABLE, "It is not known what became of “{}”: OOM"),
+    ],
+)
+def test_what_a_server_refuses_or_does_not_answer(
+    name: str, monkeypatch: pytest.MonkeyPatch, result: Result, told_of_it: str
+) -> None:
+    holding(name)
+    outcome = Outcome(HeldLock.of("default", name), result, error="OOM")
+    monkeypatch.setattr("django_redis_lock.operators.release_shown", lambda *_, **__: [outcome])
+    assert told(release(root(), box_of(name))) == [("error", told_of_it.format(name))]
 
 
 def test_a_cross_site_post_is_refused(name: str) -> None:

@@ -160,6 +160,8 @@ def test_replicas_are_counted(cluster: Cluster, settings: Any) -> None:
     found = failures()
     assert {failed["check"] for failed in found} == {"replicas"}
     assert "waits for 2: no lock can be acquired" in found[0]["found"]
+    settings.LOCKS = cluster.locks(OPTIONS={"REPLICAS": 1})["LOCKS"]
+    assert command("doctor").out.count("a parked task counts once 1 of them have it") == 3
 
 
 def test_sentinels_that_are_down_are_one_line(sentinel: Sentinel, settings: Any) -> None:

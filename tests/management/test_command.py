@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -23,6 +24,7 @@ from django_redis_lock.management.commands.locks import Command, parse_duration
 from django_redis_lock.management.output import NOTHING, SORTS, USAGE, Terminal
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
+from tests.tools.admin import hold_as
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
 
@@ -185,6 +187,25 @@ def test_show_tells_everything(one: EmbeddedServer) -> None:
     for item in waiting:
         locks["default"].force_release("product:1")
         assert item.outcome() is True
+
+
+def test_a_holder_that_this_host_does_not_know(one: EmbeddedServer, client: redis.Redis) -> None:
+    renewed = {"auto_renew": True, "lease": 30_000, "max_hold": 3_600_000}
+    hold_as(client, "t", task_id="77", task_name="shop.import", **renewed)
+    done = command("show", "t")
+    assert done.code == 0
+    for line in (
+        "task name   shop.import",
+        "task id     77",
+        "life        unknown: it runs on far",
+    ):
+        assert f"  {line}" in done.out
+    assert ", renewed until held for 1h" in done.out
+    done = command("release", "t", "--only-dead", "--noinput")
+    told = "1 lock kept as not known to be gone, because it runs on far, not here."
+    assert (done.code, told in done.err) == (3, True)
+    hold_as(client, "t", host=socket.gethostname(), pid_space="another")
+    assert "unknown: it runs in another container of" in command("show", "t").out
 
 
 def test_show_of_a_free_lock(one: EmbeddedServer) -> None:
