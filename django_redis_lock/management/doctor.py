@@ -105,9 +105,9 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
             _say(using, found, terminal)
     if terminal.as_json:
         facts = ({"using": using, **finding._asdict()} for using, finding in findings)
-        silent = [one for one in findings if one[1].status == "fail" and one[1].check in SILENT]
-        errors = {using: finding.found for using, finding in silent}
-        not_known = [{"using": using, "error": why} for using, why in errors.items()]
+        failed = (one for one in findings if one[1].status == "fail")
+        silent = {using: finding.found for using, finding in failed if finding.check in SILENT}
+        not_known = [{"using": using, "error": why} for using, why in silent.items()]
         terminal.json_object("findings", facts, lambda: {"not_known": not_known})
     warned = options["fail_level"] == "warn"
     bad = ("fail", "warn") if warned else ("fail",)
