@@ -63,6 +63,9 @@ def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> N
     text = page.content.decode()
     assert "another program" in text
     assert "no expiry" in text
+    columns, foreign = admin.site.get_model_admin(HeldLock), page.context["cl"].result_list[1]
+    assert ">-<" in columns.fence(foreign)
+    assert ">-<" in columns.held_for(foreign)
 
 
 def test_nothing_is_held() -> None:
