@@ -294,6 +294,8 @@ def test_documented_user_has_all_permissions(user: Callable[..., None]) -> None:
     status, told, remedy = only(found, "not known")
     assert (status, "administrator" in remedy) == ("warn", True)
     assert told.startswith("version, eviction, persistence, replicas, cluster: ")
+    user([word for word in acl_rule() if word != "+set"])
+    assert command("list").err == "No locks are held.\n"  # it is not the server that refuses
 
 
 def test_documented_user_of_getset_has_all_permissions(

@@ -263,6 +263,9 @@ def test_dead_and_stopped_holders_need_attention_at_once(
     assert eventually(lambda: marked() == ["ATTENTION", "dead", "dead"])
     assert ", not renewed, as its process is gone" in command("show", "renewed").out
     assert "attention   dead" in command("show", "renewed").out
+    kept = command("release", "--all", "--only-dead", "--dry-run")
+    assert kept.lines[0].endswith("DEAD BECAUSE")
+    assert re.search(r"process \d+ is gone$", kept.lines[1])
     held("calm")
     found = json.loads(command("list", "--attention", "--format", "json").out)["locks"]
     assert [one["attention"] for one in found] == ["dead", "dead"]

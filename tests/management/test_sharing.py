@@ -178,6 +178,8 @@ def test_no_limit_pauses_another_lock_than_a_semaphore(name: str, shared: bool, 
         assert f"holds '{name}' {way}. Only semaphores have limits." in done.err
         assert "paused" not in command("list").err
         assert ", without effect on this lock" in command("show", name).out
+        assert command("limit", name, "--clear").err == ""
+        command("limit", name, "0")
     assert way not in command("limit", name, "0").err
     assert "  Not held; semaphores of this name are paused." in command("show", name).lines
 
