@@ -1,6 +1,6 @@
-"""The looks of a worker at the outboxes of all aliases, each in a thread of its own.
+"""A worker polls the outboxes of all aliases, each in a thread of its own.
 
-"Parked messages" in ``docs/explanation/celery.md`` explains when a worker looks.
+"Parked messages" in ``docs/explanation/celery.md`` explains when.
 """
 
 from __future__ import annotations
@@ -26,34 +26,32 @@ from django_redis_lock.handler import locks
 from django_redis_lock.tasks.conflicts import logger
 
 POLL_EVERY = 2.0
-"""Seconds between looks, at most."""
+"""Seconds between polls, at most."""
 SHORTEST = 0.02
-"""Seconds between looks, at least, unless one is asked for."""
+"""Seconds between polls, at least, unless one is asked for."""
 NEXT_LOCKS = 0.2
 """Seconds until the next of many locks are attended to, once all have been."""
 LOCKS_AT_ONCE = 16
 """How many locks ``park_poll.lua`` reads."""
 
 _bells: dict[str, tuple[socket.socket, socket.socket]] = {}
-"""A pair for each alias: what children of a worker send wakes the worker's look."""
+"""A pair for each alias: what children of a worker send wakes its poller."""
 _pollers: list[OutboxPoller] = []
 
 
 def publish_next(lock: TaskLock) -> None:
-    """Have the message published that got a lock, by the worker that this process belongs to."""
+    """Have the worker of this process publish the message that got a lock, if one did."""
     if lock.passed_to_message:
         poll_soon(lock.backend.alias)
 
 
 def poll_soon(using: str) -> None:
-    """Have the worker of this process, or of its parent, look at the outbox of an alias."""
+    """Have the worker of this process, or of its parent, poll the outbox of an alias."""
     with contextlib.suppress(KeyError, OSError):  # no worker; it was woken often, or has ended
         _bells[using][1].send(b"!")
 
 
 class OutboxPoller(threading.Thread):
-    """Looks at the outbox of one alias."""
-
     def __init__(self, app: Any, using: str) -> None:
         super().__init__(name=f"django-redis-lock-parked-{using}", daemon=True)
         self._publisher, self._using = Publisher(app), using
@@ -83,7 +81,7 @@ class OutboxPoller(threading.Thread):
         self._publisher.close()
 
     def _poll(self) -> float:
-        """Look once; return the seconds until the next time."""
+        """Poll once; return the seconds until the next time."""
         backend, revoked = locks[self._using], private.revoked_ids()
         if not backend.runs_scripts:  # perhaps it does in the next test
             return POLL_EVERY
@@ -109,11 +107,10 @@ def parks(task: Any) -> bool:
     return False
 
 
-class Looks(bootsteps.StartStopStep):
-    """Starts the looks of a worker.
+class Pollers(bootsteps.StartStopStep):
+    """Starts the pollers of a worker, which go on until its pool has ended.
 
     It also ends the waits of tasks before the pool waits for these, however the worker is stopped.
-    The looks go on until the pool has ended, for the messages that its last tasks leave.
     """
 
     # The processes that these fork when they start must not find the thread in an import.
@@ -133,8 +130,7 @@ class Looks(bootsteps.StartStopStep):
     close = end_waits
 
     def terminate(self, parent: Any) -> None:
-        """End the looks of a worker that sends no signal."""
-        _end_pollers()
+        _end_pollers()  # of a worker that sends no signal
 
 
 @worker_init.connect(weak=False)
@@ -146,7 +142,7 @@ def _on_init(sender: Any, **kwargs: Any) -> None:
         _bells[using] = socket.socketpair()
         for end in _bells[using]:
             end.setblocking(False)
-    sender.app.steps["worker"].add(Looks)
+    sender.app.steps["worker"].add(Pollers)
 
 
 @worker_shutdown.connect(weak=False)

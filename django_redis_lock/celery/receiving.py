@@ -36,7 +36,8 @@ def strategy(task: Any, app: Any, consumer: Any) -> Any:
     if consumer.hub and isinstance(consumer.pool, TaskPool) and parks(task):
         parker = vars(consumer).get("lock_parker") or _Parker(consumer)
         consumer.lock_parker, consumer.on_task_request = parker, parker.receive
-        if parker.event.fileno() not in consumer.hub.readers:  # a loop forgets lost connections
+        readers = consumer.hub.readers  # without it once a connection was lost
+        if parker.event.fileno() not in readers:
             consumer.hub.add_reader(parker.event, parker.finish)
     try:
         return default(task, app, consumer)
@@ -48,11 +49,11 @@ def _is_new(request: Any) -> bool:
     """Whether a message is parked if its lock is held, and was not received or parked before."""
     headers, scope = request.request_dict, getattr(request.task, GUARD).options.scope
     again = request.delivery_info.get("redelivered") or headers.get("retries")
-    first = not again and key_locks.MessageHeader.of(headers, request.id) is key_locks.NO_HEADER
-    may_park = parks(request.task) and scope != "queue" and not request.eta and not request.expires
-    return (
-        first and may_park and key_locks.is_generated_id(request.id) and bool(request.content_type)
-    )
+    if again or request.eta or request.expires or not request.content_type:
+        return False
+    first = key_locks.MessageHeader.of(headers, request.id) is key_locks.NO_HEADER
+    is_unique = first and key_locks.is_generated_id(request.id)
+    return is_unique and scope != "queue" and parks(request.task)
 
 
 def _run_of(request: Any) -> Run | None:
@@ -135,9 +136,8 @@ class _Parker(threading.Thread):
         self._parked[lock] += parked
         if run.reservation is not None:  # it would have the same ticket if it had been parked
             with contextlib.suppress(LockError):
-                run.reservation = (
-                    header if reserved.take_over(run.reservation.ticket) else run.reservation
-                )
+                if reserved.take_over(run.reservation.ticket):
+                    run.reservation = header
         return parked
 
     def finish(self, closing: Any = None) -> None:

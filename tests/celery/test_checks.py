@@ -20,7 +20,7 @@ from django.test import override_settings
 from django.utils import autoreload
 
 from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.polling import Looks
+from django_redis_lock.celery.polling import Pollers
 from django_redis_lock.exceptions import InvalidLockBackend
 from tests.tools import ROOT
 
@@ -141,7 +141,7 @@ def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any
     with override_settings(SECRET_KEY=""):
         assert found(name) == (["E014"] if policy == "park" else [])
         with pytest.raises(ImproperlyConfigured) if policy == "park" else nullcontext():
-            Looks(worker).create(worker)
+            Pollers(worker).create(worker)
 
 
 def test_tasks_without_a_guard_are_not_the_business_of_the_checks(

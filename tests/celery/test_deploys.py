@@ -45,7 +45,7 @@ def take(task: Any, task_id: str) -> TaskLock | None:
 
 @pytest.mark.parametrize("redelivered", [False, True])
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
+@pytest.mark.parametrize(("before", "after", "reservation", "_"), ROWS)
 def test_waiting_message_runs_once_and_leaves_nothing(
     consumer: Consumer,
     monkeypatch: pytest.MonkeyPatch,
@@ -99,7 +99,7 @@ def test_lock_is_given_up_in_its_form(
     assert not list(locks[using].holders("before"))
 
 
-@pytest.mark.parametrize(("before", "after", "place", "_"), ROWS)
+@pytest.mark.parametrize(("before", "after", "reservation", "_"), ROWS)
 def test_place_of_a_message_that_has_ended_is_taken_over(
     consumer: Consumer, before: str, after: str, reservation: str, _: int, using: str
 ) -> None:

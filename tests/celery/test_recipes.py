@@ -69,7 +69,7 @@ def worker(consumer: Consumer) -> Worker:
 def looking(consumer: Consumer) -> Iterator[None]:
     """Look after parked tasks as each worker does."""
     polling._on_init(sender=consumer)
-    polling.Looks(consumer).start(consumer)
+    polling.Pollers(consumer).start(consumer)
     yield
     polling._end_pollers()
 
