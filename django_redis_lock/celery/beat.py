@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from datetime import UTC, datetime
+from datetime import datetime
 from time import time
 from typing import Any, ClassVar
 
@@ -27,7 +27,8 @@ STANDBY = 5.0
 TRY_AGAIN = 1.0
 """Seconds after which a beat tries again after an error of the lock server."""
 TIME = re.compile(rb"\d{1,10}(\.\d+)?")
-AHEAD = 86400.0  # by which the clock of a former leader may have been ahead
+AHEAD = 86400.0
+"""Seconds by which the clock of a former leader may have been ahead."""
 
 
 class LeaderScheduler(Scheduler):
@@ -109,13 +110,13 @@ class LeaderScheduler(Scheduler):
             holder = self._backend.holder(self._lock.name)
             self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
             return False
-        found = self._backend.run(ask(ReadTicks(self._lock.name)))
-        notes, last = dict(zip(found[::2], found[1::2], strict=True)), time() + AHEAD
-        bad = (one for one, at in notes.items() if not TIME.fullmatch(at) or float(at) > last)
-        if odd := {one: notes[one][:30] for one in bad}:
-            where = f"for {self.lock_name!r}: {str(odd)[:4000]}"
-            self._say(logging.WARNING, f"beat: ignored notes without a valid time {where}")
-        self._sent = {one.decode(errors="replace"): float(notes[one]) for one in notes.keys() - odd}
+        found, last = self._backend.run(ask(ReadTicks(self._lock.name))), time() + AHEAD
+        notes = dict(zip(found[::2], found[1::2], strict=True))
+        good = {one for one, at in notes.items() if TIME.fullmatch(at) and float(at) <= last}
+        self._sent = {one.decode(errors="replace"): float(notes[one]) for one in good}
+        if odd := {one: notes[one][:30] for one in notes.keys() - good}:
+            text = "beat: ignored notes without a valid time for %r: %.4000r"
+            logger.warning(text, self.lock_name, odd)
         self._began, self._led = time(), self._kind(self.app, **self._options)
         self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")
         return True
@@ -156,11 +157,9 @@ class LeaderScheduler(Scheduler):
             known = max(known, model.date_changed.timestamp())
         if at is None or (known >= at and (model is not None or known < self._began)):
             return
-        naive = entry.last_run_at.tzinfo is None
-        sent = datetime.fromtimestamp(at, UTC if naive else self.app.timezone)
+        entry.last_run_at = datetime.fromtimestamp(at, self.app.timezone)
         for one in (entry,) if model is None else (entry, model):
-            one.last_run_at = sent.replace(tzinfo=None) if naive else sent
-            one.total_run_count += known < at
+            one.total_run_count += known < at  # by which a task that is sent once ends
 
 
 class _Led:

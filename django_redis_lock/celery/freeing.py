@@ -1,7 +1,6 @@
 """Release, in the background, the locks whose holders can't release them.
 
-"Watching the children" in ``docs/explanation/celery.md`` explains when that is. The parent of a
-worker serves all children with one thread, so each alias of LOCKS has a thread that may wait.
+"Watching the children" in ``docs/explanation/celery.md`` explains when that is.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from django_redis_lock.tasks.conflicts import logger
 POLL_EVERY = 0.2
 """Seconds between checks for dead children."""
 FIRST_CHANCE = 2.0
-"""Seconds that a worker's start waits at most for the release of dead workers' locks, so that a
-task that comes again does not meet its own dead run."""
+"""Seconds that a worker's start waits at most for the release of dead workers' locks."""
 LAST_CHANCE = 5.0
 """Seconds that a worker's shutdown waits at most for the release of killed children's locks."""
 RETRY_EVERY = 0.5
@@ -61,7 +59,6 @@ def free_dead(aliases: Iterable[str], killed: Killed) -> list[threading.Event]:
 
 
 def _later(using: str, work: Work) -> threading.Event:
-    """Return an event that is set after the first attempt."""
     attempted = threading.Event()
     with _mutex:
         freer = _freers.get(using)
@@ -100,10 +97,7 @@ def _release_dead(backend: BaseLockBackend, killed: Killed) -> None:
 
 
 def _was_cut_off(holder: Holder, killed: Killed) -> bool:
-    """Whether a lock was held by the task in which a child was killed.
-
-    An earlier task may have left one on purpose that is not renewed: that was held before.
-    """
+    """Whether a lock was held by the task in which a child was killed, and by no earlier one."""
     since, here = killed.get(holder.pid or 0), current_process()
     if since is None or holder.held_for is None or holder.marks.get("state"):
         return False
@@ -119,8 +113,7 @@ class _Freer(threading.Thread):
         super().__init__(name=f"django-redis-lock-free-{using}", daemon=True)
         self._using = using
         self.pending: queue.Queue[tuple[Work, threading.Event] | None] = queue.Queue()
-        self.ended = threading.Event()
-        """Set when no more than one further attempt is to be made."""
+        self.ended = threading.Event()  # allows one further attempt
 
     def run(self) -> None:
         warned = False
@@ -176,10 +169,9 @@ class ChildWatch(threading.Thread):
                 failure = repr(error)
 
     def poll(self) -> None:
-        """Release the locks of dead children if one died since the last poll.
+        """Release the locks of dead children if one died since the last poll, or the one before.
 
-        A child that was born and died between two polls shows by its successor. After a death the
-        next poll releases as well, for what the server was asked for just before.
+        A child that was born and died between two polls shows by its successor.
         """
         self._jobs |= private.jobs_of(self._pool)
         self._free(private.children_of(self._pool))
@@ -276,10 +268,7 @@ def _on_received(request: Any, **kwargs: Any) -> None:
 
 @signals.task_failure.connect(weak=False)
 def _on_failure(sender: Any, task_id: str, exception: Any, **kwargs: Any) -> None:
-    """Give up the reservation of a message whose child died before it came to a run.
-
-    Celery says it of no message that is requeued or sent again, except at a hard time limit.
-    """
+    """Give up the reservation of a message whose child died before it came to a run."""
     timed_out = isinstance(exception, TimeLimitExceeded) and sender.acks_late
     requeued = timed_out and not getattr(sender, "acks_on_timeout", True)  # from Celery 5.7 on
     request = _received.get(task_id)

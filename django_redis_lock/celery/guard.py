@@ -39,11 +39,9 @@ OTHER_GUARDS = ("celery_once", "celery_singleton")
 def install(guard: Guard, cls: type[AnyTask]) -> None:
     """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
-    The guard of a call is outermost, so ``autoretry_for`` does not take a conflict for a
-    failure. The guard of sending is innermost: if a base class delays the sending until a
-    transaction has ended, the message is reserved a lock then.
-
-    Once more for a guarded class, it guards what has replaced the guard since.
+    The guard of a call is outermost, because ``autoretry_for`` would take a conflict for a failure.
+    The guard of sending is innermost, because a base class may delay the sending. Once more for a
+    guarded class, it guards what has replaced the guard since.
     """
     _refuse_unguardable(cls)
     installed, sender = getattr(cls, GUARD, None), cls
@@ -76,10 +74,7 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
 
 
 def _refuse_unguardable(cls: type[AnyTask]) -> None:
-    """Raise ``TypeError`` for a task that has another guard, or that workers run without a call.
-
-    Celery has registered a task that it made of a function, so that raises at each use as well.
-    """
+    """Raise ``TypeError`` for a task that has another guard, or that workers run without a call."""
     own = next((way for way in WAYS_TO_RUN if getattr(cls, way) not in WAYS_TO_RUN[way]), None)
     for base in cls.__mro__:
         package = base.__module__.partition(".")[0]
@@ -100,7 +95,7 @@ def _refuse_unguardable(cls: type[AnyTask]) -> None:
     def refused(*args: Any, **kwargs: Any) -> NoReturn:
         raise TypeError(why)
 
-    if "__wrapped__" in vars(cls):  # Celery made it of a function
+    if "__wrapped__" in vars(cls):  # Celery made it of a function, and has registered it
         cls.__call__ = cls.apply_async = refused  # type: ignore[method-assign]
     refused()
 
@@ -113,9 +108,7 @@ def _is_guarded(method: Any) -> bool:
 def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
     """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's.
 
-    That is the class itself if there are none, and otherwise one inserted for it alone. A class
-    that Celery made of a function has only what annotations gave it, which may know nothing of
-    classes beneath.
+    That is the class itself if it has none but an annotation, and otherwise one inserted for it.
     """
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
     if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
@@ -134,8 +127,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
         run = Run(guard, task, (args, kwargs), runs())
-        # Celery bypasses its own method as well, which is for direct calls: in 5.4 it would hide
-        # the request of an eager call from the task.
+        # As Celery does: in 5.4 its own method would hide the request of an eager call.
         body = task.run if inherited and run.task_id is not None else partial(call, task)
         return carry_out(run, body)
 
@@ -163,10 +155,7 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
 
 
 def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
-    """Return the current method of a class; an inherited one is looked up when it is called.
-
-    A worker replaces ``Task.__call__`` after the tasks are made.
-    """
+    """Return a method of a class; an inherited one at each call, as workers replace that."""
     own: Callable[..., Any] | None = cls.__dict__.get(name)
     if own is not None:
         return own
@@ -174,8 +163,6 @@ def _unguarded(cls: type[AnyTask], name: str) -> Callable[..., Any]:
 
 
 class SingleInstanceTask(Generic[Given]):
-    """The decorator; called with a task or function, or with options."""
-
     def __init__(self, options: Callable[Given, Options]) -> None:
         self.__signature__ = inspect.signature(options)
 
@@ -270,10 +257,7 @@ def _apply(guard: Guard, target: Any) -> Any:
 
 
 def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that becomes a guarded task once Celery makes a task of it.
-
-    Raises ``TypeError`` or ``ValueError`` for a function that can't be guarded.
-    """
+    """Return a function that becomes a guarded task once Celery makes a task of it."""
     if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     signature = inspect.signature(function)
@@ -317,10 +301,7 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
 
 
 def _unguarded_task(guard: Guard) -> Any:
-    """Return the running task if this call has bypassed its guard, else ``None``.
-
-    The task is guarded from now on, but a worker may have decided how to call it before.
-    """
+    """Return the running task, guarded from now on, if this call has bypassed its guard."""
     task = private.running_task()
     if task is None or getattr(type(task).run, GUARD, None) is not guard:
         return None

@@ -1,8 +1,4 @@
-"""The locks of one key, and what a task's message says about them.
-
-A task waits for and runs with one, which several share if several may run. Others are reservations:
-the sender of a message takes one for it.
-"""
+"""The locks of one key, for runs and for messages, and what a task's message says about them."""
 
 from __future__ import annotations
 
@@ -42,11 +38,8 @@ from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
 
 FAMILY = secrets.token_hex(8)
-"""Shared by a worker and the children that it forks, and by no other process.
-
-A process id says whether a process lives only within a family: machines and containers may share a
-host name, and each has its own process ids.
-"""
+"""Shared by a worker and the children that it forks. Only among these a process id says whether a
+process lives, because machines and containers may share a host name."""
 QUEUED = "queued"
 """The ``state`` among the marks of a lock that is held for a message in a queue."""
 RESTING = "resting"
@@ -82,22 +75,17 @@ def is_for_message(holder: Holder) -> bool:
 
 
 def is_dead(holder: Holder) -> bool:
-    """Whether a task's holder is known to have died: its process, on this host, is gone.
-
-    A lock with a ``state`` is held for a message or a rest, and by no process.
-    """
+    """Whether a task's holder is known to have died: its process, on this host, is gone."""
     family, here = holder.marks.get("worker"), current_process()
-    if not family or holder.marks.get("state") or holder.host != here.host:
+    held_by_process = family and not holder.marks.get("state")
+    if not held_by_process or holder.host != here.host:
         return False
     ours = family == FAMILY or (here.pid_space and holder.pid_space == here.pid_space)
     return bool(ours) and not state_of(holder.pid, holder.pid_began)
 
 
 def leave_to_rest(backend: BaseLockBackend, dead: Holder) -> bool:
-    """Leave the lock of a dead run locked for the rest of its ``at_least_for``, if there is one.
-
-    Returns whether there is. Raises ``LockUnavailable``.
-    """
+    """Leave the lock of a dead run for the rest of its ``at_least_for``, if there is any."""
     left = float(dead.marks.get(AT_LEAST_FOR, 0.0)) - (dead.held_for or 0.0)
     if left < 0.001:
         return False
@@ -125,11 +113,8 @@ class TaskLock(Lock):
     task_id: str | None = None
     until_worker_stops = False
     """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
-    passed_to_message = False
-    """Whether its release handed it off to a parked message, which is to be published."""
-    token = ""
-    """The token with which to take it; random by default."""
-
+    passed_to_message = False  # its release handed it off to one that is to be published
+    token = ""  # with which to take it; random by default
     _read_due = 0.0  # when (monotonic) the holder is due to be read
 
     def __bool__(self) -> bool:
@@ -199,8 +184,7 @@ class MessageHeader:
     def of(cls, headers: Any, task_id: str | None) -> MessageHeader:
         """Return the header in a message's headers, or ``NO_HEADER`` if none belongs to the task.
 
-        A malformed header, which another program has written, counts as none. A later version may
-        have more fields.
+        A malformed header counts as none. Fields of a later version are ignored.
         """
         found = headers.get(HEADER) if isinstance(headers, Mapping) else None
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
@@ -249,26 +233,22 @@ class GuardedCall:
     key: str = ""
 
     moment = "queue"
-    policy = ""
-    """What the call does if another instance waits or runs; see ``Conflict``."""
+    policy = ""  # as in ``Conflict``
     header = NO_HEADER
     why: str | None = None
     """Why there is no permit for a run, if that is known without asking the server."""
     sharing = EXCLUSIVE
-    """With whom the lock of the run is shared: with other runs if several may run at once."""
 
     @property
     def name(self) -> str:
-        """The lock of the run. Raises ``TypeError`` or ``ValueError``."""
+        """The lock of the run."""
         return _marked(self.key, "run") if MARK in self.key else self.key
 
     @cached_property
     def reservations(self) -> tuple[str, str]:
-        """The locks of waiting messages with scope ``queue``.
+        """The locks of this task's waiting messages with scope ``queue``.
 
-        The second is for a message that waits behind one which is no longer superseded. They belong
-        to the task, and the lock of the run to all tasks with the key. Raises ``TypeError`` or
-        ``ValueError``.
+        The second is for a message that waits behind one which is no longer superseded.
         """
         name = self.task.name
         return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
@@ -285,7 +265,6 @@ class GuardedCall:
         task_id: str | None = None,
         **marks: str,
     ) -> TaskLock:
-        """Return a handle; ``using`` and ``task_id`` override those of the task."""
         if self.header.sent:
             marks.setdefault("sent", repr(self.header.sent))
         task_id = task_id or self.task_id
@@ -296,7 +275,6 @@ class GuardedCall:
         return lock
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:
-        """Return the holders of some locks, by default of that of the run."""
         return list(self.backend.holders_of(names or [self.name]))
 
     def conflict(self, holder: Holder | None, policy: str = "") -> Conflict:
@@ -309,13 +287,13 @@ class GuardedCall:
         return Conflict(self.moment, *about, policy=policy or self.policy, why=why or "")
 
     def record_of(self, task_id: str | None, sent: float) -> str:
-        """Return the name of the record that a message is superseded, however often it is sent."""
+        """Return the name of the record that a message is superseded."""
         return _marked(self.key, f"{SUPERSEDED}:{task_id}" + (f":{sent!r}" if sent else ""))
 
     def record(self, name: str, state: str, seconds: float | None = None) -> TaskLock:
-        """Return a handle of the record that this message supersedes another.
+        """Return a handle of a record, which lasts as long as any message may come.
 
-        The record lasts for as long as any message may come, which is at least so many seconds.
+        That is at least so many ``seconds``.
         """
         lease = max(seconds or 0.0, self.options.queue_timeout)
         return self.handle(name, UNSENT_LEASE if state == SUPERSEDING else lease, state=state)
@@ -344,11 +322,7 @@ def sent_of(holder: Holder) -> float:
 
 
 def _marked(key: str, part: str) -> str:
-    """Return the name of a lock that differs from every key, and for every key and part.
-
-    A key that has the mark itself is never the name of its run's lock, so the part after the last
-    mark tells the names apart.
-    """
+    """Return the name of a lock, different for each key and part, and from every lock of a run."""
     name = f"{check_name(key)}{MARK}{part}"
     if len(name) <= MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
         return name
@@ -367,9 +341,8 @@ def is_generated_id(task_id: str) -> bool:
 def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | None:
     """Return the state stored for a task that was sent at ``sent``, ``PENDING`` if there is none.
 
-    An earlier task may have had the id. The end of that one does not count, nor does any end whose
-    task is in doubt. ``None`` if the state can't be known: results are ignored, or their backend
-    does not answer.
+    The end of an earlier task with its id does not count. ``None`` if the state can't be known:
+    results are ignored, or their backend does not answer.
     """
     if task.ignore_result or task_id is None:
         return None
@@ -386,8 +359,7 @@ def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | Non
 def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
     """Remove the success of an earlier task with the id of one that was sent at ``sent``.
 
-    Some backends keep the first success of an id. And Celery takes any for that of a run whose
-    child was killed, and does not run it again.
+    Celery would take it for that of a run whose child was killed, and some backends retain it.
     """
     if not sent or task.ignore_result:
         return
@@ -398,12 +370,12 @@ def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
 
 
 def _seconds_of(ended: Any) -> float:
-    """Return when a task ended, in seconds since the epoch; 0 if unknown, and rather too early."""
+    """Return when a task ended, in seconds since the epoch; 0 if unknown."""
     if not isinstance(ended, datetime.datetime):
         return 0.0
     if timezone.is_aware(ended):
         return ended.timestamp()
-    # Celery means UTC; without USE_TZ, Django's models give local times.
+    # Celery means UTC; without USE_TZ, Django's models give local times. The earlier one counts.
     zones = {datetime.UTC, datetime.UTC if settings.USE_TZ else timezone.get_default_timezone()}
     return min(timezone.make_aware(ended, zone).timestamp() for zone in zones)
 

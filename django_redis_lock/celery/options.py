@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, TypedDict, get_args
 
@@ -100,17 +100,16 @@ NAMES = tuple(Options.__dataclass_fields__)
 
 
 def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
-    """Return the given options over the defaults.
+    """Return the given options over the defaults. Raises ``ValueError`` for one without effect.
 
-    A given ``on_conflict`` also replaces the default ``blocking_timeout``. Raises ``ValueError`` if
-    a given option has no effect; defaults are for those tasks where they have one.
+    A given ``on_conflict`` also replaces the default ``blocking_timeout``.
     """
     merged = {**defaults, **given}
     if "on_conflict" in given and "blocking_timeout" not in given:
         merged.pop("blocking_timeout", None)
     for name in merged:
         if name not in NAMES:
-            raise TypeError(f"{name!r} is not an option; choose from {_listed(NAMES)}.")
+            raise TypeError(f"{name!r} is not an option; choose from {', '.join(NAMES)}.")
     options = Options(**merged)
     _reject_unused_options(given, options)
     return options
@@ -143,12 +142,8 @@ def _reject_unused_options(given: Mapping[str, Any], options: Options) -> None:
 
 
 def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolicy | Handler]:
-    """Return the policy for a duplicate that is sent, and for one that is about to run.
-
-    With scope ``queue`` a run that finds another one running is retried by default: it is the one
-    message that may wait.
-    """
-    default_run = "retry" if scope == "queue" else "skip"
+    """Return the policy for a duplicate that is sent, and for one that is about to run."""
+    default_run = "retry" if scope == "queue" else "skip"  # as the one message that may wait
     if isinstance(given, Mapping):
         if unknown := sorted(set(given) - set(ON_CONFLICT)):
             raise ValueError(f"on_conflict has no {unknown[0]!r}; it can have 'queue' and 'run'.")
@@ -160,12 +155,9 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     else:
         both = scope == "queue_and_run" and given in ON_CONFLICT["queue"]
         on_queue, on_run = given if both else "skip", given
-    for moment, when, policy in (("queue", "sent", on_queue), ("run", "about to run", on_run)):
-        if not callable(policy) and policy not in ON_CONFLICT[moment]:
-            raise ValueError(
-                f"on_conflict={policy!r} is not a policy for a task that is {when}; "
-                f"choose from {_listed(ON_CONFLICT[moment])}, or give a callable."
-            )
+    for moment, policy in (("queue", on_queue), ("run", on_run)):
+        if not callable(policy):
+            arguments.check_choice(f"on_conflict[{moment!r}]", policy, ON_CONFLICT[moment])
     if on_queue == "supersede" and scope != "queue":
         raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
     return on_queue, on_run
@@ -177,10 +169,6 @@ def _seconds(name: str, value: Any, *, least: float = 0.0) -> float:
     if not least <= value <= arguments.LONGEST_LEASE:
         raise ValueError(f"{name}={value!r} must be a number of seconds, at least {least:g}.")
     return float(value)
-
-
-def _listed(values: Sequence[str]) -> str:
-    return ", ".join(map(repr, values))
 
 
 _NONE: Mapping[str, Any] = {}

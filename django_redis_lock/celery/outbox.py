@@ -40,11 +40,11 @@ CONFIRM_WITHIN = 4.0
 RETURNED_AGAIN = 60.0
 """Seconds after which a message is tried again that the broker has returned."""
 UNREAD_KEEPS_LOCK = 10.0
-"""Seconds for which a message keeps its lock that no worker can read; others may read it."""
+"""Seconds for which a message that this worker can't read holds its lock; others may read it."""
 UNREAD_ASIDE = 3600.0
 """Seconds after which it is put aside."""
 OLD = 60.0
-"""Seconds after which a reservation is old: then it is asked whether its task has ended."""
+"""Seconds after which the result of a reservation's task is checked."""
 
 _SALT = "django_redis_lock.parked"
 _SIGNED = re.compile(r".+:[\w-]{20,}", re.DOTALL)
@@ -71,10 +71,7 @@ def outbox_of(app: Any) -> str:
 
 
 def sealed(message: dict[str, Any]) -> str:
-    """Return a message as a text that is signed, by ``SECRET_KEY``.
-
-    Raises ``ImproperlyConfigured`` without such a key.
-    """
+    """Return a message as a signed text. Raises ``ImproperlyConfigured`` without ``SECRET_KEY``."""
     return Signer(salt=_SALT).sign(dumps(message))
 
 
@@ -96,15 +93,14 @@ def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
 
 
 def limit_of(sharing: Sharing) -> str:
-    """Return a limit as backlogs have it."""
+    """Return a limit as backlogs store it."""
     return str(sharing.limit) if sharing.shared else calls.EXCLUSIVE
 
 
-_began = [monotonic()]
+_began = [monotonic()]  # of this worker
 
 
 def worker_began() -> None:
-    """Note that a worker begins in this process, which may fork."""
     _began[0] = monotonic()
 
 
@@ -121,10 +117,9 @@ class Publisher:
         self.outbox = outbox_of(app)
         self.unreachable = ""
         """Why the broker could not be reached at the last attempt, empty if it could."""
-        self.published = 0
-        """How many messages the last call has published."""
+        self.published = 0  # messages, by the last call
         self.put_off: list[tuple[str, str]] = []
-        """The locks of those that it has put off or set aside, and why."""
+        """The locks of those that it has put off or put aside, and why."""
         self._producer: Any = None
         self._owners: dict[str, Any] = {}
         self._asked: dict[str, float] = {}
@@ -144,9 +139,8 @@ class Publisher:
     def publish(self, backend: BaseLockBackend, skip: int = -1) -> tuple[float, list[Any]]:
         """Hand locks off to messages that are next, and publish some that have them.
 
-        Returns the seconds until the next look, infinite if no message is parked; and some of the
-        locks, after so many that are passed over, for ``attend``. Raises ``LockUnavailable``. What
-        can't be published now is so later.
+        Returns the seconds until the next poll, infinite if no message is parked; and some locks
+        for ``attend``, after the ``skip`` first ones. Raises ``LockUnavailable``.
         """
         self.published, self.put_off = 0, []
         call = calls.PollOutbox(self.outbox, most=AT_ONCE, skip=skip)
@@ -178,9 +172,8 @@ class Publisher:
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
         """Send the parked messages of a lock back to the broker, or that of one task.
 
-        Returns how many they are. They lose their place: a task is parked again if its lock is
-        held then. Raises ``LockUnavailable``. If the broker is ``unreachable``, workers
-        publish them later.
+        Returns how many they are. They lose their positions. Raises ``LockUnavailable``. If the
+        broker is ``unreachable``, workers publish them later.
         """
         ids = () if task_id is None else (digest(task_id),)
         return self._repeat(backend, calls.Unpark(self.outbox, name, ids=ids))
@@ -193,7 +186,6 @@ class Publisher:
         return self._repeat(backend, calls.Restore(self.outbox, name, delete=delete))
 
     def _repeat(self, backend: BaseLockBackend, call: calls.OutboxCall) -> int:
-        """Repeat a call until it finds nothing, publish what is due, and return what it found."""
         number = 0
         while found := backend.run(ask(call)):
             number += found
@@ -201,16 +193,15 @@ class Publisher:
         return number
 
     def unpark_revoked(self, backend: BaseLockBackend, task_ids: Iterable[str]) -> None:
-        """Let the broker have revoked tasks that are parked: the worker that gets one drops it."""
+        """Send revoked tasks that are parked back to the broker: workers drop them then."""
         ids = [*map(digest, task_ids)]
         for start in range(0, len(ids), 100):
             backend.run(ask(calls.Unpark(self.outbox, ids=tuple(ids[start : start + 100]))))
 
     def attend(self, backend: BaseLockBackend, found: list[Any]) -> bool:
-        """Do for some locks what ``publish`` has found of them.
+        """Set today's limits of some locks' backlogs; give up reservations of tasks that ended.
 
-        Tell their backlogs the limits of today, and give up reservations of tasks that are done.
-        Returns whether that was so for one of them.
+        Returns whether anything was changed.
         """
         asked, changed = 0, False
         for lock, *backlogs in found:
@@ -226,22 +217,21 @@ class Publisher:
                     asked += 1
                     limit = self._ask(backend, name, token.decode(), task)
                 if limit and limit != known.decode().partition(" ")[0]:
-                    about = {"turn": turn.decode(), "owner": token[32:].decode()}
-                    call = calls.SetParkedLimit(
-                        self.outbox, name, limit=limit, worker=worker(), **about
-                    )
+                    owner = token[32:].decode()
+                    about = {"turn": turn.decode(), "owner": owner, "worker": worker()}
+                    call = calls.SetParkedLimit(self.outbox, name, limit=limit, **about)
                     changed |= bool(backend.run(ask(call)))
         return self._give_up_ended(backend, [lock.decode() for lock, *_ in found]) or changed
 
     def _owner(self, owner: str) -> Any:
-        """Return the guarded task whose name has a digest; ``None`` for one that is unknown."""
+        """Return the guarded task whose name has this digest, or ``None``."""
         if owner not in self._owners:
             tasks = (task for task in list(self.app.tasks.values()) if hasattr(task, GUARD))
             self._owners = {digest(task.name): task for task in tasks}
         return self._owners.get(owner)
 
     def _ask(self, backend: BaseLockBackend, name: str, token: str, task: Any) -> str:
-        """Return the limit that a function gives for a message; "" if that is not known."""
+        """Return the limit that a task's function gives for a message; "" if it fails."""
         try:
             (text,) = backend.run(ask(calls.ReadMessage(self.outbox, name, token=token)))
             message = unsealed(text or b"", name, token)
@@ -257,7 +247,7 @@ class Publisher:
             return ""
 
     def _give_up_ended(self, backend: BaseLockBackend, names: list[str]) -> bool:
-        """Give up old reservations of tasks that are done, as after a failover to an older copy."""
+        """Give up old reservations of ended tasks, as after a failover to an older copy."""
         now, freed = monotonic(), False
         due = [name for name in names if self._asked.get(name, -math.inf) < now - OLD]
         self._asked = dict.fromkeys(due, now) | {
@@ -274,15 +264,15 @@ class Publisher:
                     logger.warning("Lock %r was released for %s: %s", one.name, one, why)
         return freed
 
-    def _publish(self, backend: BaseLockBackend, name: str, token: str, text: bytes) -> None:
+    def _publish(self, backend: BaseLockBackend, name: str, token: str, signed: bytes) -> None:
         message: dict[str, Any] = {}
         try:
-            message = unsealed(text, name, token)
-            self._remove_place(self._task_of(message), message)
+            message = unsealed(signed, name, token)
+            self._remove_position(self._task_of(message), message)
             self._send(message)
         except Unreadable as error:
-            aside = 0 if error.is_poison else round(UNREAD_ASIDE * 1000)
-            keeps = 0 if error.is_poison else round(UNREAD_KEEPS_LOCK * 1000)
+            times = (0.0, 0.0) if error.is_poison else (UNREAD_KEEPS_LOCK, UNREAD_ASIDE)
+            keeps, aside = (round(seconds * 1000) for seconds in times)
             self._put_off(backend, name, token, f"{error}", keeps_lock=keeps, aside=aside)
         except ImproperlyConfigured:
             raise
@@ -290,10 +280,9 @@ class Publisher:
             self.close()
             failed = str(error) or "no answer"
             if failed != self.unreachable:
-                line = "Parked task %s can't be published now; that is tried again: %s"
-                logger.warning(
-                    line, escape_unprintable(str(message["id"])), escape_unprintable(failed)
-                )
+                text = "Parked task %s can't be published now; that is tried again: %s"
+                task_id = escape_unprintable(str(message["id"]))
+                logger.warning(text, task_id, escape_unprintable(failed))
             self.unreachable = failed
         except Exception as error:  # the broker has no use for this one
             self.close()
@@ -320,11 +309,8 @@ class Publisher:
             then = "was put aside" if how.get("aside") == 0 or new > 1 else "is tried again"
             logger.error(text, name, then, escape_unprintable(why))
 
-    def _remove_place(self, task: Any, message: dict[str, Any]) -> None:
-        """Let the state of a task not tell its place any more, before it may run.
-
-        A result backend that fails is left alone for a while, as it may take long to do so.
-        """
+    def _remove_position(self, task: Any, message: dict[str, Any]) -> None:
+        """Remove the position from the stored state of a task, before it may run."""
         headers, task_id = message["options"]["headers"], message["id"]
         if task.ignore_result or headers.get("ignore_result") or monotonic() < self._no_results:
             return
@@ -333,7 +319,7 @@ class Publisher:
             if stored["status"] == PARKED and "position" in stored["result"]:
                 del stored["result"]["position"]
                 task.update_state(task_id, PARKED, stored["result"])
-        except Exception:  # of any result backend
+        except Exception:  # of any result backend; it may take long to fail
             self._no_results = monotonic() + RETURNED_AGAIN
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -346,10 +332,9 @@ class Publisher:
     def _open(self) -> Any:
         if self._producer is None:
             connection = self.app.connection_for_write()
+            timeouts = ("socket_timeout", "read_timeout", "write_timeout")
             connection.transport_options = {
-                **dict.fromkeys(
-                    ("socket_timeout", "read_timeout", "write_timeout"), CONFIRM_WITHIN
-                ),
+                **dict.fromkeys(timeouts, CONFIRM_WITHIN),
                 **connection.transport_options,
                 "confirm_publish": True,
                 "max_retries": 1,
@@ -358,6 +343,6 @@ class Publisher:
         return self._producer
 
     def _no_connection(self) -> tuple[type[Exception], ...]:
-        """Return the errors that say that the broker can't be reached, or does not answer."""
+        """Return the errors of a broker that can't be reached, or does not answer."""
         known = () if self._producer is None else self._producer.connection.connection_errors
         return OperationalError, OSError, *known

@@ -19,22 +19,19 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.tasks.conflicts import parked, task_parked
 from django_redis_lock.transport.parking import EndParking, Park
 
-_PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
-
 
 def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> bool:
-    """Park the message of a run. Returns False if too many wait, or the run has the lock now.
+    """Park the message of a run. Returns False if too many wait, or the lock is reserved for it.
 
-    In the latter case it is reserved, as for a message. ``body``: that of the message as it came,
-    if it is known. Raises ``LockUnavailable``, ``ImproperlyConfigured`` without a ``SECRET_KEY``,
-    and ``InvalidLockBackend`` for an alias that can't park messages.
+    ``body``: that of the message as it came, if it is known. Raises ``LockUnavailable``,
+    ``ImproperlyConfigured`` without a ``SECRET_KEY``, and ``InvalidLockBackend``.
     """
     backend, options = run.backend, run.options
     space = "(in a test, it needs the lock space 'settings')"
     backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
     _store_state(run, holder)
     request, header = _reserved(run)
-    outbox = outbox_of(run.task.app)
+    unparked, outbox = replace(header, parked=run.header.parked), outbox_of(run.task.app)
     call = Park(
         request,
         f"@{outbox}",
@@ -47,9 +44,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     try:
         answer = backend.run(ask(call))
     except LockUnavailable:
-        run.reservation = replace(
-            header, parked=run.header.parked
-        )  # in case it has it nevertheless
+        run.reservation = unparked  # in case it has it nevertheless
         with contextlib.suppress(LockError):  # the task fails now, and must not run later
             backend.run(ask(EndParking(outbox, run.name, token=request.token, turn=run.turn)))
             backend.run(ask(withdrawal(request)))
@@ -57,7 +52,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     if run.header.lock not in run.reservations:
         run.try_to_give_up_reservation()  # of another key, before a deploy
     if call.lease(answer) is not None:
-        run.reservation = replace(header, parked=run.header.parked)
+        run.reservation = unparked
         return False
     if answer[3] % 3 == 0:
         run.policy = options.beyond
@@ -68,7 +63,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
 
 
 def _store_state(run: Run, holder: Holder | None) -> None:
-    """Store it before the message is parked: afterwards, the task may have run already."""
+    """Store the state before the message is parked, because the task may run at once then."""
     waiters = holder.waiters if holder else None
     if not (run.task.ignore_result or run.request.ignore_result):
         with contextlib.suppress(Exception):  # of any result backend
@@ -79,9 +74,8 @@ def _store_state(run: Run, holder: Holder | None) -> None:
 def _reserved(run: Run) -> tuple[Request, MessageHeader]:
     """Return the request for the lock, as a reservation for the message, and the header for that.
 
-    Its token is the same for each delivery of the message, which is parked once; ``parked.lua``
-    describes it. The message may have a reservation of
-    scope ``queue`` as well, which lasts until it runs.
+    Its token, which ``parked.lua`` describes, is the same for each delivery, because the message
+    is parked once. A reservation of scope ``queue`` lasts until the message runs.
     """
     old, lock = run.header, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
     attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
@@ -108,13 +102,10 @@ def _message_of(run: Run, header: MessageHeader, token: str, body: private.Body 
     """Return a message as it came, but with this header, as a signed text."""
     request = run.request
     headers = {**private.headers_of(request), **header.as_headers()}
-    properties = request.properties or {}
-    content, content_type, encoding = body or private.encode_body(
-        request, properties.get("content_type")
-    )
+    content, content_type, encoding = body or private.encode_body(request)
     delivery = request.delivery_info or {}
     options = {
-        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        **private.properties_of(request),
         "exchange": delivery.get("exchange") or "",
         "routing_key": delivery.get("routing_key"),
         "headers": headers,

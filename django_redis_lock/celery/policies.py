@@ -1,7 +1,6 @@
 """One call of a guarded task, from its start or conflict to the release of its lock.
 
-Most calls find their lock free and take it, in one round trip. What becomes of all others is in
-``TABLE``.
+Most calls find their lock free, and take it in one round trip. ``TABLE`` has all others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from django_redis_lock.celery import key_locks, parking
 from django_redis_lock.celery.current import all_runs, runs
 from django_redis_lock.celery.key_locks import (
-    NO_HEADER,
     QUEUED,
     MessageHeader,
     TaskLock,
@@ -112,7 +110,7 @@ def _enter(run: Run) -> Entry:
 def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
     """Release the lock, or leave it to the task's next message or its rest.
 
-    The task's work is done, so neither a failure here nor a soft time limit fails the task.
+    Neither a failure here nor a soft time limit fails the task, because its work is done.
     """
     rest = run.options.at_least_for - seconds
     try:
@@ -197,7 +195,6 @@ def go_back(run: Run, own: Holder) -> Entry:
 
 
 def wait_for_it(run: Run, own: Holder) -> Entry | None:
-    """Wait for another delivery of this task to end, a while."""
     if run.first is None:
         text = "waits: lock %r is %s, another delivery of the same task"
         run.conflict(own).notify(task_waiting, text)
@@ -208,7 +205,7 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
 
 
 def send_back(run: Run, own: Holder) -> Entry:
-    """Come again as a later delivery, so that other tasks can run meanwhile."""
+    """Free the worker for other tasks."""
     header = run.header_to_send()
     begun = header.redelivered or not run.was_sent_by(own)
     run.send_back(WAIT_FOR_FIRST, replace(header, redelivered=begun))
@@ -241,7 +238,7 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 def park(run: Run, holder: Holder | None) -> Entry | None:
     """Leave the message to the queue of the lock, and the worker to other tasks."""
     if parking.park(run, holder):
-        run.header, run.reservation = NO_HEADER, None  # it goes on with the parked message
+        run.leave_reservation()
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     full = {"raise": refuse, "skip": skip}.get(run.policy)  # "retry" has a row of its own
     return full(run, holder, FULL) if full else None
@@ -257,13 +254,10 @@ def wait(run: Run, holder: Holder | None) -> Entry | None:
 
 
 def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | None:
-    """Wait in the queue of the lock, and start with it.
-
-    A permit may be free, but not for a task of which another delivery has one. It waits a moment.
-    """
+    """Wait in the queue of the lock, and start with it."""
     lock = run.lock_of_run()
     with contextlib.suppress(key_locks.HeldForMessage):
-        if run.sharing.shared and holder and run.among([holder]):
+        if run.sharing.shared and holder and run.among([holder]):  # the queue might give a permit
             lock.check_wait()
             time.sleep(min(TICKET_TURN, seconds))
         elif lock.acquire(blocking_timeout=seconds) and run.is_first(lock):
@@ -272,7 +266,6 @@ def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | No
 
 
 def wait_in_queue(run: Run, holder: Holder) -> Entry:
-    """Come again, as long as there are seconds left to wait for a message."""
     left, header = run.left_to_wait(holder), run.header_to_send()
     if not left:
         refuse(run, holder)
@@ -298,17 +291,14 @@ def _send_again(run: Run, holder: Holder | None, header: MessageHeader, countdow
         try:
             reserved.take_over(own.token_id)
         except LockError as error:
-            text = "Task %s[%s] was sent again, and has its place in the queue for %s s: %s"
+            text = "Task %s[%s] was sent again, and has its position in the queue for %s s: %s"
             logger.warning(text, run.task.name, run.task_id, own.ttl, error)
     when: Any = countdown  # the types of Celery know no float here
     raise Retry(message=f"lock {conflict.key!r} is {conflict.state}", when=when)
 
 
 def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
-    """Act on a conflict with a task of the same id, whose result is the one to store.
-
-    A canvas that the message belongs to goes on, or fails, as without that.
-    """
+    """Act on a conflict with a task of the same id, whose result is the one to store."""
     try:
         entry = act()
     except Retry as error:
@@ -333,11 +323,9 @@ class Row(NamedTuple):
 
     call: str
     lock: str
-    policy: str
-    """The policy for a run that finds another one."""
+    policy: str  # for a run that finds another one
     then: Callable[..., Entry | None]
-    why: tuple[str, ...] = ()
-    """The reason, a format of the run, where ``then`` takes one."""
+    why: tuple[str, ...] = ()  # a format of the run, where ``then`` takes one
 
 
 ANY = "any"
@@ -379,14 +367,13 @@ TABLE = (
     Row(ANY, MESSAGES, "wait", wait_in_queue),
     Row(ANY, OTHER, "wait", wait),
 )
-"""What a call does, by what is true of it and of its lock; the first row that fits counts."""
 
 
 def enter(run: Run) -> Entry:
     """Return the lock that the task may run with, or its result without a run."""
     facts = {
         ANSWER: run.header.duplicate_of is not None,
-        KNOWN: run.header is not NO_HEADER or run.redelivered,
+        KNOWN: run.is_known,
         INSIDE: run.nested,
         CALL: not run.can_go_back,
     }
@@ -414,10 +401,10 @@ def enter(run: Run) -> Entry:
 
 
 def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
-    """Take the lock if it is free; return what ``TABLE`` says about it, and what it comes with.
+    """Take the lock if it is free; return what ``TABLE`` says about it, and it or a holder.
 
-    That is the lock or one of its holders, if there are any. It says nothing of what is free now.
-    If it is so ``again``, the lock is refused although it has no holder, as while it is paused.
+    Says nothing of a lock that came free just now. If it is so ``again``, the lock is refused
+    although it has no holder, as while it is paused.
     """
     if run.header.duplicate_of is not None:
         return {ANY}, run.header.duplicate_of
@@ -431,10 +418,8 @@ def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
     own = run.among(holders)
     run.share_as(own)
     # A run that sent it may have left it the lock since ``adopt``.
-    left_now = (
-        own is not None and own.token_id == run.header.ticket and not run.is_beside_others(own)
-    )
-    if not again and (left_now or not holders):
+    left = own is not None and own.token_id == run.header.ticket and not run.is_beside_others(own)
+    if not again and (left or not holders):
         return set(), None
     if own is not None and run.is_same(own):
         return _facts_of_own(run, own), own

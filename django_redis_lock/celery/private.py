@@ -6,11 +6,11 @@ The package uses them only by way of this module. They were seen to work with Ce
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import CellType, FunctionType
+from functools import wraps
 from typing import Any, TypeAlias
 
 from billiard.pool import EX_OK, EX_RECYCLE
-from celery import _state, local
+from celery import _state, current_app, local
 from celery.app import base
 from celery.app.annotations import prepare as prepare_annotations
 from kombu.serialization import prepare_accept_content, registry  # type: ignore[attr-defined]
@@ -48,7 +48,7 @@ _HEADERS = (
 _OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
 _OF_BODY = ("callbacks", "errbacks", "chain", "chord")
 _OF_CALL = ("compression", "argsrepr", "kwargsrepr", "ignore_result")
-_PROPERTIES = ("correlation_id", "delivery_mode", "message_id", "timestamp")
+_PROPERTIES = ("priority", "reply_to", "correlation_id", "delivery_mode", "message_id", "timestamp")
 
 
 def headers_of(request: Any) -> dict[str, Any]:
@@ -60,14 +60,20 @@ def headers_of(request: Any) -> dict[str, Any]:
     }
 
 
+def properties_of(request: Any) -> dict[str, Any]:
+    """Return the properties of that message with which it is sent again."""
+    found = request.properties or {}
+    return {name: found[name] for name in _PROPERTIES if found.get(name) is not None}
+
+
 def options_of(request: Any) -> dict[str, Any]:
     """Return the options of that message which Celery drops when it sends a request again."""
-    headers, properties = headers_of(request), request.properties or {}
-    known_type = registry.type_to_name.get(properties.get("content_type"))
+    headers, content_type = headers_of(request), (request.properties or {}).get("content_type")
+    known_type = registry.type_to_name.get(content_type)
     sent_by_celery = {*_HEADERS} - {"parent_id"}  # which would be the task itself
     return {
         **{name: headers[name] for name in _OF_CALL if name in headers},
-        **{name: properties[name] for name in _PROPERTIES if properties.get(name) is not None},
+        **properties_of(request),
         "headers": {name: headers[name] for name in headers if name not in sent_by_celery},
         "serializer": known_type or running_task().serializer,
     }
@@ -77,9 +83,10 @@ Body: TypeAlias = tuple[str | bytes, str, str]
 """The body of a message, not compressed, its content type and encoding."""
 
 
-def encode_body(request: Any, content_type: str | None) -> Body:
+def encode_body(request: Any) -> Body:
     """Return the body of that message."""
     message = request.args, request.kwargs, {name: getattr(request, name) for name in _OF_BODY}
+    content_type = (request.properties or {}).get("content_type")
     serializer = registry.type_to_name.get(content_type) or running_task().app.conf.task_serializer
     content_type, encoding, body = registry.dumps(message, serializer=serializer)
     return body, content_type, encoding
@@ -111,7 +118,7 @@ class _Annotations:
 
 
 def annotate_first(app: Any, annotate: Callable[[Any], None]) -> None:
-    """Let an app call ``annotate`` with each task class that it binds, before its annotations."""
+    """Have an app call ``annotate`` with each task class that it binds."""
     if not isinstance(vars(app).get("annotations"), _Annotations):
         app.annotations = _Annotations(app, annotate)
 
@@ -141,8 +148,8 @@ def jobs_of(pool: Any) -> dict[int, Any]:
 def cut_off_since(child: Any, seen: float, job: Any) -> float | None:
     """Return since when (monotonic) a task ran in which a child was killed, ``None`` if none did.
 
-    The pool has removed the child, so it has read all its results. It was last ``seen`` alive at
-    that moment, if no unfinished job of it is known: a task may have begun after that.
+    The pool has read all its results. If no unfinished job is known, a task may have begun since
+    the child was last ``seen`` alive.
     """
     if job is not None and not (job.ready() and job.successful()):
         return float(job._time_accepted)
@@ -155,10 +162,7 @@ def execution_options(task: Any) -> dict[str, Any]:
 
 
 def delays_by_whole_seconds(task: Any, args: Any, kwargs: Any, options: dict[str, Any]) -> bool:
-    """Whether the broker delays a message by Celery's native delayed delivery.
-
-    Of a delay Celery then uses the whole seconds, and raises ``ValueError`` if there are none.
-    """
+    """Whether the broker delays a message by Celery's native delayed delivery."""
     app = task.app
     if app.conf.task_always_eager:
         return False
@@ -179,18 +183,17 @@ def function_of(task: Any) -> Any:
 def argument_models(run: Callable[..., Any], static: bool) -> Callable[..., Any] | None:
     """Return what turns arguments into the models that a task with ``pydantic=True`` is given.
 
-    It is Celery's wrapper of the task's function, around one that returns its arguments. ``None``
-    for the ``run`` of another task.
+    ``None`` for the ``run`` of another task. The models are made without the task's
+    ``pydantic_strict`` and ``pydantic_context``, which only Celery's wrapper knows.
     """
-    code = getattr(run, "__code__", None)
-    if code is None or code.co_filename != base.__file__ or "task_fun" not in code.co_freevars:
+    if getattr(run, "__globals__", None) is not vars(base):  # as of that wrapper
         return None
     own = () if static else (None,)
 
+    @wraps(run)
     def returned(*args: Any, **kwargs: Any) -> Any:
         return args[len(own) :], kwargs
 
-    cells = dict(zip(code.co_freevars, run.__closure__ or (), strict=True))
-    cells["task_fun"] = CellType(returned)
-    wrapper = FunctionType(code, vars(base), closure=tuple(cells.values()))
-    return lambda args, kwargs: wrapper(*own, *args, **kwargs)
+    wrap = base.pydantic_wrapper  # type: ignore[attr-defined]
+    made = wrap(current_app, returned, run.__name__, strict=False)
+    return lambda args, kwargs: made(*own, *args, **kwargs)

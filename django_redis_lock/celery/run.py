@@ -45,23 +45,19 @@ class Run(key_locks.GuardedCall):
     retries = 0
     redelivered = False
     """Whether another delivery may have begun, also if this one was sent again since."""
-    nested = False
-    """Whether it is made inside a run that holds its lock."""
+    nested = False  # made inside a run that holds its lock
     followed = False
     """Whether it has sent a message in its own place: a retry or replacement."""
     reserve_for: float | None = None
     """Seconds for which the lock is reserved for that message, if it takes the lock over."""
-    wait_until: float | None = None
-    """When its wait for another instance ends (monotonic), once it has begun."""
-    has_ticket = False
-    """Whether it took what was reserved for its message, as the first delivery does."""
+    wait_until: float | None = None  # monotonic, once it waits for another instance
+    has_ticket = False  # took what was reserved for its message, as the first delivery does
     reservation: MessageHeader | None = None
     """The header of a message that was parked, and has a reservation of its own in the queue."""
     first: Holder | None = None
     """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
     first_until = 0.0
-    handle_of_run: TaskLock | None = None
-    """The latest handle that ``lock_of_run`` has returned."""
+    handle_of_run: TaskLock | None = None  # the latest one
 
     def __init__(
         self,
@@ -85,15 +81,13 @@ class Run(key_locks.GuardedCall):
         if self.header.queued:
             self.reservation, (lock, ticket, using) = self.header, self.header.queued
             self.header = replace(self.header, lock=lock, ticket=ticket, using=using, queued=None)
-        self.may_have_succeeded = self.redelivered or self.header.parked > 0
-        """Whether another delivery may have run the task already."""
+        self.may_have_succeeded = self.redelivered or self.header.parked > 0  # in another delivery
         self.policy = options.run_policy
         self.can_go_back = request is not None and not request.is_eager
         """Whether a worker carries it out, so that it can be sent again."""
-        self.is_plain = (
-            self.header is NO_HEADER and not self.redelivered and options.concurrency == 1
-        )
-        """Whether its message says nothing about its lock, which only one may have."""
+        self.is_known = self.header is not NO_HEADER or self.redelivered
+        """Whether its message says something about its lock, or another delivery may have begun."""
+        self.is_plain = not self.is_known and options.concurrency == 1
         try:
             self.key = guard.key(task, *arguments)
             if options.concurrency != 1:
@@ -107,13 +101,11 @@ class Run(key_locks.GuardedCall):
             self.nested |= holds and run.has_key(self.key, options)
 
     def has_key(self, key: str, options: Options) -> bool:
-        """Whether it has this key, on the alias that these options name."""
         return (self.key, self.options.using) == (key, options.using)
 
     # What is known of the call, and of the holder that it meets.
 
     def lock_of_run(self) -> TaskLock:
-        """Return a handle with the lease of a run, whose marks say which attempt it is."""
         marks = {"retries": str(self.retries)} if self.retries else {}
         if self.options.at_least_for:
             marks[key_locks.AT_LEAST_FOR] = repr(self.options.at_least_for)
@@ -184,22 +176,20 @@ class Run(key_locks.GuardedCall):
 
     def take(self, *, first: bool) -> TaskLock | None:
         """Take the lock if it is free, and not shared by another delivery of this task."""
-        only = (
-            first and self.header is NO_HEADER and not self.redelivered
-        )  # it seems; it looks later
-        if self.sharing.shared and not only and self.among(self.holders()):
+        checks = self.sharing.shared and (self.is_known or not first)  # else ``is_first`` does
+        if checks and self.among(self.holders()):
             return None
         lock = self.lock_of_run()
         return lock if lock.acquire(blocking=False) and self.is_first(lock) else None
 
     def is_first(self, lock: TaskLock) -> bool:
         """Whether no other delivery of this task got a permit before; else release this one."""
-        if self.sharing.shared and self.task_id is not None:
-            fence = lock.fence
-            ours = (one for one in self.holders() if one.task_id == self.task_id)
-            if any((one.fence or 0) < fence for one in ours):
-                lock.release()
-                return False
+        if not self.sharing.shared or self.task_id is None:
+            return True
+        ours = (one for one in self.holders() if one.task_id == self.task_id)
+        if any((one.fence or 0) < lock.fence for one in ours):
+            lock.release()
+            return False
         return True
 
     # The message, and the lock that was reserved for it when it was sent.
@@ -209,10 +199,8 @@ class Run(key_locks.GuardedCall):
 
         Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
         """
-        return bool(header.ticket) and (header.using, header.lock) == (
-            self.options.using,
-            self.name,
-        )
+        own = self.options.using, self.name
+        return bool(header.ticket) and (header.using, header.lock) == own
 
     def header_to_send(self) -> MessageHeader:
         assert self.task_id is not None
@@ -230,9 +218,13 @@ class Run(key_locks.GuardedCall):
         except Exception as error:
             if not self.task.acks_late:
                 raise
-            self.header, self.reservation = NO_HEADER, None  # it goes on with this message
+            self.leave_reservation()  # to this message
             raise Reject(error, requeue=True) from error
-        self.header, self.reservation = NO_HEADER, None  # it goes on with that message
+        self.leave_reservation()
+
+    def leave_reservation(self) -> None:
+        """Leave what is reserved to the message that is delivered next."""
+        self.header, self.reservation = NO_HEADER, None
 
     def give_up_reservation(self) -> bool:
         """Release the lock that was reserved when the message was sent, if it still is.
@@ -256,8 +248,8 @@ class Run(key_locks.GuardedCall):
     def _end_reservation(self, name: str, ticket: str, using: str) -> bool:
         reserved = self.handle(name, 10.0, using=using)  # seconds, if the process dies now
         taken = reserved.take_over(ticket)
-        is_place = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # is never shared
-        if not taken and not is_place and locks[using].can_share:
+        for_queue = name.rpartition(key_locks.MARK)[2].startswith(QUEUED)  # is never shared
+        if not taken and not for_queue and locks[using].can_share:
             reserved.sharing = Sharing(shared=True)
             taken = reserved.take_over(ticket)
         if taken:
@@ -270,19 +262,13 @@ class Run(key_locks.GuardedCall):
             self.give_up_reservation()
 
     def reservation_in(self, name: str) -> Holder | None:
-        """Return what the message holds in a place of scope ``queue``.
-
-        Its ticket is that of the message, or of the one that was sent in this one's place.
-        """
+        """Return the reservation of scope ``queue`` of this message, or of the one after it."""
         found = self.holders([name]) if name in self.reservations else []
         ours = (one for one in found if one.token_id == self.header.ticket or self.is_same(one))
         return next((one for one in ours if one.marks.get("state") == QUEUED), None)
 
     def overtake(self) -> None:
-        """Record that this run, which has begun, does the work of older messages, and end them.
-
-        Their arguments must not come after these. Raises ``LockUnavailable``.
-        """
+        """Record that this run does the work of older messages, whose arguments are out of date."""
         header, options = self.header, self.options
         if options.on_queue_conflict != "supersede" or header is NO_HEADER:
             return

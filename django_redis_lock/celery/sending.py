@@ -38,20 +38,19 @@ from django_redis_lock.tasks.conflicts import describe, logger
 EXPIRY_SLACK = 5.0
 """Seconds for which the reservation of an expired message lasts on, because clocks differ."""
 MOST_TRIES = 100
-"""Attempts to reserve a place, each of which other senders or a pause may frustrate."""
+"""Attempts to take a reservation, each of which another sender may frustrate."""
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
 class Sending(GuardedCall):
-    """One call of ``apply_async``.
+    """One call of ``apply_async``, with its further arguments as the ``message``.
 
-    ``message`` has its further arguments; ``publish`` is Celery's own method, given the message. A
-    delay that the broker can't express is rounded up, so no message comes early.
+    A delay that the broker can't express is rounded up, so no message comes early.
     """
 
     task_id: str
-    _record: TaskLock | None = None
+    _record: TaskLock | None = None  # that the message supersedes an older one
 
     def __init__(
         self, guard: Guard, task: Any, arguments: Arguments, message: dict[str, Any], publish: Any
@@ -94,8 +93,7 @@ class Sending(GuardedCall):
     def _is_awaited(self, holder: Holder | None = None) -> bool:
         """Whether something waits for a result of this very message, such as a chord.
 
-        The task that has the lock may have the id as well, and then gives its result. It may even
-        be this one, which was sent before.
+        A holder with the same id gives that result, and may even be this message, sent before.
         """
         goes_on = any(self._message.get(name) for name in _GOES_ON)
         if holder is None or holder.task_id != self.task_id:
@@ -113,8 +111,7 @@ class Sending(GuardedCall):
             lock, holder = self._take_reservation() if reserves else (None, None)
         except Exception as error:
             unguarded = isinstance(error, LockUnavailable) and options.on_unavailable == "run"
-            # A task that has succeeded must not fail because the worker can't go on with its
-            # chain. The run of the next task meets the error again.
+            # A task that has succeeded must not fail because the worker can't continue its chain.
             if not unguarded and not (self._is_awaited() and current_task):
                 raise
             text = "Task %s[%s] is sent unguarded: %s"
@@ -124,15 +121,12 @@ class Sending(GuardedCall):
             return self._follow(run)
         if reserves and lock is None:
             return self._give_way(holder)
-        if lock is None or not lock.is_held_here:  # one that expires found no place
+        if lock is None or not lock.is_held_here:  # there is no reservation for it
             return self._publish_with(self.header)
         return self._publish_reserved(lock, holder)
 
     def _publish_reserved(self, lock: TaskLock, older: Holder | None) -> Any:
-        """Send the message that has a place, maybe that of an older one.
-
-        The older one counts as superseded once this one was sent.
-        """
+        """Send the message; an older one whose reservation it has is superseded then."""
         header, record = self.header.naming(lock), self._record
         try:
             result = self._publish_with(header)
@@ -149,7 +143,7 @@ class Sending(GuardedCall):
         return result
 
     def _undo(self, lock: TaskLock, older: Holder | None) -> None:
-        """Give a place back: to the older message, if it was taken from one."""
+        """Give the reservation back: to the older message, if it was taken from one."""
         if older is None:
             lock.release()
             return
@@ -184,18 +178,16 @@ class Sending(GuardedCall):
             skips = self.options.on_queue_conflict == "skip"
             if own is not None or not skips or name == reservation:
                 return None, own or next(iter(holders), None)
-            # Other tasks and other code give no answer to this call, nor does a limit of 0. So the
-            # message has a reservation of its own, and meets the policy for its run.
+            # Held by others, or paused: the message waits, and meets the policy for its run.
             name, again = reservation, False
         return None, None
 
     def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
-        """Take a free place; or that of an older message, which is returned as well.
+        """Take a free reservation; or that of an older message, which is returned as well.
 
         If no older one may be superseded any more, this one waits behind it. What supersedes a
-        message goes on with its work, so it counts as waiting since that did, but always as newer
-        than the message that it waits behind. If this one expires sooner than all that wait, the
-        handle holds nothing.
+        message counts as waiting since that did, but as newer than the one that it waits behind.
+        If this one expires sooner than all that wait, the handle holds nothing.
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         marks = {} if self._expires is None else {key_locks.EXPIRES: repr(self._expires)}
@@ -227,12 +219,12 @@ class Sending(GuardedCall):
         return None, None
 
     def _take_from(self, older: Holder, lock: TaskLock) -> bool:
-        """Take the place of an older message, and say so on record first."""
+        """Take the reservation of an older message, and record that first."""
         name = self.record_of(older.task_id, key_locks.sent_of(older))
         record = self.record(name, key_locks.SUPERSEDING)
         if not record.acquire(blocking=False):
             theirs = self.backend.holder(record.name)
-            # Another sender takes the place at once, unless it has died.
+            # Another sender takes the reservation at once, unless it has died.
             if theirs is None or (theirs.held_for or 0.0) < 1.0:
                 return False
             if not record.take_over(theirs.token_id):
@@ -260,10 +252,7 @@ class Sending(GuardedCall):
         return self._expires is None or theirs < self._expires + 0.1  # both were read from a clock
 
     def _may_be_superseded(self, reserved: Holder, lease: float) -> bool:
-        """Whether a message is new, or due later than one that has this lease.
-
-        One that comes again is due after ``countdown``.
-        """
+        """Whether a message is new, or due later than one that has this lease."""
         waited = key_locks.clock_at(reserved) / 1_000_000 - queued_since(reserved)
         options = self.options
         return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
@@ -291,10 +280,7 @@ class Sending(GuardedCall):
         return self.task.AsyncResult(holder.task_id)
 
     def _follow(self, run: Run) -> Any:
-        """Send the next message of a run's own key, which takes over its lock if the scope says so.
-
-        Otherwise it needs no reservation, because the run had one.
-        """
+        """Send the next message of a run's own key, which may take over its lock."""
         assert run.lock is not None
         header, lock, options = replace(self.header, follows=run.fence), run.lock, self.options
         passes_on = options.scope == "queue_and_run" and lock.name == self.name
@@ -317,13 +303,12 @@ class Sending(GuardedCall):
 
 
 def _seconds_until_due(options: Mapping[str, Any]) -> float:
-    """Return how long a message waits at least, by its ``countdown`` or ``eta``."""
     countdown = options.get("countdown")
     return _seconds_until(options.get("eta") if countdown is None else countdown) or 0.0
 
 
 def _seconds_until(moment: Any) -> float | None:
-    """Return how far off a time is, which may be given in seconds; ``None`` if there is none."""
+    """Return how far off a time is, which may be given in seconds."""
     if isinstance(moment, str):
         moment = parse_datetime(moment)
     if isinstance(moment, datetime.datetime):
