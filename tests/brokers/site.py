@@ -115,8 +115,8 @@ class Site:
             app.close()
 
 
-def value(result: AsyncResult, seconds: float = WAIT) -> Any:
-    return result.get(timeout=seconds, interval=0.05)
+def value(result: AsyncResult) -> Any:
+    return result.get(timeout=WAIT, interval=0.05)
 
 
 def holder(name: str) -> Holder:

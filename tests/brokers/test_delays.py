@@ -87,16 +87,6 @@ def test_messages_that_are_due_in_half_a_second(app: Celery, worker: Worker, sit
     all_free(what)
 
 
-def test_retries_in_half_a_second(app: Celery, worker: Worker, site: Site) -> None:
-    """The tasks go on."""
-    what = site.name()
-    sent = {scope: app.tasks[f"again-{scope}"].delay(f"{what}-{scope}") for scope in SCOPES}
-    for scope, result in sent.items():
-        assert value(result) == f"ran {what}-{scope}"
-        assert site.ran(f"{what}-{scope}") == ["ran", "ran"]
-    all_free(what)
-
-
 @pytest.mark.parametrize("countdown", [None, 1])
 def test_parked_message_comes_back_as_it_was(
     app: Celery, worker: Worker, site: Site, countdown: int | None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-from celery import states
 
-from tests.apps.celery.app import QUEUE_AND_RUN, RUN, SCOPES, WAITING
+from tests.apps.celery.app import SCOPES
 from tests.apps.celery.brokers import STORING
 from tests.brokers.site import Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import all_free, go, held, started
+from tests.tools.celery_worker import all_free, go, started
 
 LATE = [f"late-{variant}" for variant in STORING]
 """As many tasks as the worker has children, so that what is delivered again comes after them."""
@@ -55,24 +54,6 @@ def test_a_killed_child_s_task_runs_again(site: Site, scope: str) -> None:
     all_free(what)
 
 
-@pytest.mark.parametrize("scope", [RUN, QUEUE_AND_RUN])
-def test_a_second_task_with_the_id_of_one_that_runs_leaves_it_alone(site: Site, scope: str) -> None:
-    """It is a duplicate; the first one is delivered again when its child is killed."""
-    what, task = site.name(), site.task(f"safe-{scope}")
-    result = task.apply_async((what,), task_id=f"job-{what}")
-    started(site.client, what)
-    assert task.apply_async((what,), task_id=result.id).id == result.id
-    if scope == RUN:
-        site.logged("succeeded", result.id)
-    assert result.result is None
-    go(site.client, what, say="kill")
-    started(site.client, what)
-    go(site.client, what)
-    assert value(result) == f"ran {what}"
-    all_free(what)
-    assert site.ran(what) == ["ran", "ran"]
-
-
 @pytest.mark.parametrize("variant", ["json-redis", "pickle-django-db"])
 def test_a_task_with_the_id_of_one_that_has_ended_is_not_lost(site: Site, variant: str) -> None:
     """Also when its message is put back; the result of the earlier one is older."""
@@ -89,24 +70,3 @@ def test_a_task_with_the_id_of_one_that_has_ended_is_not_lost(site: Site, varian
     go(site.client, what, times=2)
     all_free(what)
     assert site.ran(what) == ["1", "1"]
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_a_message_that_is_revoked_gives_up_its_place(site: Site, scope: str) -> None:
-    """The next call takes the place of one that a worker has in hand, and drops when it is due."""
-    what, task = site.name(), site.task(f"quick-{scope}")
-    result = task.apply_async((what,), countdown=3600)
-    site.logged("received", result.id)
-    assert held(what)
-    result.revoke()
-    eventually(lambda: result.state == states.REVOKED, "the revocation")
-    assert value(task.delay(what)) == f"ran {what}"
-    assert site.ran(what) == ["1"]
-    all_free(what)
-
-
-@pytest.mark.parametrize("scope", WAITING)
-def test_a_message_that_the_worker_does_not_know_gives_up_its_place(site: Site, scope: str) -> None:
-    what = site.name()
-    site.task(f"unregistered-{scope}").delay(what)
-    all_free(what)

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
+from tests.apps.celery.app import SCOPES
 from tests.brokers.site import Site, holder, value
 from tests.tools import eventually
 from tests.tools.celery_worker import all_free, go, started
@@ -51,22 +51,6 @@ def test_a_run_of_the_new_key_is_not_overlapped(site: Site, scope: str, how: str
     assert value(first) == f"ran {to}"
     value(moving)
     assert set(site.ran(to)) == {"1"}
-    all_free(to)
-
-
-@ways
-def test_the_new_key_is_locked_in_between(site: Site, how: str) -> None:
-    """With one lock from sending to the end, the waiting message holds that of its key."""
-    what, to, name = site.name(), site.name(), f"moving-{QUEUE_AND_RUN}"
-    moving = site.task(name).delay(what, to, how, countdown=2.5)
-    started(site.client, what)
-    go(site.client, what)
-    all_free(what)
-    waiting = holder(f"{name}:{to}")
-    assert (waiting.task_id, waiting.marks.get("state")) == (moving.id, "queued")
-    started(site.client, to)
-    go(site.client, to)
-    assert value(moving) == f"ran {to}"
     all_free(to)
 
 

@@ -11,7 +11,7 @@ import pytest
 from celery import chain, states
 from django.utils import timezone
 
-from django_redis_lock import lock, locks
+from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import HEADER
 from django_redis_lock.celery.parking import PARKED
 from tests.apps.celery.brokers import SERIALIZERS
@@ -129,24 +129,6 @@ def test_expired_task_gives_its_place_to_the_next(site: Site) -> None:
         at = timezone.now() + datetime.timedelta(seconds=1)
         eventually(lambda: timezone.now() > at, "it has expired")
     eventually(lambda: expired.state == states.REVOKED, "the revocation")
-    assert value(following) == f"ran {what}"
-    assert site.ran(what) == ["1"]
-    all_free(what)
-
-
-def test_revoked_task_is_taken_out(site: Site) -> None:
-    """It leaves the queue at once, and the lock to who holds it."""
-    what, task = site.name(), site.task("parked-json-redis")
-    key = f"parked-json-redis:{what}"
-    with lock(key, timeout=60) as other:
-        revoked = task.delay(what)
-        all_parked([key])
-        following = task.delay(what)
-        eventually(lambda: len(locks["default"].waiting(key)) == 2, "both are parked")
-        revoked.revoke()
-        eventually(lambda: revoked.state == states.REVOKED, "the revocation")
-        other.ensure_held()
-        assert [one.task_id for one in locks["default"].waiting(key)] == [following.id]
     assert value(following) == f"ran {what}"
     assert site.ran(what) == ["1"]
     all_free(what)

@@ -86,7 +86,7 @@ def read_by_worker(serializer: str, message: Any) -> Any:
         return None
 
 
-@bounded(max_examples=60, deadline=None)
+@bounded(max_examples=30, deadline=None)
 @given(VALUES, VALUES, VALUES)
 @example({"b": 1, "a": ((1, 2), {3})}, {2: {None: 1}}, Point(Word.SMALL, Level.HIGH))
 def test_both_ends_make_one_key(a: Any, b: Any, c: Any) -> None:

@@ -44,12 +44,14 @@ def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
     return app.task(name=name, shared=False, **of_task or {})(single_instance_task(**options)(work))
 
 
+def visible(seconds: int) -> dict[str, Any]:
+    return {"broker_transport_options": {"visibility_timeout": seconds}}
+
+
 @pytest.mark.parametrize(
     ("lease", "of_task", "of_app", "ids"),
     [
         ({}, {}, {}, []),
-        ({"timeout": 60}, {"time_limit": 70}, {}, ["W002"]),
-        ({"timeout": 60}, {}, {"task_time_limit": 70}, ["W002"]),
         ({"timeout": 60}, {}, {"task_time_limit": "70"}, ["W002"]),
         ({"timeout": 60}, {"time_limit": 50}, {"task_time_limit": 70}, []),
         ({"timeout": 60}, {"acks_late": True}, {}, ["W003"]),
@@ -57,18 +59,8 @@ def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
         ({"timeout": 4000}, {"acks_late": True}, {}, ["W003", "W004"]),
         ({}, {"acks_late": True, "time_limit": 4000}, {}, ["W004"]),
         ({}, {"acks_late": True, "time_limit": 4000}, {"broker_url": "amqp://host//"}, []),
-        (
-            {},
-            {"acks_late": True, "time_limit": 4000},
-            {"broker_transport_options": {"visibility_timeout": 5000}},
-            [],
-        ),
-        (
-            {},
-            {"acks_late": True, "time_limit": 40},
-            {"broker_transport_options": {"visibility_timeout": 30}},
-            ["W004"],
-        ),
+        ({}, {"acks_late": True, "time_limit": 4000}, visible(5000), []),
+        ({}, {"acks_late": True, "time_limit": 40}, visible(30), ["W004"]),
     ],
 )
 def test_leases_against_limits(
@@ -144,18 +136,6 @@ def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any
             Pollers(worker).create(worker)
 
 
-def test_tasks_without_a_guard_are_not_the_business_of_the_checks(
-    own_app: Celery, name: str
-) -> None:
-    """Nothing is said of other tasks."""
-    own_app.conf.broker_url = "redis://127.0.0.1:1/0"
-
-    @own_app.task(name=name, acks_late=True, time_limit=4000)
-    def work() -> None: ...
-
-    assert found(name) == []
-
-
 def test_a_worker_logs_what_the_checks_find(
     own_app: Celery, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,17 +181,6 @@ def test_tasks_that_can_not_be_imported(
     assert told in text
     assert import_errors() == found
     assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
-
-
-def test_a_task_that_can_not_be_made_stops_no_migration(own_app: Celery) -> None:
-    """Celery makes it when the tasks are asked for, and raises the error then."""
-    single_instance_task(own_app.task(shared=False)(guarded))
-    single_instance_task(key="{nope}")(own_app.task(shared=False)(found))
-    assert not own_app.configured  # which its settings may still change
-    own_app.set_current()
-    assert import_errors(databases=["default"]) == []
-    (error,) = import_errors()
-    assert "nope" in error
 
 
 def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(

@@ -9,7 +9,6 @@ import pytest
 
 from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import TaskLock
-from django_redis_lock.signals import lock_acquired
 from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
 from tests.celery.consumer import Consumer, body, id_of, key_locks
 from tests.tools.docs import DOCS, table
@@ -74,29 +73,6 @@ def test_waiting_message_runs_once_and_leaves_nothing(
     assert taken == ([] if goes_along else [consumer.app.main])
     assert consumer.message() is None
     assert not list(locks[using].holders(f"{consumer.app.main}*"))
-
-
-@pytest.mark.parametrize(("before", "shared"), [("1", False), ("2", True)])
-def test_lock_is_given_up_in_its_form(
-    consumer: Consumer, before: str, shared: bool, using: str
-) -> None:
-    """For one that a run has alone, a server's user may lack what shared ones need."""
-    task = deploy(consumer, before, scope=QUEUE_AND_RUN, key="before", using=using)
-    message, taken = consumer.send(task), []
-    beside = consumer.send(task) if shared else None
-
-    def note(lock: TaskLock, **news: Any) -> None:
-        taken.append((lock.name, lock.sharing.shared))
-
-    deploy(consumer, "1", scope=QUEUE_AND_RUN, key="after", using=using)
-    lock_acquired.connect(note)
-    try:
-        assert consumer.deliver(message) == "ran"
-    finally:
-        lock_acquired.disconnect(note)
-    assert taken == [("after", False), ("before", shared)]
-    assert beside is None or consumer.deliver(beside) == "ran"
-    assert not list(locks[using].holders("before"))
 
 
 @pytest.mark.parametrize(("before", "after", "reservation", "_"), ROWS)

@@ -129,23 +129,3 @@ def test_aliases_do_not_wait_for_each_other(
     told = [text for text in lines(caplog) if "can't be released yet" in text]
     assert len(told) == 1
     assert not [each for each in threading.enumerate() if "-free-" in each.name]
-
-
-def test_more_than_can_be_pending_ends_with_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    released: list[str] = []
-    begun, go = threading.Event(), threading.Event()
-
-    def release(backend: Any, name: str, token_id: str) -> None:
-        released.append(name)
-        begun.set()
-        assert go.wait(WAIT)
-
-    monkeypatch.setattr(freeing, "_release", release)
-    monkeypatch.setattr(freeing, "MOST", 2)
-    freeing.free("locmem", "in work", "0" * 16)
-    assert begun.wait(WAIT)
-    for name in ("first", "second", "one too many"):
-        freeing.free("locmem", name, "0" * 16)
-    go.set()
-    freeing.finish(WAIT)
-    assert released == ["in work", "first", "second"]

@@ -11,7 +11,6 @@ from celery import Task
 
 from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
-from django_redis_lock.celery.current import current_lock
 from tests.celery.consumer import Consumer, body, header_of, id_of, is_free
 
 
@@ -34,43 +33,16 @@ class PutOffTwice(PutOff):
         super().apply_async(*args, **{**options, "headers": {"twice": True}})
 
 
-class Mixin:
-    """Is no task, and sends none."""
-
-
-class PutOffWithMixin(Mixin, PutOff):
-    abstract = True
-
-
-class PutOffItself(PutOff):
-    """Overrides the sending itself, and has its own way to be called."""
-
-    called = False
-
-    def apply_async(self, *args: Any, **options: Any) -> Any:
-        super().apply_async(*args, **{**options, "headers": {"twice": True}})
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.called = True
-        return super().__call__(*args, **kwargs)
-
-    def run(self) -> list[str]:
-        lock = current_lock()
-        assert lock is not None
-        return [lock.name]
-
-
 @pytest.fixture(autouse=True)
 def _nothing_put_off() -> None:
     PutOff.later.clear()
 
 
-@pytest.mark.parametrize("base", [PutOff, PutOffTwice, PutOffWithMixin])
+@pytest.mark.parametrize("base", [PutOff, PutOffTwice])
 def test_place_is_taken_when_the_message_is_sent(consumer: Consumer, base: type[Task]) -> None:
     """Beneath the overrides of the base classes, which stay as they are."""
     before = dict(vars(base))
     task = consumer.task(body, {"base": base}, scope="queue_and_run")
-    other = consumer.task(print, {"base": base}, scope="queue_and_run", key="other")
     assert task.apply_async() is None
     assert is_free(task)
     assert consumer.message() is None
@@ -82,37 +54,6 @@ def test_place_is_taken_when_the_message_is_sent(consumer: Consumer, base: type[
     assert header_of(message).lock == consumer.app.main
     assert consumer.deliver(message) == "ran"
     assert dict(vars(base)) == before
-    inserted = [
-        cls
-        for each in (task, other)
-        for cls in each.__class__.__mro__
-        if cls.__name__ == "GuardedTask"
-    ]
-    assert len(set(inserted)) == 2
-    assert all(vars(cls)["abstract"] for cls in inserted)
-
-
-def test_class_with_methods_of_its_own(consumer: Consumer) -> None:
-    """They are called as before, inside of the guard of calls and above that of sending."""
-    calls: list[Any] = []
-
-    def call(self: Any) -> Any:
-        calls.append(current_lock())
-        return super(own, self).__call__()
-
-    own = type("Own", (PutOffItself,), {"__call__": call})
-    guard = single_instance_task(using="locmem", key=consumer.app.main, scope="queue")
-    task = consumer.app.register_task(guard(own)())
-    task.apply_async()
-    assert is_free(task)
-    PutOff.later.pop()()
-    message = consumer.message()
-    assert message.headers["twice"]
-    assert header_of(message).lock == f"{consumer.app.main}~~queued:{task.name}"
-    assert consumer.deliver(message) == [consumer.app.main]
-    assert task.called
-    (lock,) = calls
-    assert lock.name == consumer.app.main
 
 
 # What the annotations of an app do to a task, after or before it is guarded.

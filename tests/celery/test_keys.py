@@ -381,7 +381,7 @@ def test_every_kind_of_task_is_guarded_when_sent(app: Celery, name: str, make: A
 def test_turns_are_of_the_form_of_a_key(app: Celery, name: str) -> None:
     """As a word of plain ASCII."""
     guard = single_instance_task(turns="{a}", on_conflict={"run": "park"}, using="locmem")
-    task = function(app, guard, name, bind=True)
+    task = app.tasks[function(app, guard, name, bind=True).name]
     turn = partial(task.single_instance_guard.turn, task)
     assert turn(("é: \ud800",), {}) == turn((), {"a": "é: \ud800"}) == "=%C3%A9%3A%20%ED%A0%80"
     first, other, again = (turn(("é" * 300 + end,), {}) for end in "aba")

@@ -13,7 +13,6 @@ import pytest
 from celery import Celery, Task, shared_task
 from celery_once import QueueOnce
 from celery_singleton import Singleton
-from django.core.checks import run_checks
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
@@ -170,14 +169,6 @@ def test_a_worker_that_has_traced_such_a_task_goes_through_the_guard(
             request = {"id": f"{name}-{number}", "is_eager": True}
             assert trace(request["id"], (), {}, request).retval["skipped"]
     assert trace("3", (), {}, {"id": "3", "is_eager": True}).retval == "ran"
-
-
-def test_such_a_task_is_found_by_the_checks(make_app: Any, name: str) -> None:
-    """Before it has run."""
-    Unwatched(make_app(), name, body)
-    (found,) = [item for item in run_checks() if f"Task {name} " in item.msg]
-    assert found.id == "django_redis_lock.W005"
-    assert "above Celery's decorator" in str(found.hint)
 
 
 class Batches(Task):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -10,12 +9,9 @@ from celery import Celery
 from django.core.checks import run_checks
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import DEFAULT
-from example_project.embedded import EmbeddedServer
-from tests.tools.proxy import Proxy
 
 
 def work() -> str:
@@ -24,16 +20,6 @@ def work() -> str:
 
 
 # Results.
-
-
-def test_a_lease_without_end_has_no_seconds_left(own_app: Celery, name: str) -> None:
-    """``ttl`` is ``None``, as it is if the holder is unknown."""
-    guard = single_instance_task(using="locmem", on_conflict="raise")
-    task = own_app.task(name=name, shared=False)(guard(work))
-    with lock(name, None, using="locmem"), pytest.raises(TaskAlreadyRunning) as caught:
-        task()
-    assert caught.value.ttl is None
-    assert TaskAlreadyRunning("nobody").ttl is None
 
 
 def test_options_of_celery_once_are_refused(own_app: Celery, name: str) -> None:
@@ -59,19 +45,6 @@ def test_an_app_has_defaults(own_app: Celery, name: str, settings: Any) -> None:
         assert skipping.apply().get()["skipped"]
         settings.SINGLE_INSTANCE_TASK = {"using": "locmem"}
         assert plain.apply().get()["skipped"]
-
-
-def test_a_task_may_say_what_is_the_default_anyway(
-    own_app: Celery, name: str, settings: Any
-) -> None:
-    """Said is said, also where it is what goes without saying."""
-    settings.SINGLE_INSTANCE_TASK = {"using": "locmem", "scope": "queue"}
-    task = own_app.task(name=name, shared=False)(single_instance_task(scope="run")(work))
-    task.delay()
-    assert not list(locks["locmem"].holders())
-    other = own_app.task(name=f"{name}-2", shared=False)(single_instance_task(work))
-    other.delay()
-    assert [holder.name for holder in locks["locmem"].holders()] == [f"{name}-2~~queued:{name}-2"]
 
 
 def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> None:
@@ -126,29 +99,3 @@ def test_a_task_that_does_not_fit_the_defaults_is_found(
 
 
 # A server that is silent.
-
-
-@pytest.mark.parametrize("scope", ["queue", "queue_and_run"])
-def test_a_silent_server_is_waited_for_once(
-    own_server: EmbeddedServer, own_app: Celery, name: str, settings: Any, scope: Any
-) -> None:
-    """Sending asks it one question, and does not wait for the answer to another."""
-    with Proxy(own_server.port) as proxy:
-        url = f"redis://127.0.0.1:{proxy.port}/0?socket_timeout=2.2"  # beyond what is tried again
-        settings.LOCKS = {"default": {"LOCATION": url}}
-        task = own_app.task(name=name, shared=False)(single_instance_task(scope=scope)(work))
-        with lock("warm", timeout=10):
-            pass
-        asked: list[str] = []
-        caller, call = threading.get_ident(), locks["default"].call
-
-        def seen(step: Any) -> Any:
-            if threading.get_ident() == caller:  # not what goes on in the background
-                asked.append(type(step).__name__)
-            return call(step)
-
-        locks["default"].call = seen  # type: ignore[method-assign]
-        proxy.hold_back()
-        with pytest.raises(LockUnavailable):
-            task.delay()
-        assert asked == ["Acquire"]

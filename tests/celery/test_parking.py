@@ -134,21 +134,6 @@ def test_release_of_a_run_publishes_the_next_at_once(
     assert outbox(client, consumer) == EMPTY
 
 
-def test_place_is_kept_though_hundreds_come_meanwhile(
-    consumer: Consumer, client: redis.Redis
-) -> None:
-    task = parking(consumer, concurrency=2)
-    with semaphore(consumer.app.main, 2), semaphore(consumer.app.main, 2):
-        first, second = parked_messages(consumer, task, 2)
-    look(consumer)
-    came = [consumer.message(), consumer.message()]
-    assert [id_of(each) for each in came] == [id_of(first), id_of(second)]
-    others = parked_messages(consumer, task, 20)
-    assert [consumer.deliver(each) for each in came] == ["ran"] * 2
-    assert [consumer.deliver() for _ in others] == ["ran"] * 20
-    assert outbox(client, consumer) == EMPTY
-
-
 def test_all_who_wait_stand_in_one_line(consumer: Consumer, client: redis.Redis) -> None:
     """A thread before the task gets the lock before it, and one behind it afterwards."""
     task, name = parking(consumer), consumer.app.main
@@ -267,16 +252,6 @@ def test_look_grants_what_the_dead_leave(
     assert consumer.deliver() == "ran"
 
 
-def test_look_finds_what_nobody_has_looked_at(consumer: Consumer, client: redis.Redis) -> None:
-    """As after ten minutes without a worker, when it is not known any more what is due."""
-    assert lock(consumer.app.main, timeout=60).acquire()
-    assert parks(consumer, consumer.send(parking(consumer)))
-    prefix = locks["default"].key_prefix
-    client.delete(f"{prefix}-due", f"{prefix}:{consumer.app.main}")
-    look(consumer)
-    assert consumer.deliver() == "ran"
-
-
 @pytest.mark.parametrize("beyond", ["raise", "skip", "retry"])
 def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
     task = parking(consumer, queue_limit=1, beyond=beyond)
@@ -383,23 +358,6 @@ def test_message_whose_key_has_changed_gives_up_its_place(
     look(consumer)
     assert consumer.deliver() == "ran"
     assert not list(locks["default"].holders(f"{consumer.app.main}*"))
-
-
-def test_lock_that_rests_and_limits_that_rise_let_parked_tasks_run(
-    consumer: Consumer, client: redis.Redis
-) -> None:
-    task = parking(consumer, concurrency=2, at_least_for=1.0)
-    locks["default"].set_limit(consumer.app.main, 0)
-    parked_messages(consumer, task, 3)
-    look(consumer)
-    assert consumer.message() is None
-    locks["default"].set_limit(consumer.app.main, None)
-    look(consumer)
-    assert [consumer.deliver(), consumer.deliver()] == ["ran"] * 2
-    assert consumer.message() is None  # the permits rest
-    assert look(consumer) <= 1.01
-    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
-    assert consumer.deliver() == "ran"
 
 
 def test_queue_stays_as_long_as_a_message_is_parked(

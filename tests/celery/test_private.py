@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from django_redis_lock.celery import private
@@ -75,26 +74,3 @@ def test_quorum_queues_delay_by_whole_seconds(
     assert delays(queue="other") is False
     own_app.conf.task_always_eager = True
     assert delays() is False
-
-
-def test_a_call_in_a_worker_is_known(own_app: Celery) -> None:
-    """However deep; eager and direct calls count for what they are called in."""
-    seen: list[bool] = []
-
-    @own_app.task
-    def inner() -> None:
-        seen.append(private.in_worker())
-
-    @own_app.task
-    def outer() -> None:
-        for call in (inner, inner.apply):
-            call()
-
-    for call in (inner, inner.apply, outer, outer.apply):
-        call()
-    assert seen == [False] * 6
-    seen.clear()
-    tracer = build_tracer("outer", outer, app=own_app)
-    tracer("id", (), {}, {"id": "id", "delivery_info": {}})
-    assert seen == [True, True]
-    assert not private.in_worker()

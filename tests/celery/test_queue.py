@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +10,6 @@ import redis
 from celery import Celery
 from celery.result import AsyncResult
 from django.db import transaction
-from kombu import Connection, Producer
 
 from django_redis_lock import locks
 from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
@@ -22,8 +17,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery import scopes as tasks
 from tests.apps.celery import settings as worker_settings
-from tests.apps.celery.app import QUEUE, QUEUE_NAME, SCOPES, WAITING, app
-from tests.settings import server_url
+from tests.apps.celery.app import SCOPES, WAITING, app
 from tests.tools import eventually
 from tests.tools.celery_worker import (
     WAIT,
@@ -113,24 +107,6 @@ def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: s
 # Sending.
 
 
-@pytest.mark.parametrize("scope", WAITING)
-def test_waiting_lock_lasts_from_sending_to_start(
-    client: redis.Redis, what: str, scope: str
-) -> None:
-    """A countdown longer than the lease leaves no moment in which a second one gets in."""
-    task = tasks.briefly_queued[scope]
-    sent_at = time.monotonic()
-    result = task.apply_async((what,), countdown=0.9)
-    while held(what) and not client.llen(f"started:{what}"):
-        pass
-    assert time.monotonic() - sent_at >= 0.9  # when the worker gives the place of a message back
-    eventually(lambda: client.llen(f"started:{what}"))
-    assert task.delay(what).id == result.id or scope == QUEUE
-    go(client, what, 2)
-    assert result.get(timeout=WAIT) == "go"
-    all_free(what)
-
-
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("method", ["delay_on_commit", "apply_async_on_commit"])
@@ -199,41 +175,6 @@ def test_eager_task_sends_its_own_next_page(eager: Celery, what: str, guard: Any
 # Senders that bypass the task.
 
 
-def send_raw(name: str, what: str) -> str:
-    """Publish a message as a program without Celery would."""
-    task_id = str(uuid.uuid4())
-    headers = {"lang": "other", "task": name, "id": task_id}
-    with Connection(server_url(10)) as connection:
-        Producer(connection).publish(
-            [[], {"what": what}, None],
-            headers=headers,
-            correlation_id=task_id,
-            routing_key=QUEUE_NAME,
-            serializer="json",
-        )
-    return task_id
-
-
-@pytest.mark.parametrize("scope", SCOPES)
-def test_foreign_senders_meet_the_guard(client: redis.Redis, what: str, scope: str) -> None:
-    """Whoever sends a message by the task's name meets its lock when it would run."""
-    task = tasks.skipping[scope]
-    running = task.delay(what)
-    started(client, what)
-    answer = AsyncResult(send_raw(task.name, what), app=app).get(timeout=WAIT)
-    assert answer["key"] == key_of(task, what)
-    assert answer["holder"]["task_id"] == running.id
-    go(client, what)
-    running.get(timeout=WAIT)
-    all_free(what)
-    alone = send_raw(task.name, what)
-    started(client, what)
-    assert locks["default"].holder(key_of(task, what)).task_id == alone
-    go(client, what)
-    assert AsyncResult(alone, app=app).get(timeout=WAIT) == "go"
-    all_free(what)
-
-
 # Servers that are down.
 
 
@@ -276,13 +217,3 @@ def test_open_guard_runs_without_its_server(
 
 
 # The newest arguments win.
-
-
-def test_supersede_spares_a_redelivered_run(client: redis.Redis, what: str) -> None:
-    """A run that had begun and was killed begins again; it gave up its place by itself."""
-    running = tasks.superseding.delay(what, 0)
-    os.kill(started(client, what), signal.SIGKILL)
-    started(client, what)
-    go(client, what)
-    assert running.get(timeout=WAIT) == "0 go 0"
-    all_free(what)

@@ -55,7 +55,6 @@ def worker(
 ) -> Iterator[Worker]:
     directory = tmp_path_factory.mktemp("worker")
     environment = {PROXY: str(proxy.port), PATIENCE: "1"}
-    environment["SKIP_CHECKS"] = "1"  # which would import the lock backends
     with worker_of_deaths(directory, concurrency=6, environment=environment) as worker:
         yield worker
 

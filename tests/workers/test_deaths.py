@@ -16,10 +16,8 @@ import redis
 
 from django_redis_lock import lock, locks
 from tests.apps.celery import deaths as tasks
-from tests.apps.celery.backend import IMPORTED
-from tests.tools import alive, eventually
+from tests.tools import eventually
 from tests.tools.celery_worker import WAIT, Worker, free, go, started
-from tests.tools.proxy import Proxy
 from tests.workers.conftest import (
     acknowledged,
     check_one_at_a_time,
@@ -152,78 +150,6 @@ def test_killed_child_frees_what_its_task_has_locked(
         *(f"{each}-{kind}" for each in others for kind in ("detached", "fixed")),
     ]
     assert [each for each in left if locks["default"].holder(each) is None] == []
-
-
-def test_worker_imports_nothing_while_it_forks(client: redis.Redis, worker: Worker) -> None:
-    """The parent imports the backend before the thread that watches for deaths may need it.
-
-    In a child forked while that thread imports it, each task would wait for the import for ever.
-    """
-    tell = f"{worker.process.pid} {IMPORTED}"
-    eventually(lambda: worker.lines(tell), "the import in the parent process")
-    (line,) = worker.lines(tell)
-    assert line.endswith("MainThread")
-
-
-def test_dead_child_leaves_the_locks_of_others_alone(
-    client: redis.Redis, worker: Worker, name: str
-) -> None:
-    of_test, of_task, witness = f"{name}-test", f"{name}-task", f"{name}-witness"
-    for each in (of_test, of_task, witness):
-        tasks.work.delay(each)
-    first, second, third = [started(client, each) for each in (of_test, of_task, witness)]
-    for each in (of_test, of_task):
-        locks["default"].force_release(each)
-    successor = tasks.work.delay(of_task)
-    assert started(client, of_task) != second
-    with lock(of_test, blocking=False) as ours:
-        os.kill(first, signal.SIGKILL)
-        os.kill(second, signal.SIGKILL)
-        eventually(lambda: not alive(first) and not alive(second))
-        os.kill(third, signal.SIGKILL)
-        free(witness)  # so the dead were handled
-        ours.ensure_held()
-        assert holder_of(of_task).task_id == successor.id
-    # Twice, for the server may not have noticed yet that the dead one waits no more.
-    go(client, of_task, times=2)
-    assert successor.get(timeout=WAIT) == "go"
-
-
-def test_silent_server_holds_up_its_own_locks_alone(
-    client: redis.Redis, worker: Worker, proxy: Proxy, name: str
-) -> None:
-    """They are free when it answers, and the log tells of the wait once; others are free before."""
-    proxied, others = f"{name}-proxied", [f"{name}-{number}" for number in range(2)]
-    tasks.proxied.delay(proxied)
-    for other in others:
-        tasks.work.delay(other)
-    text = "Locks of LOCKS['proxied'] can't be released yet"
-    before = len(worker.lines(text))
-    pid = started(client, proxied)
-    proxy.hold_back()
-    try:
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: len(worker.lines(text)) > before, "the line")
-        for other in others:
-            os.kill(started(client, other), signal.SIGKILL)
-            free(other)
-    finally:
-        proxy.let_go()
-    free_beyond_the_proxy(proxied)
-    assert len(worker.lines(text)) == before + 1
-
-
-def test_locks_of_children_that_die_young_are_freed(
-    client: redis.Redis, name: str, tmp_path: Path
-) -> None:
-    """Nobody has seen a child that is killed as soon as it has its lock, and it is missed."""
-    queue = f"queue-{name}"
-    with worker_of_deaths(tmp_path, "--max-tasks-per-child=1", queue=queue):
-        for number in range(2):
-            each = f"{name}-{number}"
-            tasks.work.apply_async((each,), queue=queue)
-            os.kill(started(client, each), signal.SIGKILL)
-            free(each)
 
 
 LOST = [tasks.requeued, tasks.requeued_whole]

@@ -181,28 +181,3 @@ def test_tasks_of_one_process_have_locks_of_their_own(
         for each, runs in ((one, 2), (two, 1)):
             free(each)
             check_one_at_a_time(client, each, runs)
-
-
-def test_solo_pool_shares_keys_with_other_workers(
-    client: redis.Redis, worker: Worker, name: str, tmp_path: Path
-) -> None:
-    queue = f"queue-{name}"
-    with worker_of_deaths(tmp_path, pool="solo", queue=queue) as solo:
-        first, second = [tasks.work.apply_async((name,), queue=queue) for _ in range(2)]
-        assert started(client, name) == solo.process.pid
-        assert tasks.work.delay(name).get(timeout=WAIT)["holder"]["pid"] == solo.process.pid
-        before = holder_of(name)
-        go(client, name)
-        assert first.get(timeout=WAIT) == "go"
-        started(client, name)
-        assert holder_of(name).task_id == second.id
-        assert holder_of(name).fence > before.fence
-        go(client, name)
-        assert second.get(timeout=WAIT) == "go"
-        third = tasks.work.delay(name)
-        started(client, name)
-        skipped = tasks.work.apply_async((name,), queue=queue)
-        assert skipped.get(timeout=WAIT)["holder"]["task_id"] == third.id
-        go(client, name)
-        assert third.get(timeout=WAIT) == "go"
-    check_one_at_a_time(client, name, runs=3)

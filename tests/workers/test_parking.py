@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import signal
 from collections.abc import Iterator
 from itertools import product
 
@@ -27,7 +25,7 @@ from tests.apps.celery.parking import (
     plain,
     tasks,
 )
-from tests.chaos.parked import Fleet, check, deliver_again, fleet_of, history, missing, play
+from tests.chaos.parked import Fleet, check, deliver_again, fleet_of, history, missing
 from tests.settings import REDIS, server_url
 from tests.tools import eventually
 from tests.tools.celery_worker import WAIT, disconnect, events, go, started
@@ -219,23 +217,6 @@ def test_parked_and_acknowledged(fleet: Fleet, client: redis.Redis, victim: str)
     all_run(fleet, 1, 2, 3)
 
 
-def test_warm_shutdown_leaves_parked_tasks_to_others(fleet: Fleet, client: redis.Redis) -> None:
-    """They wait for the lock on its server, as long as there is no worker at all."""
-    tasks["one"].delay(1, "one", hold=True)
-    started(client, "1")
-    tasks["one"].delay(2, "one")
-    eventually(lambda: len(waiting()) == 1, "it is parked")
-    for worker in fleet.workers:
-        worker.process.send_signal(signal.SIGTERM)
-        eventually(lambda worker=worker: worker.lines("Warm shutdown"), "the shutdown")
-    let_first_end(client)
-    for worker in fleet.workers:
-        worker.process.wait(WAIT)
-    assert missing(history(), [1, 2]) == {2}
-    fleet.mend(1)
-    all_run(fleet, 1, 2)
-
-
 def test_what_nobody_claims_gives_way_and_runs_later(fleet: Fleet, client: redis.Redis) -> None:
     """Its reservation ends while no worker takes the message from the queue that it came from."""
     away = f"{QUEUE_NAME}-away"
@@ -252,15 +233,6 @@ def test_what_nobody_claims_gives_way_and_runs_later(fleet: Fleet, client: redis
     app.control.add_consumer(away, reply=True)
     all_run(fleet, 1, 2, 3)
     app.control.cancel_consumer(away, reply=True)
-
-
-def test_random_deaths(fleet: Fleet, client: redis.Redis) -> None:
-    """A round of ``python -m tests.chaos.parked``.
-
-    No whole worker is killed at random, with which Redis as a broker may lose messages.
-    """
-    planned = {"": 3, CHILD: 2, HOLD: 1}
-    assert play(fleet, random.Random(1), range(8), planned).violations == []
 
 
 def test_parks_on_after_a_lost_connection(fleet: Fleet, client: redis.Redis) -> None:

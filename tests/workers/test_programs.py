@@ -179,15 +179,6 @@ def test_a_process_that_was_told_to_ignore_its_children(server: EmbeddedServer, 
     assert running.end() == (3, "")
 
 
-def test_sigkill_leaves_the_lease(server: EmbeddedServer, name: str) -> None:
-    with talking(name, "--timeout", "40") as (running, fence, _):
-        running.process.kill()
-        running.process.wait()
-        holder = locks["default"].holder(name)
-        assert holder.fence == fence
-        assert 20 < holder.ttl <= 40
-
-
 @pytest.mark.parametrize("words", [["--no-wait"], ["--wait", "0.1"]])
 def test_a_second_runs_nothing(server: EmbeddedServer, name: str, words: list[str]) -> None:
     with lock(name, timeout=60):

@@ -86,6 +86,7 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
         ({"marks": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
         ({"metadata": {"state": "shipped"}, "pid": os.getpid()}, "its process lives"),
         ({"marks": {"state": "resting"}}, "no process holds it, until its lease ends"),
+        ({"marks": {"state": "detached"}}, "no process holds it, until its lease ends"),
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
@@ -136,19 +137,6 @@ def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: N
         assert (done.code, why in done.err) == (3, True)
         child.say()
         child.end()
-
-
-def test_detached_lock_outlives_its_process(name: str) -> None:
-    """Whoever has the ticket may come later, so the end of who detached it is no death."""
-    for metadata in ({}, {"state": "waits"}):
-        held = lock(f"{name}:{len(metadata)}", using="locmem")
-        held.acquire()
-        held.detach(30, metadata)
-        process = subprocess.Popen([sys.executable, "-c", ""])
-        process.wait()
-        holder = _changed(locks["locmem"].holder(held.name), pid=process.pid)
-        assert (holder.metadata, holder.marks) == (metadata, {"state": "detached"})
-        assert _verdict(holder) == ("unknown", "no process holds it, until its lease ends")
 
 
 def _holder(name: str, **changes: Any) -> Holder:

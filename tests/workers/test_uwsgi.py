@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from http.client import HTTPConnection
 from itertools import pairwise
-from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 from example_project.embedded import EmbeddedServer, free_port
 from example_project.keeper import Keeper
 from tests.settings import REDIS
-from tests.tools import ROOT, SOON, eventually
+from tests.tools import ROOT, eventually
 from tests.tools.quorums import started
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -102,13 +101,3 @@ def test_workers_are_processes_of_their_own(site: Site, entries: dict[str, Any])
     errors = site.get("inherited")["errors"]
     assert len(errors) == len(entries)
     assert all("held by the parent process" in error for error in errors)
-
-
-@pytest.mark.parametrize("using", ["queue", "blpop", "redlock"])
-def test_hand_offs_between_workers(site: Site, using: str) -> None:
-    """Nobody waits for a look at random, as where one worker takes the grants of another."""
-    site.get(f"hold/0/{using}")
-    began = monotonic()
-    told = site.get_many(f"hold/0.005/{using}", 10 * WORKERS)
-    assert monotonic() - began < 10 * WORKERS * SOON / 2
-    assert len({each["fences"][0] for each in told}) == 10 * WORKERS

@@ -14,7 +14,7 @@ from celery.backends.redis import RedisBackend
 from django_celery_results.backends import CacheBackend, DatabaseBackend
 
 from django_redis_lock.celery import single_instance_task
-from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, WAITING, new_app
+from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, new_app
 from tests.settings import server_url
 from tests.tools.celery_worker import counted, record, tell, tell_and_wait
 
@@ -168,8 +168,5 @@ def make_app(broker: str, role: str) -> Celery:
     maker.make_variants()
     maker.make_deployed(before=role == OLD_SENDER)
     maker.make_rest()
-    if role != WORKER:
-        for scope in WAITING:
-            maker.make(f"unregistered-{scope}", be_quick, scope=scope)
     app.finalize()
     return app

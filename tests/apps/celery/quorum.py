@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from celery import Celery, Task
+from celery import Celery
 
 from django_redis_lock.celery import single_instance_task
 from tests.apps.celery.app import SCOPES, new_app
 from tests.apps.celery.brokers import SAFE, be_quick, wait
-from tests.tools.celery_worker import record
 
 QUEUE_NAME = "quorum"
 EARLY, LATE = ACKNOWLEDGED = ("early", "late")
 BRIEFLY = 0.5
 """Seconds; the broker knows none below one."""
-
-
-def come_again(self: Task, what: str) -> str:
-    """Run at the second attempt."""
-    record(what, "ran")
-    if not self.request.retries:
-        raise self.retry(countdown=BRIEFLY)
-    return f"ran {what}"
 
 
 def make_app(broker: str) -> Celery:
@@ -45,6 +36,5 @@ def make_app(broker: str) -> Celery:
     for scope in SCOPES:
         guard = single_instance_task(key=f"{scope}:{{what}}", scope=scope)
         app.task(name=f"quick-{scope}", shared=False)(guard(be_quick))
-        app.task(name=f"again-{scope}", shared=False, bind=True)(guard(come_again))
     app.finalize()
     return app

@@ -20,7 +20,7 @@ from django_redis_lock.celery import (
     task_taken_over,
     task_waiting,
 )
-from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, WAITING, app, new_app
+from tests.apps.celery.app import QUEUE, QUEUE_AND_RUN, RUN, SCOPES, app, new_app
 from tests.tools.celery_worker import counted, events, record, tell, tell_and_wait
 
 beat_app = new_app("beat")
@@ -90,15 +90,6 @@ def leave(self: Task, what: str, how: str) -> Any:
     raise ends[how]
 
 
-def supersede(self: Task, what: str, number: int) -> str:
-    with counted(what):
-        said = tell_and_wait(what)
-    record(f"order:{what}", number)
-    if said == "retry":
-        raise self.retry(countdown=0)
-    return f"{number} {said} {self.request.retries}"
-
-
 def come_back(self: Task, what: str) -> int:
     with counted(what):
         if tell_and_wait(what) == "retry":
@@ -137,7 +128,6 @@ plain = {
     scope: define(scope, "plain", wait, **({"countdown": 0.1} if scope == QUEUE else {}))
     for scope in SCOPES
 }
-skipping = {scope: define(scope, "skipping", wait, on_conflict={"run": "skip"}) for scope in SCOPES}
 retrying = {scope: define(scope, "retrying", retry, BOUND) for scope in SCOPES}
 autoretrying = {
     scope: define(scope, "autoretrying", fail, {**BOUND, "autoretry_for": (KeyError,)})
@@ -146,9 +136,6 @@ autoretrying = {
 beside = {scope: define(scope, "beside", retry, BOUND, concurrency=2) for scope in SCOPES}
 """May run beside others, but not beside themselves."""
 leaving = {scope: define(scope, "leaving", leave, BOUND) for scope in SCOPES}
-briefly_queued = {
-    scope: define(scope, "briefly-queued", wait, queue_timeout=0.3) for scope in WAITING
-}
 BURNING = {**BOUND, "autoretry_for": (Exception,), "max_retries": 1}
 burning = {
     "raise": define(RUN, "burning-raise", wait_or_fail, BURNING, on_conflict="raise"),
@@ -156,9 +143,6 @@ burning = {
         RUN, "burning-retry", wait_or_fail, BURNING, on_conflict="retry", countdown=0.1
     ),
 }
-superseding = define(
-    QUEUE, "superseding", supersede, {**BOUND, **SAFE}, on_conflict="supersede", countdown=0.1
-)
 returning = define(
     QUEUE_AND_RUN, "returning", come_back, BOUND, on_conflict={"run": "wait"}, countdown=0.1
 )
@@ -173,7 +157,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "callable": {"on_conflict": answer},
     "wait": {"on_conflict": {"run": "wait"}, "blocking_timeout": 0.3},
     "retry": {"on_conflict": {"run": "retry"}, "countdown": 0.1, "max_retries": 2},
-    "supersede": {"on_conflict": "supersede", "countdown": 0.1},
 }
 
 
@@ -187,7 +170,6 @@ members = {
     )
     for scope in SCOPES
     for policy in ("skip", "raise", *POLICIES)
-    if policy != "supersede" or scope == QUEUE
 }
 
 

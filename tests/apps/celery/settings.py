@@ -12,7 +12,6 @@ PROXY = "LOCK_TEST_PROXY_PORT"
 
 LOCKS = {
     **LOCKS,
-    "default": {**LOCKS["default"], "BACKEND": "tests.apps.celery.backend.ToldLockBackend"},
     "brief": {"BACKEND": REDIS, "LOCATION": "locks", "TIMEOUT": 2.5},
     "closed": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
     "proxied": {
