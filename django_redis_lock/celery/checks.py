@@ -23,6 +23,7 @@ from django_redis_lock.tasks.conflicts import logger
 
 VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
 """The defaults, in seconds, after which a transport delivers an unacknowledged message again."""
+RENEW = "Leave timeout out, so that the lease is renewed"
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -30,17 +31,18 @@ def check_tasks() -> list[checks.CheckMessage]:
     try:
         using = project_defaults().get("using")
     except ImproperlyConfigured as error:  # every task would repeat it
-        return [_wrong(str(error))]
+        return [_found("E008", str(error))]
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
         if using is not None and using not in list(locks):
-            return [_wrong(f"{SETTING}: using={using!r} is not an alias of LOCKS.")]
+            return [_found("E008", f"{SETTING}: using={using!r} is not an alias of LOCKS.")]
     apps = sorted(active_apps(), key=lambda app: str(app.main))
     found = {str(message): message for app in apps for message in _check_app(app)}
     return list(found.values())
 
 
-def _wrong(text: str, hint: str | None = None, number: str = "E008") -> checks.Error:
-    return checks.Error(text, hint=hint, id=f"django_redis_lock.{number}")
+def _found(number: str, text: str, hint: str | None = None) -> checks.CheckMessage:
+    level = checks.ERROR if number.startswith("E") else checks.WARNING
+    return checks.CheckMessage(level, text, hint=hint, id=f"django_redis_lock.{number}")
 
 
 def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
@@ -51,16 +53,16 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
                 options = guard.options
             except (TypeError, ValueError) as error:
                 text = f"Task {name} does not fit {SETTING}: {error}"
-                yield _wrong(text, "Set the options that differ at the task.")
+                yield _found("E008", text, "Set the options that differ at the task.")
             else:
                 yield from _check_task(app, task, options)
         elif guard_for(task.__class__) is not None:
-            yield checks.Warning(
+            yield _found(
+                "W005",
                 f"Task {name} is decorated with single_instance_task below Celery's decorator, but "
                 f"its base class already had an app, so it is guarded only from its first run in "
                 f"each process on. What is sent before is not guarded at sending.",
-                hint="Put @single_instance_task above Celery's decorator.",
-                id="django_redis_lock.W005",
+                "Put @single_instance_task above Celery's decorator.",
             )
 
 
@@ -68,59 +70,54 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
         if options.using not in locks.settings:
             text = f"Task {task.name} has using={options.using!r}, which is not an alias of LOCKS."
-            yield _wrong(text, "Correct using=, or add that alias to LOCKS.", "E013")
+            yield _found("E013", text, "Correct using=, or add that alias to LOCKS.")
         backend = locks[options.using]
         what, kind = f"Task {task.name}", type(backend).__name__
         but = f"but LOCKS[{options.using!r}] is a {kind}"
         instead = "or set using to an alias with RedisLockBackend."
         if options.concurrency != 1 and not backend.can_share:
             text = f"{what} may run several times at once, {but}, whose locks can't be shared."
-            yield _wrong(text, f"Leave concurrency out, {instead}", "E010")
+            yield _found("E010", text, f"Leave concurrency out, {instead}")
         if options.run_policy == "park" and not backend.runs_scripts:
             text = f"{what} has on_conflict='park', {but}, which can't park messages."
-            yield _wrong(text, f"Choose another policy, {instead}", "E012")
+            yield _found("E012", text, f"Choose another policy, {instead}")
     try:
         sealed({})
     except ImproperlyConfigured as error:
         if options.run_policy == "park":
             text = f"Task {task.name} has on_conflict='park', but no message can be signed: {error}"
             hint = "Set SECRET_KEY, to the same text for all processes of the project."
-            yield _wrong(text, hint, "E014")
+            yield _found("E014", text, hint)
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = float(task.time_limit or app.conf.task_time_limit or 0)
     if lease is not None and limit and limit > lease:
-        yield checks.Warning(
+        text = (
             f"Task {task.name} may run for {limit:g} s (its time limit), but its lock has a fixed "
-            f"lease of {lease:g} s, after which another instance can start.",
-            hint="Leave timeout out, so that the lease is renewed, or make it longer.",
-            id="django_redis_lock.W002",
+            f"lease of {lease:g} s, after which another instance can start."
         )
+        yield _found("W002", text, f"{RENEW}, or make it longer.")
     if not task.acks_late:
         return
     if lease is not None:
-        yield checks.Warning(
+        text = (
             f"Task {task.name} has acks_late and a lock with a fixed lease of {lease:g} s, which "
             f"is not renewed: another instance can start during a longer run, and after a crash "
-            f"the next delivery waits for the end of the lease.",
-            hint="Leave timeout out, so that the lease is renewed.",
-            id="django_redis_lock.W003",
+            f"the next delivery waits for the end of the lease."
         )
+        yield _found("W003", text, f"{RENEW}.")
     scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]
     transport = app.conf.broker_transport_options or {}
     default = VISIBILITY_TIMEOUTS.get(scheme)  # others never deliver a message again
     visibility = default and float(transport.get("visibility_timeout", default))
     longest = max(lease or 0.0, limit or 0.0)
     if visibility is not None and longest > visibility:
-        yield checks.Warning(
+        text = (
             f"Task {task.name} has acks_late and may run or hold its lock for {longest:g} s, but "
             f"the broker delivers its message again after {visibility:g} s "
-            f"(visibility_timeout), and that delivery has to wait for the first.",
-            hint=(
-                f"Set broker_transport_options = {{'visibility_timeout': {longest:g}}} or more, "
-                f"or a shorter time limit."
-            ),
-            id="django_redis_lock.W004",
+            f"(visibility_timeout), and that delivery has to wait for the first."
         )
+        setting = f"broker_transport_options = {{'visibility_timeout': {longest:g}}}"
+        yield _found("W004", text, f"Set {setting} or more, or a shorter time limit.")
 
 
 @worker_ready.connect(weak=False)

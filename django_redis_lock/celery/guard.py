@@ -13,11 +13,10 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from celery import Task
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.current import current_lock, runs
 from django_redis_lock.celery.guarded import AnyTask, Guard
 from django_redis_lock.celery.options import GUARD, Options
 from django_redis_lock.celery.policies import carry_out
-from django_redis_lock.celery.run import Run
+from django_redis_lock.celery.run import Run, current_lock, runs
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
@@ -126,7 +125,7 @@ def _guarded_call(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]:
 
     @wraps(cls.__call__)
     def guarded_call(task: Any, /, *args: Any, **kwargs: Any) -> Any:
-        run = Run(guard, task, (args, kwargs), runs())
+        run = Run(guard, task, (args, kwargs))
         # As Celery does: in 5.4 its own method would hide the request of an eager call.
         body = task.run if inherited and run.task_id is not None else partial(call, task)
         return carry_out(run, body)
@@ -176,35 +175,23 @@ class SingleInstanceTask(Generic[Given]):
         """Let at most one instance of a task run at a time.
 
         Use it above or below ``@shared_task`` or ``@app.task``, with or without parentheses. By
-        default a call that finds the task running returns a ``TaskSkipped`` at once, which names
-        the instance that runs.
+        default a call that finds the task running returns a ``TaskSkipped`` at once.
 
-        ``timeout``: the lease in seconds; by default the lease is renewed while the task runs.
         ``scope``: ``run``: one instance runs at a time; ``queue``: in addition, one waits in the
-        queue; ``queue_and_run``: one instance exists from its sending to its end, retries
-        included.
-
-        ``key`` or ``unique_on``: which calls exclude each other; by default all calls of the task.
-        ``key`` is a template such as ``"import:{shop_id}"``, or a callable that takes the task's
-        arguments; ``unique_on`` lists arguments, or is ``"all"``.
-
-        ``on_conflict``: the policy for a duplicate: ``skip``, ``raise``
-        (``TaskAlreadyRunning``), ``park`` (its message waits on the lock server, and no worker
-        does), ``wait`` (in a worker, up to ``blocking_timeout`` seconds), ``retry`` (run it
-        again after ``countdown`` seconds, up to ``max_retries`` times), ``supersede`` (with scope
-        ``queue``: the newest arguments win) or a callable that takes a ``Conflict``; or a dict
-        with one for when it is sent (``queue``) and one for when it is about to run (``run``).
-
-        ``turns``: in which backlog a parked message waits, as for ``key``; the backlogs of a lock
-        are served in turn. ``queue_limit``: how many may wait for the lock when a task is to be
-        parked; beyond that the policy ``beyond`` applies, ``raise``, ``skip`` or ``retry``.
-
-        ``at_least_for``: seconds from the start of a run for which the lock is held at least.
-        ``queue_timeout``: seconds that a message may wait in the queue once it is due; then its
-        lock is released. ``supersede_for``: seconds after which a waiting message is no longer
-        superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be reached.
-        ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once, or a
-        callable that takes the task's arguments by name and returns that; 0 lets none run.
+        queue; ``queue_and_run``: one exists from its sending to its end, retries included.
+        ``key`` or ``unique_on``: which calls exclude each other; by default all of the task. A
+        template such as ``"import:{shop_id}"`` or a callable; or a list of arguments, or ``"all"``.
+        ``on_conflict``: the policy for a duplicate: ``skip``, ``raise``, ``park`` (its message
+        waits on the lock server), ``wait`` (in a worker, up to ``blocking_timeout`` seconds),
+        ``retry`` (after ``countdown`` seconds, up to ``max_retries`` times), ``supersede`` (the
+        newest arguments win), or a callable that takes a ``Conflict``; or a dict with one for when
+        it is sent (``queue``) and one for when it is about to run (``run``).
+        ``turns``, ``queue_limit``, ``beyond``: in which backlog a parked message waits, with how
+        many others at most, and the policy beyond that.
+        ``timeout``: the lease in seconds; by default it is renewed. ``at_least_for``,
+        ``queue_timeout``, ``supersede_for``: seconds for which the lock is held at least, a message
+        may wait, and is superseded. ``on_unavailable``: ``raise`` or ``run`` if the server can't be
+        reached. ``using``: an alias of LOCKS. ``concurrency``: how many instances may run at once.
 
         Raises ``TypeError`` or ``ValueError`` for invalid options where the task is defined. The
         task raises ``LockUnavailable`` if the server can't be reached.

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_redis_lock.celery import key_locks, parking
-from django_redis_lock.celery.current import all_runs, runs
 from django_redis_lock.celery.key_locks import (
     QUEUED,
     MessageHeader,
@@ -26,7 +25,7 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.celery.private import in_worker
-from django_redis_lock.celery.run import Entry, Run
+from django_redis_lock.celery.run import Entry, Run, all_runs, runs
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder

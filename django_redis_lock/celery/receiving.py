@@ -61,7 +61,7 @@ def _run_of(request: Any) -> Run | None:
     context, arguments = request._context, (tuple(request.args), dict(request.kwargs))
     context.called_directly = False  # as children are told
     try:
-        return Run(getattr(request.task, GUARD), request.task, arguments, (), context)
+        return Run(getattr(request.task, GUARD), request.task, arguments, context)
     except BaseException:  # SystemExit, too: it must not end this thread
         return None
 

@@ -1,10 +1,14 @@
-"""What is known of one call of a guarded task, its message and its reservations."""
+"""What is known of one call of a guarded task, its message and its reservations.
+
+``runs`` has those that this thread or greenlet is in.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
+from contextvars import ContextVar
 from dataclasses import replace
 from time import monotonic
 from typing import Any, TypeAlias
@@ -12,6 +16,7 @@ from typing import Any, TypeAlias
 from celery import states
 from celery.exceptions import Reject
 from celery.signals import task_received
+from django.dispatch import receiver
 
 from django_redis_lock.celery import key_locks, private
 from django_redis_lock.celery.guarded import Guard
@@ -27,7 +32,9 @@ from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol.records import Holder
+from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Default, Sharing
+from django_redis_lock.tasks.conflicts import logger, task_lock_lost
 
 Entry: TypeAlias = "tuple[TaskLock | None, Any]"
 """The lock that the task may run with, or ``None`` and the result of the call."""
@@ -59,15 +66,8 @@ class Run(key_locks.GuardedCall):
     first_until = 0.0
     handle_of_run: TaskLock | None = None  # the latest one
 
-    def __init__(
-        self,
-        guard: Guard,
-        task: Any,
-        arguments: Arguments,
-        around: tuple[Run, ...] = (),
-        request: Any = None,
-    ) -> None:
-        request, options = request or task.request, guard.options
+    def __init__(self, guard: Guard, task: Any, arguments: Arguments, request: Any = None) -> None:
+        request, options, around = request or task.request, guard.options, runs()
         inside = (run.task_id == request.id and run.task.name == task.name for run in around)
         if request.called_directly or any(inside):  # the task calls itself
             request = None
@@ -306,6 +306,29 @@ class Run(key_locks.GuardedCall):
         if newer.task_id == self.task_id:
             self.request.ignore_result = True  # the id is that of the newer one
         return None, self.conflict(newer, "supersede").skip("superseded by newer arguments")
+
+
+all_runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", default=())
+
+runs = all_runs.get
+"""Returns the guarded runs that this thread or greenlet is in, the innermost last."""
+
+
+def current_lock(task: Any = None) -> TaskLock | None:
+    """Return the lock of the innermost guarded run, or of the innermost run of a task."""
+    for run in reversed(runs()):
+        if run.lock is not None and (task is None or run.task.name == task.name):
+            return run.lock
+    return None
+
+
+@receiver(lock_lost, weak=False)
+@never_blocks  # no task's lock is held by asyncio code
+def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
+    if isinstance(lock, TaskLock):
+        task, task_id = lock.task, lock.task_id
+        logger.error("Task %s[%s] runs on without its lock %r", task.name, task_id, lock.name)
+        task_lock_lost.send_robust(sender=task, task_id=task_id, key=lock.name, holder=None)
 
 
 @task_received.connect(weak=False)

@@ -16,7 +16,6 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery import key_locks
-from django_redis_lock.celery.current import runs
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import (
     QUEUED,
@@ -27,7 +26,7 @@ from django_redis_lock.celery.key_locks import (
 )
 from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
-from django_redis_lock.celery.run import Run
+from django_redis_lock.celery.run import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Renew, ask
 from django_redis_lock.protocol.lease import milliseconds
