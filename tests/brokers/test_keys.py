@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from functools import partial
 
 import pytest
 
 from tests.apps.celery.app import SCOPES
 from tests.brokers.site import Site, holder, value
-from tests.tools import eventually
 from tests.tools.celery_worker import all_free, go, started
 
 ways = pytest.mark.parametrize("how", ["retry", "replace"])
@@ -29,28 +27,6 @@ def test_a_run_goes_on_under_another_key(site: Site, scope: str, how: str) -> No
     all_free(what)
     go(site.client, to)
     assert value(result) == f"ran {to}"
-    all_free(to)
-
-
-@ways
-@scopes
-def test_a_run_of_the_new_key_is_not_overlapped(site: Site, scope: str, how: str) -> None:
-    """The next attempt waits for the run that has the new key already."""
-    what, to, name = site.name(), site.name(), f"moving-{scope}"
-    first = site.task(name).delay(to)
-    started(site.client, to)
-    moving = site.task(name).delay(what, to, how)
-    started(site.client, what)
-    go(site.client, what)
-    # "received" is for the first attempt: what comes next of the task is about the next one.
-    said = partial(site.worker.lines, f"[{moving.id}] ")
-    eventually(lambda: len(said()) > 3 or len(site.ran(to)) > 1, "the next attempt")
-    assert site.ran(to) == ["1"]
-    all_free(what)
-    go(site.client, to, times=2)
-    assert value(first) == f"ran {to}"
-    value(moving)
-    assert set(site.ran(to)) == {"1"}
     all_free(to)
 
 

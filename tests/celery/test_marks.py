@@ -14,7 +14,7 @@ from celery import Celery, Task, shared_task
 from celery_once import QueueOnce
 from celery_singleton import Singleton
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.guard import GUARD
 from tests.apps.celery.app import app as tests_app
@@ -221,18 +221,3 @@ def test_a_base_class_that_runs_or_guards_its_own_way_is_refused(
         for use in (task.delay, task):
             with pytest.raises(TypeError, match=text):
                 use()
-
-
-def test_functions_that_call_each_other_with_one_key(make_app: Any, name: str) -> None:
-    """A call inside of the run of another task with the same key goes on in that run."""
-    app = make_app()
-    guard = single_instance_task(using="locmem", key=name)
-    inner = app.task(name=f"{name}-inner", shared=False)(guard(body))
-
-    def outer() -> list[str]:
-        return [inner(), inner.run(), body()]
-
-    task = app.task(name=f"{name}-outer", shared=False)(guard(outer))
-    assert task.apply().get() == ["ran"] * 3
-    assert task() == ["ran"] * 3
-    assert locks["locmem"].holder(name) is None

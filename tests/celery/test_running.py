@@ -18,7 +18,7 @@ from celery.result import AsyncResult
 from celery.signals import worker_init, worker_shutting_down
 
 from django_redis_lock import locks, semaphore
-from django_redis_lock.celery import TaskAlreadyRunning, policies, skipped
+from django_redis_lock.celery import TaskAlreadyRunning, policies
 from django_redis_lock.celery.key_locks import HEADER, QUEUED, GuardedCall, MessageHeader, TaskLock
 from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.primitives.lock import DETACHED
@@ -284,21 +284,6 @@ def test_duplicate_waits_for_a_run_where_a_message_has_another_permit(
     message.ensure_held()
 
 
-def test_lock_is_released_between_two_questions(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    task = consumer.task(body)
-    other, holders = held(task, "another"), GuardedCall.holders
-
-    def too_late(self: GuardedCall) -> list[Holder]:
-        monkeypatch.undo()
-        other.release()
-        return holders(self)
-
-    monkeypatch.setattr(GuardedCall, "holders", too_late)
-    assert consumer.deliver(consumer.send(task)) == "ran"
-
-
 # The same task, in another delivery.
 
 
@@ -560,33 +545,6 @@ def test_of_two_deliveries_that_waited_only_one_runs(consumer: Consumer) -> None
     assert consumer.deliver(message) == "ran"
     assert consumer.kinds() == ["waiting", "waiting", "taken over"]
     assert is_free(task)
-
-
-def test_duplicate_is_skipped(consumer: Consumer) -> None:
-    """Its result tells who was running."""
-    task = consumer.task(body)
-    running = held(task, "another")
-    (holder,) = key_locks(task).holders()
-    assert holder.acquired_at is not None
-    message = consumer.send(task)
-    result = consumer.deliver(message)
-    assert 0 < result["holder"].pop("ttl") <= 60
-    assert result == {
-        "skipped": True,
-        "reason": "another instance is running",
-        "task": task.name,
-        "key": task.app.main,
-        "holder": {
-            "task_id": "another",
-            "task_name": task.name,
-            "host": holder.host,
-            "pid": holder.pid,
-            "since": holder.acquired_at.isoformat(),
-        },
-    }
-    assert task.AsyncResult(id_of(message)).result["key"] == task.app.main
-    assert skipped[task.name] == 1
-    running.ensure_held()
 
 
 def test_duplicate_is_left_to_a_function(consumer: Consumer) -> None:

@@ -256,19 +256,6 @@ def test_awaited_duplicate_is_sent_for_its_result(
     assert consumer.kinds() == []
 
 
-@pytest.mark.parametrize("scope", SCOPES)
-def test_arguments_that_do_not_fit_take_no_lock(consumer: Consumer, scope: str) -> None:
-    """They are an error in the sender."""
-
-    def work(number: int) -> None: ...
-
-    task = consumer.task(work, scope=scope)
-    with pytest.raises(TypeError, match="'unknown'"):
-        task.delay(1, unknown=1)
-    assert consumer.message() is None
-    assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
-
-
 def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None:
     """Another program has the lock; there is no result to return instead."""
     task = consumer.task(body, scope="queue")

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,44 +114,6 @@ def test_a_body_that_lets_no_other_thread_run_keeps_its_lock(
         assert child.hear() == "holds"
         assert child.hear() == "held"
         healthy.outcome().release()
-
-
-def test_a_blocked_event_loop_delays_a_caller_once(name: str, tmp_path: Path) -> None:
-    """Tasks whose loop does not run are skipped as well."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    program = """
-        import asyncio
-        async def take():
-            async with lock(sys.argv[1], timeout=30):
-                say("holds")
-        async def main():
-            tasks = [asyncio.create_task(take()) for _ in range(20)]
-            await asyncio.sleep(0)
-            say("ready")
-            while not block.exists():
-                await asyncio.sleep(0.01)
-            say("blocked")
-            hear()
-            await asyncio.gather(*tasks)
-        import pathlib
-        block = pathlib.Path(sys.argv[2])
-        asyncio.run(main())
-    """
-    block = tmp_path / "block"
-    with Child(program, name, str(block)) as child:
-        assert child.hear() == "ready"
-        eventually(lambda: waiters(name) == 20)
-        healthy = take(name)
-        block.touch()
-        assert child.hear() == "blocked"
-        held.release()
-        healthy.outcome().release()
-        for _ in range(5):
-            with lock(name, timeout=60):
-                pass
-        child.say()
-        assert [child.hear() for _ in range(20)] == ["holds"] * 20
 
 
 def test_killed_waiters_are_gone(name: str) -> None:
