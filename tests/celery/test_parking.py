@@ -28,7 +28,7 @@ from django_redis_lock.transport.parking import Restore
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import SCOPES
 from tests.celery.consumer import Consumer, body, header_of, held, id_of
-from tests.tools import Background, counted, eventually, waiters
+from tests.tools import counted, eventually
 
 
 @pytest.fixture(autouse=True)
@@ -149,27 +149,6 @@ def test_message_is_parked_once(consumer: Consumer, client: redis.Redis) -> None
     assert consumer.deliver() == "ran"
     assert consumer.message() is None
     assert isinstance(consumer.deliver(message, redelivered=True), Ignore)  # it has succeeded
-
-
-def test_message_published_twice_is_one_task(consumer: Consumer, client: redis.Redis) -> None:
-    ran = []
-
-    def note() -> None:
-        ran.append(1)
-
-    task = parking(consumer, note)
-    with lock(consumer.app.main):
-        assert parks(consumer, consumer.send(task))
-    (token,) = outbox(client, consumer)["messages"]
-    text = client.hget(parked_key(consumer, f"::{consumer.app.main}"), token)
-    look(consumer)
-    Publisher(consumer.app)._publish(
-        locks["default"], consumer.app.main, token, (text or "").encode()
-    )
-    came = [consumer.message(), consumer.message()]
-    consumer.deliver(came[0])
-    assert isinstance(consumer.deliver(came[1]), Ignore)
-    assert ran == [1]
 
 
 @pytest.mark.parametrize("again", [True, False])
@@ -444,24 +423,6 @@ def test_limits_of_functions_are_asked_for_again(
     limits["acme"] = 2
     assert consumer.deliver(first) == "ran"
     assert consumer.message()
-
-
-def test_live_waiters_and_a_backlog_take_turns(consumer: Consumer) -> None:
-    task, name = parking(consumer), consumer.app.main
-    with lock(name):
-        parked_messages(consumer, task, 3)
-        threads = []
-        for number in range(2):
-            threads.append(Background(lambda: lock(name, blocking_timeout=20).__enter__()))
-            eventually(lambda number=number: waiters(name) == 4 + number)
-    look(consumer)
-    assert consumer.deliver() == "ran"
-    for live in threads:
-        assert consumer.message() is None
-        live.outcome().release()
-    look(consumer)
-    assert [consumer.deliver(), consumer.deliver()] == ["ran"] * 2
-    assert locks["default"].holder(name) is None
 
 
 POISON = {

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from celery.app.trace import build_tracer
 from kombu import Exchange, Queue
 
 from django_redis_lock.celery import private
@@ -74,3 +75,21 @@ def test_quorum_queues_delay_by_whole_seconds(
     assert delays(queue="other") is False
     own_app.conf.task_always_eager = True
     assert delays() is False
+
+
+def test_a_call_in_a_worker_is_known(own_app: Celery) -> None:
+    """However deep; eager and direct calls count for what they are called in."""
+
+    @own_app.task
+    def inner() -> bool:
+        return private.in_worker()
+
+    @own_app.task
+    def outer() -> list[bool]:
+        return [inner(), inner.apply().get()]
+
+    assert (outer(), outer.apply().get()) == ([False, False], [False, False])
+    tracer = build_tracer("outer", outer, app=own_app)
+    traced = tracer("id", (), {}, {"id": "id", "delivery_info": {}})
+    assert traced.retval == [True, True]
+    assert not private.in_worker()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import redis
 from celery.exceptions import TaskRevokedError
-from kombu import Connection
 
 from django_redis_lock import lock, locks
 from tests.apps.celery import deaths as tasks
@@ -164,25 +163,6 @@ def test_place_of_a_run_that_is_revoked_while_it_waits_is_freed(
         revoke(result, terminate=True, signal="SIGKILL")
         free(place_of(tasks.patient, name))
     runs_anew(client, tasks.patient, name, result)
-
-
-def test_lock_of_a_purged_message_is_bounded_and_can_be_broken(
-    client: redis.Redis, worker: Worker, name: str
-) -> None:
-    lasting, expiring = f"{name}-lasting", f"{name}-expiring"
-    tasks.queued.apply_async((lasting,), queue=NOWHERE)
-    tasks.queued.apply_async((expiring,), queue=NOWHERE, expires=10)
-    with Connection(server_url(10)) as connection:
-        assert connection.default_channel.queue_purge(NOWHERE) == 2
-    assert 10 < holder_of(place_of(tasks.queued, expiring)).ttl <= 15
-    lost = holder_of(place_of(tasks.queued, lasting))
-    assert 30 < lost.ttl <= 60
-    assert tasks.queued.delay(lasting).id == lost.task_id
-    assert locks["default"].force_release(place_of(tasks.queued, lasting), lost.token_id)
-    result = tasks.queued.delay(lasting)
-    go(client, lasting)
-    assert result.get(timeout=WAIT) == "go"
-    check_one_at_a_time(client, lasting, runs=1)
 
 
 # Messages that the worker refuses.
