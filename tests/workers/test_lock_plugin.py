@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.testing.project import PLUGIN, Project
-from tests.tools import ROOT
 
 TESTS = """
     @pytest.fixture(scope="session", autouse=True)
@@ -152,9 +150,3 @@ def test_the_tools_need_no_pytest(project: Project) -> None:
     args = ("-m", "django", "test", "--settings=small_settings")
     assert project.program(*args) == 0, project.output
     assert "Ran 1 test" in project.output
-
-
-def test_the_entry_point_names_the_plugin() -> None:
-    """It has the name of the module, so that ``-p`` with that does not load it twice."""
-    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert config["project"]["entry-points"]["pytest11"] == {PLUGIN: PLUGIN}

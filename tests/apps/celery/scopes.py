@@ -110,13 +110,7 @@ def join(self: Task, *items: Any, what: str, hold: bool = False) -> str:
 
 
 def answer(conflict: Conflict) -> dict[str, Any]:
-    return {
-        "moment": conflict.moment,
-        "id": conflict.task_id,
-        "key": conflict.key,
-        "holder": (conflict.described or {}).get("task_id"),
-        "arguments": [list(conflict.args), conflict.kwargs],
-    }
+    return {"key": conflict.key, "holder": (conflict.described or {}).get("task_id")}
 
 
 # Tasks. A table has one for each scope.
