@@ -250,8 +250,8 @@ def unheld_among(
     for page in in_pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
-            rests = (held[3] or [b""]) if name in paused and isinstance(held, list) else ()
-            if held is None or any(b'"limit":null' not in (rest or b"") for rest in rests):
+            values = (held[3] or [b""]) if name in paused and isinstance(held, list) else ()
+            if held is None or any(records.split_value(each or b"")[3] != b"*" for each in values):
                 waiters, parked = count if isinstance(count, list) else (count, 0)
                 yield Unheld(name, backend.alias, waiters, parked, held[1] if held else 0)
 

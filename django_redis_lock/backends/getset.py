@@ -113,7 +113,7 @@ class Stamp:
         return "+inf" if math.isinf(self.end_ms) else str(int(self.end_ms))
 
 
-_RECORD = re.compile(rb"(\d{1,16}) ([0-9a-f]{32}) (\d{1,16}) (\d{1,16}) (\{.*\})", re.DOTALL)
+_RECORD = re.compile(rb"(\d{1,16}) ([0-9a-f]{32}) (\d{1,16}) (\d{1,16}) (- \{.*\})", re.DOTALL)
 _SECONDS = re.compile(rb"\s*(\d{1,20}(?:\.\d{0,20})?)\s*")
 
 
@@ -236,7 +236,7 @@ class GetSetLockBackend(ServersLockBackend):
 
     def _read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
         stamp = read_stamp(value)
-        record = b"%b %d %b" % (stamp.token, stamp.fence, stamp.record)
+        record = b"%b %d - %b" % (stamp.token, stamp.fence, stamp.record)
         began_ms = stamp.acquired_ms
         return replace(
             super()._read_holder(record, now_ms=now_ms, **known),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import threading
 import time
 import weakref
@@ -20,7 +19,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
-from django_redis_lock.protocol.lease import Request, token_id
+from django_redis_lock.protocol.lease import Request, limit_in, token_id, write_value
 from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, WaiterRegistry
 from django_redis_lock.support.process import forget_after_fork
@@ -259,17 +258,16 @@ class _Store:
             value: Any = None
             left = -2
             for held in self._live(name).values():
-                token, rest = held.token.encode(), f"{held.fence} {held.record}".encode()
                 left = held.ttl_ms
                 if not held.shared:
-                    value = token + b" " + rest
+                    value = write_value(held.token, held.fence, held.record)
                     break
                 limit = self.limits.get(name)
                 value = value or [None if limit is None else limit.encode(), 0, [], []]
                 value[1] += 1
                 end = b"inf" if left < 0 else str(_now_ms() + left).encode()
-                value[2] += [token_id(token).encode(), end]
-                value[3].append(rest)
+                value[2] += [token_id(held.token.encode()).encode(), end]
+                value[3].append(write_value("-", held.fence, held.record))
             answer += [value, left, len(self._queues.get(name, ()))]
         return answer
 
@@ -329,14 +327,6 @@ class _Store:
         calls.ReadQueue: _read_queue,
         calls.ReadIndex: _read_index,
     }
-
-
-def limit_in(record: str) -> float | None:
-    """Return how many may share a lock, as ``shared_record`` wrote it; ``None`` for one alone."""
-    limit = re.match(r'{"limit":(\d+|null),', record)
-    if limit is None:
-        return None
-    return math.inf if limit[1] == "null" else int(limit[1])
 
 
 def _now_ms() -> int:

@@ -152,13 +152,14 @@ def milliseconds(seconds: float) -> int:
 def write_record(
     *, auto_renew: bool, lease: float | None = None, max_hold: float | None = None, **origin: Any
 ) -> str:
-    """Return the JSON record of a holder in the current thread.
+    """Return the record of a holder in the current thread, which has the lock alone.
 
-    ``origin`` has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. A renewed lock's
-    record has the lease of a renewal (``lease``) and for how long it is renewed (``max_hold``),
-    both in milliseconds, since those who read it may have other settings.
+    A record is the limit of a holder and its other fields as JSON; see ``permits.lua``. ``origin``
+    has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. A renewed lock's record has the
+    lease of a renewal (``lease``) and for how long it is renewed (``max_hold``), both in
+    milliseconds, since those who read it may have other settings.
     """
-    record = known_process().record()
+    record = "- " + known_process().record()
     if auto_renew:
         record += ',"auto_renew":true'
         if lease is not None:
@@ -172,8 +173,19 @@ def write_record(
 
 
 def shared_record(record: str, limit: int | None) -> str:
-    """Return the record of a holder that shares the lock; see ``permits.lua``."""
-    return f'{{"limit":{"null" if limit is None else limit},{record[1:]}'
+    """Return a record as that of a holder that shares the lock."""
+    return f"{'*' if limit is None else limit} {record.partition(' ')[2]}"
+
+
+def limit_in(record: str) -> float | None:
+    """Return how many may share a lock with the holder of a record; ``None`` for one alone."""
+    limit = record.partition(" ")[0]
+    return None if limit == "-" else math.inf if limit == "*" else int(limit)
+
+
+def write_value(token: str, fence: int, record: str) -> bytes:
+    """Return the value of a lock that its holder has claimed; see ``base.lua``."""
+    return f"{token} {fence} - {record}".encode()
 
 
 def token_id(token: bytes) -> str:

@@ -213,14 +213,16 @@ def read_holder(
     of those that are parked if there are any.
     """
     waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
-    token, _, rest = value.partition(b" ")
-    fence_text, _, record_text = rest.partition(b" ")
+    token, fence_text, _, own_limit, fields = split_value(value)
     fence = _whole(fence_text)
+    sharing = _sharing(b"" if fence is None else own_limit)
     set_to = None if limit is None else _whole(limit.partition(b" ")[0])
-    # No other lock has the same record as one with a task's id.
-    own = len(record_text) > MAX_CACHED_BYTES or b'"task_id"' in record_text
-    cut = len(record_text) > MAX_READ_BYTES
-    facts = (_facts if own else _cached_facts)(b"" if fence is None or cut else record_text)
+    if set_to is not None and sharing["limit"] is not None:
+        sharing["limit"] = set_to
+    # No other lock has the same fields as one with a task's id.
+    own = len(fields) > MAX_CACHED_BYTES or b'"task_id"' in fields
+    cut = len(fields) > MAX_READ_BYTES
+    facts = (_facts if own else _cached_facts)(b"" if fence is None or cut else fields)
     return Holder(
         name=name,
         using=using,
@@ -237,33 +239,37 @@ def read_holder(
             **facts,
             "metadata": dict(facts["metadata"]),
             "marks": dict(facts["marks"]),
-            "cut": cut,
-            "shared": facts["shared"] or (cut and record_text.startswith(b'{"limit":')),
-            "limit": facts["limit"] if set_to is None or facts["limit"] is None else set_to,
         },
+        cut=cut,
+        **sharing,
     )
+
+
+def split_value(value: bytes) -> list[bytes]:
+    """Return token, fence, claim, limit and fields of a value; see ``base.lua``."""
+    return [*value.split(b" ", 4), b"", b"", b"", b""][:5]
 
 
 def read_sharing(
     read: Callable[..., Holder], value: Sequence[Any], *, now_ms: int, **known: Any
 ) -> list[Holder]:
     """Read those who share a lock, in the order in which they got it; see ``inspect.lua``."""
-    limit, number, ends, rests = value
+    limit, number, ends, values = value
     known |= {"now_ms": now_ms, "limit": limit, "holders": number}
     holders = {}
-    for digest, end, rest in zip(ends[::2], ends[1::2], rests, strict=False):
+    for digest, end, permit in zip(ends[::2], ends[1::2], values, strict=False):
         left = -1 if end == b"inf" else int(float(end)) - now_ms
-        one = read(b" " + (rest or b""), ttl_ms=left, **known)
+        one = read(permit or b"", ttl_ms=left, **known)
         holders[digest] = replace(one, token_id=digest.decode(errors="replace"))
     return sorted(holders.values(), key=lambda one: one.fence or 0)
 
 
 def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: int) -> Waiter:
     """Read an entry of a lock's queue; see ``waiting.lua``."""
-    process, digest, lease_text, record_text, *_ = [*entry.split(b" ", 3), b"", b"", b"", b""]
+    process, digest, lease_text, limit, fields = split_value(entry)
     lease_ms = _whole(lease_text)
-    read = lease_ms is not None and len(record_text) <= MAX_READ_BYTES
-    record = load_record(record_text) if read else {}
+    read = lease_ms is not None and len(fields) <= MAX_READ_BYTES
+    record = load_record(fields) if read else {}
     return Waiter(
         name=name,
         using=using,
@@ -274,7 +280,7 @@ def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: i
         auto_renew=record.get("auto_renew") is True,
         metadata=_metadata(record),
         parked=process.startswith(b"@"),
-        **_sharing(record),
+        **_sharing(limit),
         **read_origin(record),
     )
 
@@ -293,10 +299,10 @@ def read_limit(name: bytes, value: bytes, *, using: str) -> Limit | None:
     return Limit(name=text, using=using, limit=number, by=by_text, at=moment(at_ms * 1000))
 
 
-def _sharing(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return with whom the record of a holder says that it shares the lock."""
-    limit = record.get("limit")
-    return {"shared": "limit" in record, "limit": limit if type(limit) is int else None}
+def _sharing(limit: bytes) -> dict[str, Any]:
+    """Return with whom a holder shares the lock, by the limit in its record."""
+    number = _whole(limit)
+    return {"shared": number is not None or limit == b"*", "limit": number}
 
 
 def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -318,7 +324,6 @@ def _facts(record: bytes) -> dict[str, Any]:
         "pid_began": began if type(began) is int and began > 0 else None,
         "metadata": _metadata(found),
         "marks": _metadata(found, "marks"),
-        **_sharing(found),
         **read_origin(found),
     }
 

@@ -161,7 +161,7 @@ def _holder(backend: BaseLockBackend, name: str, fence: int | None, what: str) -
 def _ending(backend: BaseLockBackend, holder: Holder) -> calls.Call:
     """Return a call that leaves a holder, or who takes its permit over, a lease of 1 ms."""
     if holder.shared:
-        record = shared_record("{}", holder.limit)
+        record = shared_record("- {}", holder.limit)
         request = Request(holder.name, secrets.token_hex(16), 0.001, record)
         request.shared = True
         return calls.TakeOver(request, holder.token_id)

@@ -193,7 +193,7 @@ NOW_MS = 1_700_000_000_000
 
 
 def held(ttl: float | None, *, held_for: float = 100, **record: Any) -> Any:
-    value = f"token {(NOW_MS - int(held_for * 1000)) * 1000} {json.dumps(record)}"
+    value = f"token {(NOW_MS - int(held_for * 1000)) * 1000} - - {json.dumps(record)}"
     ttl_ms = -1 if ttl is None else int(ttl * 1000)
     named = {"name": "n", "using": "default", "waiters": 0, "now_ms": NOW_MS}
     return read_holder(value.encode(), ttl_ms=ttl_ms, **named)

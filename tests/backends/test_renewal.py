@@ -296,7 +296,7 @@ def test_many_leases_are_renewed_in_parts(
     monkeypatch.setattr(Entry, "lost_at", count)
     held: list[Lease] = []
     for count in range(number):
-        request = Request(f"{name}:{count}", f"{count:032x}", 60.0, "{}", auto_renew=True)
+        request = Request(f"{name}:{count}", f"{count:032x}", 60.0, "- {}", auto_renew=True)
         client.set(f"lock:{request.name}", f"{request.token} 1 {{}}", px=60_000)
         held.append(Lease(request, 1, monotonic() + 15))
     first = [lease.deadline for lease in held]

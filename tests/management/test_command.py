@@ -126,7 +126,7 @@ def test_control_characters_are_escaped(one: EmbeddedServer, client: redis.Redis
     record = json.dumps(
         {"host": "h\x1b[2J\n", "pid": 1, "thread": "\x9b1m", "metadata": {"\r": "\x07"}}
     )
-    client.set("lock:a\u202eb", f"token 1700000000000000 {record}", px=60_000)
+    client.set("lock:a\u202eb", f"token 1700000000000000 - - {record}", px=60_000)
     client.zadd("lock-index", {"a\u202eb": 9e15})
     client.set("lock:evil", "x\x1b[2J y z", px=60_000)
     shown = [command(), command("show", "a\u202eb"), command("show", "evil")]

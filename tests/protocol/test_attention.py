@@ -65,7 +65,7 @@ def test_what_is_wrong(
         lease = re.sub(r"(\d+)", r"\g<1>000", renewed)
         record = f'{record[:-1]},"lease":{lease}}}'
     fence = (NOW_MS - int(held_for * 1000)) * 1000
-    holder = read(f"token {fence} {record}", -1 if ttl is None else int(ttl * 1000), name=name)
+    holder = read(f"token {fence} - {record}", -1 if ttl is None else int(ttl * 1000), name=name)
     assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected
 
 
@@ -73,7 +73,7 @@ def test_what_is_wrong(
 def test_renewal_whose_times_are_not_known(unknown: dict[str, None]) -> None:
     """Then the limit of the hold says nothing about it."""
     record = '{"auto_renew":true,"max_hold":60000}'
-    holder = read(f"token {(NOW_MS - 40_000) * 1000} {record}", 30_000)
+    holder = read(f"token {(NOW_MS - 40_000) * 1000} - - {record}", 30_000)
     assert (holder.held_for, holder.ttl, holder.max_hold) == (40, 30, 60)
     assert not is_renewed(holder)
     assert is_renewed(replace(holder, **unknown))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -13,14 +12,13 @@ from typing import Any, NamedTuple
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.clusters.topology import shard_of
 from django_redis_lock.backends.getset import read_stamp
-from django_redis_lock.backends.locmem import LocMemLockBackend, limit_in
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.protocol.lease import limit_in
+from django_redis_lock.protocol.records import split_value
 from tests.simulation import threads
 from tests.simulation.network import EPOCH, Site
 from tests.simulation.server import Hash, Scores, Server
 from tests.simulation.slots import Node, Slots
-
-_VALUE = re.compile(rb'(\d+) {("unclaimed":"[^"]*",)?("limit":(\d+|null))?')
-
 
 OUTBOX = "broker"
 """Where parked messages wait to be published."""
@@ -242,19 +240,19 @@ def holds_at(site: Site, key: bytes, permits: Any = None) -> list[Hold]:
         return []
     if isinstance(value, Scores):
         found = [
-            _hold(token, (permits or {}).get(token, b'0 {"limit":null'), (score + 1) / 1000 - since)
+            _hold(token, (permits or {}).get(token, b"- 0 - *"), (score + 1) / 1000 - since)
             for token, score in value.items()
         ]
         # One that is overdue is there until somebody looks.
         return [hold for hold in found if hold.unclaimed or hold.end > site.network.machine.now]
-    token, _, rest = value.partition(b" ")
+    token = value.partition(b" ")[0]
     end_ms = site.server.ends.get(key)
     # A key is gone in the millisecond after its last.
-    return [_hold(token, rest, math.inf if end_ms is None else (end_ms + 1) / 1000 - since)]
+    return [_hold(token, value, math.inf if end_ms is None else (end_ms + 1) / 1000 - since)]
 
 
 def _hold(token: bytes, value: bytes, end: float) -> Hold:
-    found = _VALUE.match(value)
-    fence, unclaimed, shared, limit = found.groups() if found else (0, None, None, None)
-    most = None if shared is None else math.inf if limit == b"null" else int(limit or 0)
-    return Hold(token.decode(), end, unclaimed is not None, most, int(fence or 0))
+    _, fence, claim, limit, _ = split_value(value)
+    if not fence.isdigit():  # another program's
+        return Hold(token.decode(), end)
+    return Hold(token.decode(), end, b":" in claim, limit_in(limit.decode()), int(fence))

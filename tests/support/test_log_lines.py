@@ -71,7 +71,7 @@ def test_log_lines_show_what_is_invisible(
     record: dict[str, Any],
 ) -> None:
     caplog.set_level("INFO", "django_redis_lock")
-    client.set(f"lock:{name}", f"token 1700000000000000 {json.dumps(record)}", px=60_000)
+    client.set(f"lock:{name}", f"token 1700000000000000 - - {json.dumps(record)}", px=60_000)
     holder = locks["default"].holder(name)
     assert holder is not None
     with monkeypatch.context() as patched:

@@ -78,7 +78,7 @@ def enqueue(
 ) -> None:
     """Have a process, as of a far host, wait for a lock; it is heard now, and never again."""
     now = round(time.time() * 1000)
-    entries = {f"{n:x} 10000 {record}": n for n, record in enumerate(records, 1)}
+    entries = {f"{n:x} 10000 - {record}": n for n, record in enumerate(records, 1)}
     client.zadd(f"{prefix}-waiters:{process}:{name}", entries)
     client.hset(f"{prefix}-tokens:{process}:{name}", mapping={f"{n}": f"t{n}" for n in range(1, 9)})
     client.zadd(f"{prefix}-queue:{name}", {process: 1})

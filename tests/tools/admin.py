@@ -68,7 +68,7 @@ def hold_as(
 ) -> None:
     """Write a lock as another process would, with any record."""
     fence = int((time.time() - held_for) * 1_000_000)
-    value = f"token-of-{name} {fence} {json.dumps({'host': 'far', 'pid': 1, **record})}"
+    value = f"token-of-{name} {fence} - - {json.dumps({'host': 'far', 'pid': 1, **record})}"
     server.set(f"lock:{name}", value, px=None if ttl is None else int(ttl * 1000))
     end = "inf" if ttl is None else int((time.time() + ttl) * 1000)
     server.zadd("lock-index", {name: end})

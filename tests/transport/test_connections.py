@@ -410,7 +410,7 @@ def test_an_interruption_while_a_reply_is_read(
     settings.LOCKS = {"default": {"LOCATION": own_server.url() + "?client_name=x"}}
     backend = locks["default"]
     with redis.Redis.from_url(own_server.url()) as client:
-        client.set(f"lock:{name}", "late 1 {}")
+        client.set(f"lock:{name}", "late 1 - - {}")
         assert stored(backend, f"{name}-free") is None
         own_server.pause()
         if connects:  # else it uses the connection that it has

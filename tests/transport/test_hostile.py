@@ -469,9 +469,9 @@ def test_huge_record_is_cut(raw: redis.Redis, shared: bool) -> None:
     ends = (time.time() + 60) * 1000
     if shared:
         raw.zadd(f"lock:{VICTIM}", {"token": ends})
-        raw.hset(f"lock-permits:{VICTIM}", "token", f'1700000000000000 {{"limit":2,{HUGE[1:]}')
+        raw.hset(f"lock-permits:{VICTIM}", "token", f"- 1700000000000000 - 2 {HUGE}")
     else:
-        raw.set(f"lock:{VICTIM}", f"token 1700000000000000 {HUGE}", px=60_000)
+        raw.set(f"lock:{VICTIM}", f"token 1700000000000000 - - {HUGE}", px=60_000)
     raw.zadd("lock-index", {VICTIM: ends})
     holder = locks["default"].holder(VICTIM)
     assert holder is not None

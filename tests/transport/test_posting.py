@@ -38,7 +38,7 @@ def control(own_server: EmbeddedServer) -> Iterator[redis.Redis]:
 
 
 def held(control: redis.Redis, name: str) -> Release:
-    control.set(f"lock:{name}", "token 1 {}")
+    control.set(f"lock:{name}", "token 1 - - {}")
     return Release(name, "token")
 
 
@@ -58,10 +58,10 @@ def test_a_posted_call_is_carried_out_before_the_next(
         pass
     for number in range(50):
         post(backend, held(control, name))
-        control.set(f"lock:{name}-other", f"{number} 1 {{}}")
+        control.set(f"lock:{name}-other", f"{number} 1 - - {{}}")
         post(backend, held(control, name))
         assert stored(backend, name) is None
-        assert stored(backend, f"{name}-other") == f"{number} 1 {{}}".encode()
+        assert stored(backend, f"{name}-other") == f"{number} 1 - - {{}}".encode()
 
 
 def test_a_connection_is_closed_once_what_was_posted_is_done(
@@ -84,9 +84,9 @@ def test_a_connection_that_dies_with_replies_owed(
     eventually(lambda: not control.get(f"lock:{name}") or stored(backend, name) is None)
     post(backend, Release(name, "nobody"))
     control.client_kill_filter(_type="normal", skipme=True)
-    control.set(f"lock:{name}", "mine 2 {}")
+    control.set(f"lock:{name}", "mine 2 - - {}")
     for _ in range(3):
-        assert stored(backend, name) == b"mine 2 {}"
+        assert stored(backend, name) == b"mine 2 - - {}"
 
 
 def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: redis.Redis) -> None:

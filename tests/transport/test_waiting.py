@@ -88,14 +88,14 @@ def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis
         locks["default"].registry_for("queue"),
     )
     assert isinstance(registry, ReceivingRegistry)
-    value = f'7 {{"unclaimed":"{now + 60_000} 60000 c0-1","pid":1}}'
+    value = f"7 {now + 60_000}:60000:c0-1"
     for shared in (False, True):
         if shared:
             permit = token_id(b"gone")
             client.zadd(key, {permit: now + 60_000})
-            client.hset(f"lock-permits:{name}", permit, value.replace('"pid"', '"limit"'))
+            client.hset(f"lock-permits:{name}", permit, f"- {value} 1 {{}}")
         else:
-            client.set(key, f"gone {value}", px=60_000)
+            client.set(key, f"gone {value} - {{}}", px=60_000)
         registry.take_in(f"grant gone 7 60000 {now} {name}".encode())
         eventually(lambda: not client.exists(key))
 

@@ -312,9 +312,8 @@ class Server(RedisLockBackend):
         former = call.token_id if isinstance(call, calls.TakeOver) else ""
         keys = [*self._packing.keys(request.name), self._mark_key]
         keys.append(self._packing.quorum_waiters(request.name))
-        record = f'{request.record[:-1]},"try":{attempt}}}'
-        mine = (request.token, str(request.lease_ms), record, request.name, _entry_of(call))
-        return _packed(ACQUIRE, keys, *mine, least, delay_ms, former)
+        mine = request.token, request.lease_ms, request.record, request.name, _entry_of(call)
+        return _packed(ACQUIRE, keys, *mine, least, delay_ms, former, attempt)
 
     def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
         """Pack the fence of a lock that was acquired or taken over."""

@@ -1,3 +1,23 @@
+-- The value of a lock is "token fence claim record"; that of a permit has "-" in place of the token.
+-- The claim is "-", or "due:lease:process" until the new holder has claimed the lock that it was handed
+-- off: by when (ms of the server's clock) it has to, the lease (ms), and its process. In a quorum it is
+-- the number of the attempt. A record is "limit fields", of which the fields are JSON.
+
+local function write_hold(token, fence, claim, record)
+  return table.concat({token, fence, claim, record}, ' ')
+end
+
+-- Return the fields of a value; none if that is another program's, or there is none.
+local function read_hold(value)
+  local hold, due, lease = {}, nil, nil
+  if type(value) == 'string' then
+    hold.token, hold.fence, hold.claim, hold.record = string.match(value, '^(%S+) (%d+) (%S+) (.*)$')
+    due, lease, hold.process = string.match(hold.claim or '', '^(%d+):(%d+):(%S+)$')
+    hold.due, hold.lease = tonumber(due), tonumber(lease)
+  end
+  return hold
+end
+
 -- Return the server's clock in microseconds.
 local function clock()
   local time = redis.call('TIME')
@@ -46,9 +66,9 @@ local function note_end(name, ends, now)
 end
 
 -- Write the lock for `token`, with a lease (ms) from `now` (microseconds); returns the fence.
-local function give(name, token, lease, record, now, least)
+local function give(name, token, lease, record, now, claim, least)
   local fence = next_fence(now, least)
-  redis.call('SET', KEYS[1], token .. ' ' .. fence .. ' ' .. record, 'PX', lease)
+  redis.call('SET', KEYS[1], write_hold(token, fence, claim or '-', record), 'PX', lease)
   note_end(name, math.floor(now / 1000) + lease, now)
   return fence
 end

@@ -3,12 +3,12 @@
 -- ARGV[1] token, ARGV[2] the fence and ARGV[3] the end of the lease (ms of the server's clock), as in
 -- the grant.
 -- Returns 1, or 0 if that hold has ended or was claimed already.
-local held = redis.call('GET', KEYS[1])
-local token, fence, record = string.match(held or '', '^(%S+) (%d+) {"unclaimed":"[^"]*",(.*)$')
-if token ~= ARGV[1] or fence ~= ARGV[2] then
+-- include base
+local held = read_hold(redis.call('GET', KEYS[1]))
+if held.token ~= ARGV[1] or held.fence ~= ARGV[2] or not held.due then
   return 0
 end
-local value = table.concat({token, fence, '{' .. record}, ' ')
+local value = write_hold(held.token, held.fence, '-', held.record)
 -- For a server that is out of memory, see common.lua.
 if redis.pcall('SET', KEYS[1], value, 'PXAT', ARGV[3]).err then
   redis.call('PERSIST', KEYS[1])

@@ -3,16 +3,13 @@
 -- without waiters include them after what those need.
 --
 -- docs/reference/keys.md tells what is in each key, the names of processes, and messages.
--- KEYS[1] the lock: "token fence record"; or, if several hold it together, see permits.lua.
+-- KEYS[1] the lock, see base.lua; or, if several hold it together, see permits.lua.
 -- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
 -- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
 -- KEYS[5] when each waiting process was heard last (ms). One that is not in it is silent.
 -- The other keys are derived from KEYS[5]. Who may read queues need not read prefix-tokens, so can't
 -- forge a grant. parked.lua tells of the waiters that are messages.
---
--- The record of a lock that was handed off and not claimed yet begins with a mark,
--- {"unclaimed":"until lease process", where until is when the claim is due by the server's clock.
 --
 -- With redis.pcall another program's data under a key, or a command that this user may not run,
 -- does not prevent a grant. A server that is out of memory refuses what takes memory, but only as a
@@ -179,23 +176,20 @@ local function note_sooner(name, queue, before, after, now)
   end
 end
 
--- Remove the mark from the rest of the value of a lock, "fence record", or of a permit if the key
--- `permits` is given. The lease of a process that asks begins now, that of another began with its
--- message. Returns what is left of it in ms, 0 or less if it has ended; nil if there is no mark.
-local function claim(lock, id, rest, now, permits, index, name)
-  local head, til, lease, process, record =
-    string.match(rest, '^(%d+ {)"unclaimed":"(%d+) (%d+) ([^%s"]+)",(.*)$')
-  if not head then
+-- Claim a lock, or the permit with that id if the key `permits` is given. The lease of a process that
+-- asks begins now, that of another began with its message. Returns what is left of it in ms, 0 or less
+-- if it has ended; nil if it is claimed already.
+local function claim(lock, id, hold, now, permits, index, name)
+  local left = hold.lease
+  if not left then
     return nil
+  elseif interval_of(hold.process) == 0 then
+    left = math.min(left, hold.due - math.min(left, CLAIM) + left - now)
   end
-  local left = tonumber(lease)
-  if interval_of(process) == 0 then
-    left = math.min(left, til - math.min(left, CLAIM) + left - now)
-  end
-  local value = id .. ' ' .. head .. record
+  local value = write_hold(hold.token, hold.fence, '-', hold.record)
   if permits then
     redis.call('PERSIST', permits)
-    redis.call('HSET', permits, id, head .. record)
+    redis.call('HSET', permits, id, value)
     redis.call('ZADD', lock, now + left, id)
     redis.pcall('ZADD', index, expire_permits(lock, permits), name)
   elseif left > 0 and redis.pcall('SET', lock, value, 'PX', left).err then

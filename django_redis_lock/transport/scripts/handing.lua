@@ -22,20 +22,19 @@ local function first_waiter(name, taken_back)
   return false
 end
 
--- Grant the lock beside its `holders`; returns the fence. Who has to claim it within `due` ms gets a
--- mark, and the keys outlive that time, so that a caller who asks then sees whose turn it was.
+-- Grant the lock beside its `holders`; returns the fence. If a process has to claim it within `due` ms,
+-- the keys outlive that time, so that a caller who asks then sees whose turn it was.
 local function grant(name, token, lease, record, now, holders, process, due)
-  local shared, now_ms, stays = string.find(record, '^{"limit":'), math.floor(now / 1000), lease
+  local now_ms, stays, claim = math.floor(now / 1000), lease, nil
   if due then
-    local mark = string.format('{"unclaimed":"%.0f %.0f %s",', now_ms + due, lease, process)
-    record, stays = mark .. string.sub(record, 2), math.max(lease, due + 2000)
+    claim, stays = string.format('%.0f:%.0f:%s', now_ms + due, lease, process), math.max(lease, due + 2000)
   end
-  if not shared then
-    return give(name, token, stays, record, now)
+  if not shares(record) then
+    return give(name, token, stays, record, now, claim)
   elseif holders == 0 then
     redis.call('DEL', KEYS[1], KEYS[7]) -- a former holder had it alone
   end
-  return give_permit(name, token, due or lease, record, now, holders, now_ms + stays)
+  return give_permit(name, token, due or lease, record, now, holders, claim, now_ms + stays)
 end
 
 -- Grant the lock to a waiter, which is `own` if it asks itself. Returns in how many ms its lease ends
@@ -53,7 +52,7 @@ local function grant_waiter(name, own, process, token, lease, record, now, holde
     return due
   end
   silence(process)
-  if limit_of(name, record) then
+  if shares(record) then
     remove_permit(name, digest_of(token))
   end
 end

@@ -5,19 +5,16 @@ local entry = ARGV[2] .. ' ' .. ARGV[3]
 local waiters = key_of('waiters', process, name)
 
 -- Read the hold that counts for the caller: of who has the lock alone, or the caller's own permit.
-local held, mine, rest, fence, due, left, _
+local held, mine, hold, left
 local function read(shared)
   held = redis.pcall('GET', KEYS[1])
   if shared then
-    rest, left = read_permit(KEYS[1], KEYS[7], own, now)
-    mine = rest ~= nil
+    hold, left = read_permit(KEYS[1], KEYS[7], own, now)
+    mine, hold = hold ~= nil, hold or {}
   else
-    local token
-    token, rest = string.match(type(held) == 'string' and held or '', '^(%S+) (%d+ .*)$')
-    mine = token == ARGV[1]
+    hold = read_hold(held)
+    mine = hold.token == ARGV[1]
   end
-  fence = string.match(rest or '', '^%d+')
-  due = tonumber(string.match(rest or '', '^%d+ {"unclaimed":"(%d+) '))
   return type(held) == 'table'
 end
 
@@ -85,11 +82,10 @@ if shared then
   holders, taken_back = purge(name, now) -- an error if another program has written it
   shared = read(true)
 end
-if due and mine then
-  ttl = claim(KEYS[1], shared and own or ARGV[1], rest, now, shared and KEYS[7], KEYS[3], name)
-elseif due and due <= now then
-  -- include leaving
-  take_back(rest)
+if hold.due and mine then
+  ttl = claim(KEYS[1], own, hold, now, shared and KEYS[7], KEYS[3], name)
+elseif hold.due and hold.due <= now then
+  silence(hold.process)
   held, taken_back = nil, true
 end
 if again and not mine then
@@ -117,17 +113,17 @@ if mine then
     redis.call('ZADD', KEYS[3], now + ttl, name)
   elseif ARGV[8] == '1' or ARGV[8] == 'final' then
     local last = redis.pcall('GET', KEYS[4])
-    redis.call('SET', KEYS[4], type(last) == 'string' and last or fence)
+    redis.call('SET', KEYS[4], type(last) == 'string' and last or hold.fence)
   end
   ttl = ttl or shared and left or redis.call('PTTL', KEYS[1])
-  return string.format('%s %.0f %.0f', fence, ttl, now)
+  return string.format('%s %.0f %.0f', hold.fence, ttl, now)
 end
-local foreign = not shared and not fence
+local foreign, fence = not shared and not hold.fence, hold.fence
 if shared then -- no fence that was given until now is greater
   local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
   fence, ttl = redis.pcall('GET', KEYS[4]), first and first ~= 'inf' and math.max(first - now, 0) or -1
 else
-  ttl = due and due - now or redis.call('PTTL', KEYS[1])
+  ttl = hold.due and hold.due - now or redis.call('PTTL', KEYS[1])
 end
 if process ~= '' and kind == 0 then
   kind, position = join(again and ARGV[6] or '') -- its own lease may just have ended

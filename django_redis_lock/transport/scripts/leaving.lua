@@ -1,18 +1,12 @@
 -- include handing
--- Take the lock back from a process that did not claim it in time, because it does not run or does
--- not receive. Then the lock has to be handed off. `rest` is its value without the token.
-local function take_back(rest)
-  silence(string.match(rest, '^%d+ {"unclaimed":"%d+ %d+ ([^%s"]+)"'))
-end
-
 -- Remove permits that have ended. Returns how many have not, and whether one was taken back.
 local function purge(name, now)
   local taken_back = false
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now, 'LIMIT', 0, BATCH)) do
-    local rest = read_permit(KEYS[1], KEYS[7], id, -1)
-    local unclaimed = rest and string.find(rest, '^%d+ {"unclaimed":"')
+    local hold = read_permit(KEYS[1], KEYS[7], id, -1)
+    local unclaimed = hold and hold.due
     if unclaimed then
-      take_back(rest)
+      silence(hold.process)
       taken_back = true
     end
     remove_permit(name, id, not unclaimed)
@@ -50,21 +44,22 @@ local function look(name)
     return nil
   end
   local now, held = math.floor(clock() / 1000), redis.pcall('GET', KEYS[1])
-  local rest = type(held) == 'string' and string.match(held, '^%S+ (%d+ {"unclaimed":".*)$')
-  if rest and tonumber(string.match(rest, '"(%d+) ')) <= now then
-    take_back(rest)
+  local hold = read_hold(held)
+  if hold.due and hold.due <= now then
+    silence(hold.process)
     serve(name, true)
   elseif type(held) ~= 'string' then
     serve(name, false)
   end
   held = redis.pcall('GET', KEYS[1])
+  hold = read_hold(held)
   local left = redis.call('PTTL', KEYS[1])
   if type(held) == 'table' then
     local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
     left = first ~= 'inf' and math.max(first - now, 0) or -1
-  elseif held and string.find(held, '^%S+ %d+ {"unclaimed":"') then
-    left = string.match(held, '"(%d+) ') - now
-  elseif held and not string.find(held, '^%S+ %d+ ') then
+  elseif hold.due then
+    left = hold.due - now
+  elseif held and not hold.token then
     left = left < 0 and FOREIGN or math.min(left, FOREIGN)
   end
   return left >= 0 and left or nil

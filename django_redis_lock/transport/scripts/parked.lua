@@ -88,12 +88,8 @@ end
 -- Return the record of a message with the limit that its backlog has now, of the task that it is.
 local function with_limit(name, process, turn, token, record)
   local set = redis.pcall('HGET', parked_key(process, 'limits:' .. name), string.sub(token, 33) .. turn)
-  local limit = type(set) == 'string' and string.match(set, '^%S+')
-  if not limit then
-    return record
-  end
-  record = string.gsub(record, '^{"limit":%w+,', '{', 1)
-  return limit == '-' and record or string.format('{"limit":%s,', limit) .. string.sub(record, 2)
+  local limit = type(set) == 'string' and string.match(set, '^[%d-]+')
+  return limit and (string.gsub(record, '^%S*', limit, 1)) or record
 end
 
 -- Set the limit of a task in a backlog, "-" for a lock of its own, unless a worker that began later did

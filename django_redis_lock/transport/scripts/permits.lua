@@ -1,22 +1,26 @@
 -- include base
 -- A lock that several hold together. Each has a permit, known by the digest of its token:
 -- KEYS[1] the permits, scored by the last ms of their leases, as the end of a key is,
--- KEYS[7] the rest of each value: "fence record",
+-- KEYS[7] the value of each, see base.lua,
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
--- A record that begins with {"limit":N asks for one of N permits, and with {"limit":null for one of
--- any number; every other asks for the lock alone. A permit that was handed off and is not claimed
--- yet ends when its claim is due. Permits that have ended count for nothing; scripts that go by
+-- A record begins with the limit of who asks: a number for one of so many permits, "*" for one of any
+-- number, "-" for the lock alone. A permit that was handed off and is not claimed yet ends when its
+-- claim is due. Permits that have ended count for nothing; scripts that go by
 -- remove some of them.
+
+-- Return whether who has this record shares the lock.
+local function shares(record)
+  return string.find(record, '^[%d*]') ~= nil
+end
 
 -- Return how many may have the lock together with who has this record; nil: it asks for it alone.
 local function limit_of(name, record)
-  local own = string.match(record, '^{"limit":(%w+)')
-  if own == 'null' then
-    return math.huge
-  elseif own then
+  local own = string.match(record, '^%d+')
+  if own then
     local set = redis.pcall('HGET', KEYS[6], name)
     return tonumber(type(set) == 'string' and string.match(set, '^%d+') or own)
   end
+  return shares(record) and math.huge or nil
 end
 
 -- Let the permits expire with the last (at `last`), but not before `least`, both ms; returns when.
@@ -32,23 +36,23 @@ local function expire_permits(lock, permits, least, last)
   return last
 end
 
--- Return a permit as "fence record", and what is left of it in ms (-1 with no expiry); nothing if there
+-- Return the fields of a permit, and what is left of it in ms (-1 with no expiry); nothing if there
 -- is none, or it has ended at `now`, or its record was lost.
 local function read_permit(lock, permits, id, now)
-  local score, rest = redis.pcall('ZSCORE', lock, id), redis.pcall('HGET', permits, id)
+  local score, value = redis.pcall('ZSCORE', lock, id), redis.pcall('HGET', permits, id)
   local ends = type(score) == 'string' and tonumber(score) or now - 1
-  if ends >= now and rest then
-    return type(rest) == 'string' and rest or '', ends < math.huge and ends - now or -1
+  if ends >= now and value then
+    return read_hold(value), ends < math.huge and ends - now or -1
   elseif ends >= now and redis.call('ZREM', lock, id) == 1 and redis.call('EXISTS', lock) == 1 then
     expire_permits(lock, permits)
   end
 end
 
 -- Write a permit beside those of `holders`, as give writes a lock; the keys stay until `least` (ms).
-local function give_permit(name, token, lease, record, now, holders, least)
+local function give_permit(name, token, lease, record, now, holders, claim, least)
   local id, fence = digest_of(token), next_fence(now)
   local ends = math.floor(now / 1000) + lease
-  redis.call('HSET', KEYS[7], id, fence .. ' ' .. record)
+  redis.call('HSET', KEYS[7], id, write_hold('-', fence, claim or '-', record))
   redis.call('ZADD', KEYS[1], ends, id)
   note_end(name, expire_permits(KEYS[1], KEYS[7], least, holders == 0 and ends), now)
   return fence

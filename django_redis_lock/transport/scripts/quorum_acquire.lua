@@ -1,9 +1,9 @@
 -- Vote for a caller, if the lock is free on this server or is to be taken over from its holder.
 -- KEYS: see quorum_common.lua; KEYS[6] the waiters.
--- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, which ends with the number of the
--- attempt as ',"try":N}', ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
+-- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
 -- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart,
--- ARGV[8] '' or the digest of the token from which to take the lock over.
+-- ARGV[8] '' or the digest of the token from which to take the lock over, ARGV[9] the number of the
+-- attempt.
 -- Returns "fence left now kind holder":
 --   fence   the caller's, or 0 if it has no vote
 --   left    ms: of the caller's lease or of the holder's, -1 for one with no expiry; or until this
@@ -18,15 +18,13 @@ local function answer(fence, left, kind, token, start)
   local holder = start or tonumber(string.sub(redis.sha1hex(token), 1, 12), 16)
   return string.format('%.0f %.0f %.0f %.0f %.0f', fence, left, now, kind, holder)
 end
-local function attempt(record)
-  return tonumber(string.match(record, ',"try":(%d+)}$') or 0)
-end
 
 local held, takes_over = redis.call('GET', KEYS[1]), ARGV[8] ~= ''
-local token, fence = string.match(held or '', '^(%S+) (%d+) ')
+local hold = read_hold(held)
+local token, fence = hold.token, hold.fence
 -- A vote for an earlier attempt of the caller becomes one for this attempt, with its own fence and
 -- lease. Releasing the earlier attempt no longer affects it.
-local again = token == ARGV[1] and attempt(held) < attempt(ARGV[3])
+local again = token == ARGV[1] and tonumber(hold.claim) < tonumber(ARGV[9])
 local free = not held
 if takes_over then
   free = held and digest_of(string.match(held, '^[^ ]*')) == ARGV[8]
@@ -42,7 +40,7 @@ if free or again or takes_over then
       redis.call('DEL', KEYS[2], KEYS[6])
     end
     local lease, least = tonumber(ARGV[2]), math.max(now, tonumber(ARGV[6]))
-    return answer(give(ARGV[4], ARGV[1], lease, ARGV[3], now, least), lease, 0, ARGV[1])
+    return answer(give(ARGV[4], ARGV[1], lease, ARGV[3], now, ARGV[9], least), lease, 0, ARGV[1])
   end
 end
 

@@ -4,8 +4,7 @@
 -- ARGV[4] '' or the number of the attempt that is withdrawn: a later one keeps its vote.
 -- Returns 1: released, 0: not held by this token.
 local held = redis.call('GET', KEYS[1])
-if holds(ARGV[1], held)
-    and (ARGV[4] == '' or string.match(held, ',"try":(%d+)}$') == ARGV[4]) then
+if holds(ARGV[1], held) and (ARGV[4] == '' or read_hold(held).claim == ARGV[4]) then
   redis.call('DEL', KEYS[1], KEYS[2], KEYS[4])
   redis.call('ZREM', KEYS[3], ARGV[2])
   return 1

@@ -7,9 +7,9 @@
 if (tonumber(redis.call('GET', KEYS[3]) or '') or 0) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])
 end
-local token, record = string.match(redis.call('GET', KEYS[1]) or '', '^(%S+) %d+ (.*)$')
-if token == ARGV[1] then
-  redis.call('SET', KEYS[1], token .. ' ' .. ARGV[2] .. ' ' .. record, 'KEEPTTL')
+local hold = read_hold(redis.call('GET', KEYS[1]))
+if hold.token == ARGV[1] then
+  redis.call('SET', KEYS[1], write_hold(hold.token, ARGV[2], hold.claim, hold.record), 'KEEPTTL')
   return 1
 end
 leave(KEYS[2], KEYS[4], ARGV[3])

@@ -4,10 +4,14 @@
 -- ARGV[4] given to release the lock only if it was not claimed yet.
 -- Returns 1: released, 2: the same, and a parked message is to be published, 0: not held by this token.
 local held = redis.pcall('GET', KEYS[1])
+local ours = type(held) == 'string' and string.sub(held, 1, #ARGV[1] + 1) == ARGV[1] .. ' '
+if ours and ARGV[4] then
+  -- include base
+  ours = read_hold(held).due
+end
 if type(held) == 'table' and redis.call('ZCARD', KEYS[1]) then -- an error if it is not shared
   -- include release_shared
-elseif not held or string.sub(held, 1, #ARGV[1] + 1) ~= ARGV[1] .. ' '
-    or (ARGV[4] and not string.find(held, '^%S+ %d+ {"unclaimed":"%d+ ')) then
+elseif not ours then
   if ARGV[3] ~= '' then
     -- include leaving
     leave(ARGV[2], ARGV[3])

@@ -3,8 +3,8 @@
 -- include permits
 local id, ours = digest_of(ARGV[1]), 0
 local ends = redis.pcall('ZSCORE', KEYS[1], id)
-if type(ends) == 'string' and math.floor(clock() / 1000) <= tonumber(ends) and (not ARGV[4]
-    or string.find(redis.call('HGET', KEYS[7], id) or '', '^%d+ {"unclaimed":"%d+ ')) then
+if type(ends) == 'string' and math.floor(clock() / 1000) <= tonumber(ends)
+    and (not ARGV[4] or read_hold(redis.call('HGET', KEYS[7], id)).due) then
   remove_permit(ARGV[2], id, not ARGV[4])
   ours = 1
 end

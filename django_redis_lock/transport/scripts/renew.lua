@@ -19,7 +19,7 @@ for i = 1, #ARGV / 3 do
     id = digest_of(token)
     held, ttl = read_permit(lock, permits, id, now)
     ttl = held and claim(lock, id, held, now, permits, KEYS[1], name) or ttl
-  elseif holds(token, held) and (claim(lock, id, string.sub(held, #token + 2), now) or 1) > 0 then
+  elseif holds(token, held) and (claim(lock, id, read_hold(held), now) or 1) > 0 then
     ttl = redis.call('PTTL', lock)
   end
   left[i] = ttl and lease or -2

@@ -8,8 +8,8 @@
 -- include leaving
 -- The caller holds it already if the reply to an earlier sending was lost.
 local id, held = find_holder(ARGV[1], ARGV[5])
-local shares, shared = string.find(ARGV[3], '^{"limit":'), type(held) == 'table'
-if not id or (shared and not shares
+local will_share, shared = shares(ARGV[3]), type(held) == 'table'
+if not id or (shared and not will_share
     and redis.call('ZCOUNT', KEYS[1], math.floor(clock() / 1000), '+inf') > 1) then
   return false
 elseif ARGV[6] then
@@ -19,7 +19,7 @@ elseif ARGV[6] then
 end
 local before, others = redis.call('PTTL', KEYS[1]), shared and remove_permit(ARGV[4], id) or 0
 local fence = grant(ARGV[4], ARGV[1], tonumber(ARGV[2]), ARGV[3], clock(), others)
-if shares and not shared then
+if will_share and not shared then
   hand_off(ARGV[4], '', false, 1)
 else
   note_sooner(ARGV[4], KEYS[2], before, tonumber(ARGV[2]), math.floor(clock() / 1000))

@@ -58,7 +58,7 @@ class Halted:
 
 
 def request(name: str, seconds: float = 20) -> Request:
-    return Request(name, f"{time.monotonic_ns():032x}", seconds, "{}")
+    return Request(name, f"{time.monotonic_ns():032x}", seconds, "- {}")
 
 
 @pytest.mark.parametrize("form", FORMATS)

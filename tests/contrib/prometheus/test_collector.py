@@ -171,7 +171,7 @@ def test_a_user_who_may_not_read_the_names_of_queues_has_the_other_gauges(
     with redis.Redis.from_url(own_server.url(1)) as client:
         client.execute_command("ACL", "SETUSER", "locker", "reset", *rule)
         enqueue(client, "report", "{}")
-        client.set("lock:report", "token 1 {}")
+        client.set("lock:report", "token 1 - - {}")
         client.zadd("lock-index", {"report": "inf"})
     url = f"redis://locker:secret@127.0.0.1:{own_server.port}/1"
     settings.LOCKS = {"default": {"LOCATION": url}}

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis
 
-from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.protocol.lease import shared_record, token_id
 from django_redis_lock.transport.packing import (
     ACQUIRE,
     ACQUIRE_SHARED,
@@ -24,7 +24,7 @@ from django_redis_lock.transport.packing import (
     Script,
 )
 
-RECORD = '{"host":"here"}'
+RECORD = '- {"host":"here"}'
 PROCESS, OTHER = "c1-1", "c2-1"
 """Processes that subscribe to their channels."""
 READER, SLOW = "i1-1", "i2-1.5000"
@@ -38,9 +38,9 @@ def digest(token: str) -> str:
     return token_id(token.encode())
 
 
-def sharing(limit: int | None, rest: str = RECORD) -> str:
+def sharing(limit: int | None) -> str:
     """Return the record of a caller that asks for one of so many permits."""
-    return f'{{"limit":{"null" if limit is None else limit},{rest[1:]}'
+    return shared_record(RECORD, limit)
 
 
 def place(token: str) -> str:
@@ -147,7 +147,7 @@ class Keys:
 
     def hold(self, token: str, lease: int | None = LEASE) -> None:
         """Write the lock as its holder's, without adding it to the index."""
-        self.client.set(self.lock, f"{token} 7 {RECORD}", px=lease)
+        self.client.set(self.lock, f"{token} 7 - {RECORD}", px=lease)
 
     def last(self, fence: str | None) -> None:
         """Write the last fence; ``foreign`` stands for another program's data."""
@@ -158,17 +158,17 @@ class Keys:
 
     def hand_off(self, token: str, due: int, lease: int = LEASE, process: str = PROCESS) -> None:
         """Write the lock as it is after a hand-off whose claim is due in so many ms."""
-        mark = f'"unclaimed":"{self.now() + due} {lease} {process}",'
-        self.client.set(self.lock, f"{token} 7 {{{mark}{RECORD[1:]}", px=lease + 2000)
+        claim = f"{self.now() + due}:{lease}:{process}"
+        self.client.set(self.lock, f"{token} 7 {claim} {RECORD}", px=lease + 2000)
 
     def unclaimed(
         self, token: str, due: int, process: str = PROCESS, limit: int = 2, lease: int = LEASE
     ) -> None:
         """Write a permit as it is after a hand-off whose claim is due in so many ms."""
         until = self.now() + due
-        mark = f'"unclaimed":"{until} {lease} {process}",'
         fence = 7 + self.client.hlen(self.permits)
-        self.client.hset(self.permits, digest(token), f"{fence} {{{mark}{sharing(limit)[1:]}")
+        value = f"- {fence} {until}:{lease}:{process} {sharing(limit)}"
+        self.client.hset(self.permits, digest(token), value)
         self.client.zadd(self.lock, {digest(token): until})
         for key in (self.lock, self.permits):
             self.client.pexpire(key, max(self.client.pttl(key), lease))

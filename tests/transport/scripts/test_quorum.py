@@ -7,7 +7,7 @@ import redis
 
 from django_redis_lock.backends.redlock import servers
 from django_redis_lock.protocol.lease import token_id
-from tests.transport.scripts import LEASE, Keys
+from tests.transport.scripts import LEASE, RECORD, Keys
 
 DELAY = 20_000
 ENTRY = "the caller's entry"
@@ -36,7 +36,7 @@ class Server(Keys):
 
     def _vote(self, token: str, attempt: int, *rest: str | int) -> dict[str, int]:
         entry, *others = rest
-        arguments = (token, LEASE, record(attempt), self.name, entry, *others)
+        arguments = (token, LEASE, RECORD, self.name, entry, *others, attempt)
         keys = [*self.all[:5], self.waiters("quorum")]
         answer = self.call(servers.ACQUIRE, keys, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
@@ -54,10 +54,6 @@ class Server(Keys):
 
     def admit(self, fence: int, start: int | str = "") -> int:
         return int(self.call(servers.ADMIT, [self.fence, self.mark], fence, start))
-
-
-def record(attempt: int) -> str:
-    return f'{{"host":"here","try":{attempt}}}'
 
 
 def number_of(token: str) -> int:
@@ -89,13 +85,13 @@ def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) 
     assert (answer["kind"], answer["holder"]) == (0, number_of("one"))
     assert answer["fence"] == (answer["now"] if again else first["fence"])
     assert (answer["left"] > 5000) is again
-    assert keys.client.get(keys.lock).endswith(record(3 if again else 2))
+    assert keys.client.get(keys.lock).endswith(f" {3 if again else 2} {RECORD}")
 
 
 @pytest.mark.parametrize("foreign", [True, False])
 def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     """The caller enters the queue, once, at its first position."""
-    held = "of another program" if foreign else f"one 7 {record(5)}"
+    held = "of another program" if foreign else f"one 7 5 {RECORD}"
     keys.client.set(keys.lock, held, px=LEASE)
     assert keys.vote("two")["fence"] == 0
     assert keys.client.exists(keys.queue) == 0
@@ -162,11 +158,11 @@ def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, vote
 @pytest.mark.parametrize("last", [None, 5, 99])
 def test_settling(keys: Server, last: int | None) -> None:
     """The lock has the fence that was given out, and later ones are greater."""
-    keys.client.set(keys.lock, f"one 7 {record(1)}", px=5000)
+    keys.client.set(keys.lock, f"one 7 1 {RECORD}", px=5000)
     if last:
         keys.client.set(keys.fence, last)
     assert keys.settle("one", 50) == 1
-    assert keys.client.get(keys.lock) == f"one 50 {record(1)}"
+    assert keys.client.get(keys.lock) == f"one 50 1 {RECORD}"
     assert 4000 < keys.client.pttl(keys.lock) <= 5000
     assert keys.client.get(keys.fence) == str(max(50, last or 0))
 

@@ -49,7 +49,7 @@ def test_inspecting_permits(keys: Keys) -> None:
     """512 of all locks at a time, without those that have ended; all are counted."""
     other = Keys(keys.client, keys.prefix, "other")
     keys.client.hset(keys.limits, keys.name, "9 1 ann")
-    ends, rest = keys.now() + LEASE, f"7 {sharing(None)}"
+    ends, rest = keys.now() + LEASE, f"- 7 - {sharing(None)}"
     for each, number in ((keys, 500), (other, 100)):
         permits = {digest(f"{i}"): ends + i for i in range(number)}
         each.client.zadd(each.lock, {**permits, digest("ended"): 5})

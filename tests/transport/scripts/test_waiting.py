@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.transport.scripts import LEASE, OTHER, PROCESS, READER, RECORD, SLOW, Keys, digest
+from tests.transport.scripts import (
+    LEASE,
+    OTHER,
+    PROCESS,
+    READER,
+    RECORD,
+    SLOW,
+    Keys,
+    digest,
+    sharing,
+)
 
 # Fences.
 
@@ -63,7 +73,7 @@ def test_the_index_stays_small(keys: Keys) -> None:
 # A lock that is held.
 
 
-@pytest.mark.parametrize(("holder", "kind"), [("one 7 {}", 0), ("of another program", 3)])
+@pytest.mark.parametrize(("holder", "kind"), [("one 7 - - {}", 0), ("of another program", 3)])
 def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
     """The answer tells for how long, whether the caller is in the queue, and who holds it."""
     keys.client.set(keys.lock, holder, px=LEASE)
@@ -158,7 +168,7 @@ def test_a_hand_off(keys: Keys, process: str) -> None:
         text for to, text in published if to == process
     ]
     value = keys.client.get(keys.lock)
-    fence, due = value.split()[1], int(value.partition('"unclaimed":"')[2].split()[0])
+    fence, due = value.split()[1], int(value.split()[2].split(":")[0])
     assert message.rsplit(" ", 2)[0] == f"grant two {fence} {LEASE}"
     assert message.endswith(f" {keys.name}")
     assert 0 <= due - before - (20_000 if process == SLOW else 1200) < 1000
@@ -176,7 +186,7 @@ def test_who_is_gone_is_passed_over(
     """Without a subscriber after 1.15 s, with one after 5 s. It leaves no lock and no permit."""
     keys.acquire("one")
     keys.client.zadd(keys.heard, {"c9-1": keys.now()})  # the server has run meanwhile
-    record = {"record": f'{{"limit":{limit},{RECORD[1:]}'} if limit else {}
+    record = {"record": sharing(limit)} if limit else {}
     keys.wait(PROCESS, "two", ago=ago, **record)
     with keys.listening(PROCESS if receives else OTHER):
         assert keys.release("one") == 1
@@ -284,7 +294,7 @@ def test_the_caller_who_is_first_in_the_queue_needs_no_message(keys: Keys) -> No
     with keys.listening(PROCESS) as messages:
         fence, ttl, _ = keys.acquire("two", PROCESS).split()
         assert messages() == []
-    assert keys.client.get(keys.lock) == f"two {fence} {RECORD}"
+    assert keys.client.get(keys.lock) == f"two {fence} - {RECORD}"
     assert LEASE - 1000 < int(ttl) <= LEASE
     assert keys.waiting() == ["three"]
 
