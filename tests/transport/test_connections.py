@@ -69,8 +69,7 @@ def exercise(name: str) -> None:
     assert locks["default"].force_release(name)
 
 
-@pytest.mark.parametrize("decode", [False, True], ids=["bytes", "decode_responses"])
-@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize(("protocol", "decode"), [(2, False), (3, True)])
 def test_protocols_and_decoding(
     name: str, settings: Any, server: EmbeddedServer, protocol: int, decode: bool
 ) -> None:
@@ -129,10 +128,7 @@ def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedSe
         assert origin._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == keepalive
 
 
-@pytest.mark.parametrize("protocol", [2, 3])
-def test_through_django_redis(
-    name: str, settings: Any, server: EmbeddedServer, protocol: int
-) -> None:
+def test_through_django_redis(name: str, settings: Any, server: EmbeddedServer) -> None:
     """The options of a django-redis alias apply; but lock connections speak RESP2."""
     settings.CACHES = {
         "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
@@ -140,7 +136,7 @@ def test_through_django_redis(
             "BACKEND": "django_redis.cache.RedisCache",
             "LOCATION": server.url(3),
             "OPTIONS": {
-                "CONNECTION_POOL_KWARGS": {"protocol": protocol, "decode_responses": True},
+                "CONNECTION_POOL_KWARGS": {"protocol": 3, "decode_responses": True},
                 "SOCKET_TIMEOUT": 2,
             },
         },
@@ -272,7 +268,7 @@ def test_an_event_loop_that_can_not_watch_sockets(
 
 
 def test_asyncio_calls_that_are_larger_than_the_buffers(
-    name: str, settings: Any, server: EmbeddedServer, tls: tuple[int, Path]
+    name: str, settings: Any, tls: tuple[int, Path]
 ) -> None:
     """They are sent, and their replies are read, bit by bit, beside others."""
     port, certificate = tls
@@ -284,12 +280,9 @@ def test_asyncio_calls_that_are_larger_than_the_buffers(
         assert len(answer) == 1 + 3 * len(names)
         assert not any(locked)
 
-    for location in (
-        server.url(),
-        f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}",
-    ):
-        settings.LOCKS = {"default": {"LOCATION": location}}
-        asyncio.run(main())
+    location = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
+    settings.LOCKS = {"default": {"LOCATION": location}}
+    asyncio.run(main())
 
 
 def test_an_asyncio_call_of_which_the_server_takes_a_part(
@@ -398,8 +391,10 @@ def test_wherever_the_first_call_is_interrupted_other_threads_go_on(name: str) -
             break
 
 
-@pytest.mark.parametrize("error", [Interrupted, TimeoutError, ConnectionResetError])
-@pytest.mark.parametrize("connects", [False, True])
+@pytest.mark.parametrize(
+    ("error", "connects"),
+    [(Interrupted, False), (TimeoutError, True), (ConnectionResetError, False)],
+)
 def test_an_interruption_while_a_reply_is_read(
     name: str, own_server: EmbeddedServer, settings: Any, error: type[BaseException], connects: bool
 ) -> None:

@@ -153,31 +153,3 @@ def test_what_redis_py_makes_of_an_answer_is_known(
     """redis-py takes the word that opens an error off its text, where it has a class for it."""
     error = answer(line)
     assert (refused(error), passes(error)) == (is_refused, is_passing)
-
-
-def test_a_busy_server_is_asked_again(
-    name: str, own: redis.Redis, own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A script that runs for long has all others refused, until it ends."""
-    own.config_set("lua-time-limit", 1)
-    busy = Background(lambda: own.eval("while true do end", 0))
-    with redis.Redis.from_url(own_server.url()) as other:
-        eventually(lambda: _is_busy(other), "the script runs for too long")
-
-        class Pauses:
-            def __iter__(self) -> Iterator[float]:  # goes on when the first answer was a refusal
-                other.script_kill()
-                yield from (0.0, 0.05, 0.2)
-
-        monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", Pauses())
-        assert lock(name, 20).acquire(blocking=False)
-    with pytest.raises(redis.ResponseError):
-        busy.outcome()
-
-
-def _is_busy(client: redis.Redis) -> bool:
-    try:
-        client.ping()
-    except redis.ResponseError as error:
-        return str(error).startswith("BUSY ")
-    return False

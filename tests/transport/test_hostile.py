@@ -10,7 +10,6 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -31,7 +30,7 @@ pytestmark = [pytest.mark.usefixtures("server", "no_workers"), pytest.mark.djang
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
-HUGE = json.dumps({"host": "far", "metadata": {"a": "x" * 5_000_000}})
+HUGE = json.dumps({"host": "far", "metadata": {"a": "x" * 1_000_000}})
 VICTIM = "victim"
 BYSTANDER = "bystander"
 
@@ -111,7 +110,7 @@ def shown(browser: Client, *names: str, codes: tuple[int, ...] = (0, 3)) -> str:
 
 
 def _deep(text: str) -> bytes:
-    return f"{'a' * 32} 1700000000000000 ".encode() + text.encode()
+    return f"{'a' * 32} 1700000000000000 - - ".encode() + text.encode()
 
 
 def _record(**fields: Any) -> bytes:
@@ -120,24 +119,19 @@ def _record(**fields: Any) -> bytes:
 
 VALUES = {
     "empty": b"",
-    "blank": b" ",
     "blanks": b"   ",
     "word": b"held",
-    "zero": b"\x00",
     "not utf-8": b"\xff\xfe \x80 \xff{}",
-    "record not utf-8": b"a" * 32 + b' 1700000000000000 {"host":"\xff\xfe"}',
-    "truncated": b"a" * 32 + b' 1700000000000000 {"host":"far","pi',
-    "future fence": b"a" * 32 + b" 9007199254740993 {}",
-    "huge fence": b"a" * 32 + b" " + b"9" * 5000 + b" {}",
-    "negative fence": b"a" * 32 + b" -5 {}",
-    "giant": b"a" * 32 + b' 1700000000000000 {"host":"' + b"x" * 1_000_000 + b'"}',
+    "record not utf-8": _deep("") + b'{"host":"\xff\xfe"}',
+    "truncated": _deep('{"host":"far","pi'),
+    "future fence": b"a" * 32 + b" 9007199254740993 - - {}",
+    "huge fence": b"a" * 32 + b" " + b"9" * 5000 + b" - - {}",
+    "negative fence": b"a" * 32 + b" -5 - 3 {}",
+    "giant": _deep('{"host":"' + "x" * 1_000_000 + '"}'),
     "deep list": _deep("[" * 100_000),
-    "deep dict": _deep('{"metadata":' * 20_000),
-    "no dict": _deep("[1,2]"),
     "wrong kinds": _record(host=5, pid="x", thread=None, task_id=[1], metadata=[1], since="x"),
     "numbers": _record(pid=10**30, metadata={"a": 1e400, "b": None, "c": {"d": [1]}}),
     "long number": _deep('{"pid":' + "9" * 5000 + "}"),
-    "no numbers": _deep('{"pid":NaN,"metadata":{"a":Infinity}}'),
     "surrogates": _record(
         host="\ud800",
         thread="\udfff",
@@ -146,8 +140,8 @@ VALUES = {
         metadata={"\ud800": "\ud800"},
     ),
     "controls": _record(host="\x1b[2J", thread="\r\n", task_name="\u202e", task_id="\x00"),
-    "own form": b"253402300800000 " + b"a" * 32 + b" 9999999999999999 9999999999999999 {}",
-    "own form, deep": b"253402300800000 " + b"a" * 32 + b" 1 1 {" + b"[" * 100_000 + b"}",
+    "own form": b"253402300800000 " + b"a" * 32 + b" 9999999999999999 9999999999999999 - {}",
+    "own form, deep": b"253402300800000 " + b"a" * 32 + b" 1 1 - {" + b"[" * 100_000 + b"}",
 }
 
 
@@ -158,7 +152,7 @@ def test_values_of_other_programs(raw: redis.Redis, bystander: Callable[[], None
         raw.set(f"lock:{name}", value)
         raw.zadd("lock-index", {name: "inf"})
     assert {holder.name for holder in backend.holders()} == {*VALUES, BYSTANDER}
-    said = shown(browser, *list(VALUES)[::3])
+    said = shown(browser, *list(VALUES)[::4])
     for name in VALUES:
         assert name in said
         assert not lock(name).acquire(blocking=False)
@@ -169,18 +163,13 @@ def test_values_of_other_programs(raw: redis.Redis, bystander: Callable[[], None
         assert not raw.exists(f"lock:{name}")
         assert held.acquire(blocking=False)
         assert backend.history(name)[0].token_id == holder.token_id
-    shown(browser, *list(VALUES)[::5])
     bystander()
 
 
 PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
     "string": lambda raw, key: raw.set(key, b"\xffx"),
     "hash": lambda raw, key: raw.hset(key, "a", "b"),
-    "list": lambda raw, key: raw.rpush(key, "a"),
-    "set": lambda raw, key: raw.sadd(key, "a"),
-    "sorted set": lambda raw, key: raw.zadd(key, {"a": 1}),
     "numbers": lambda raw, key: raw.zadd(key, {"a": 1e15 + 0.5, "b": 1e300}),
-    "stream": lambda raw, key: raw.xadd(key, {"a": "b"}),
 }
 
 
@@ -234,31 +223,10 @@ def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
         held.ensure_held()
 
 
-def test_renewal_goes_on_beside_a_key_of_another_kind(raw: redis.Redis) -> None:
-    """A lock that was overwritten is lost, alone; the others are renewed, whatever the index is."""
-    victim = lock(VICTIM, timeout=3, auto_renew=True)
-    other = lock("other", timeout=3, auto_renew=True)
-    victim.acquire()
-    other.acquire()
-    raw.delete(f"lock:{VICTIM}", "lock-index")
-    PUTS["hash"](raw, f"lock:{VICTIM}")
-    PUTS["string"](raw, "lock-index")
-    PUTS["set"](raw, "lock-queue:other")
-    eventually(lambda: victim.lost)
-    end = locks["default"].holder("other").expires_at
-    eventually(lambda: locks["default"].holder("other").expires_at > end + timedelta(seconds=0.5))
-    raw.delete("lock-index", "lock-queue:other")
-    other.ensure_held()
-    other.release()
-
-
 # The last fence.
 
 
-NUMBERS = ["x", "", "-5", "1.5", "1e300", "inf", "nan", "0x7fffffffffffffff"]
-
-
-@pytest.mark.parametrize("number", [*NUMBERS, *("9" * digits for digits in (16, 19, 400))])
+@pytest.mark.parametrize("number", ["x", "1.5", "9" * 19])
 def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
     """What can't be a fence is passed over or refused; fences go on rising."""
     raw.set("lock-fence", number)
@@ -266,14 +234,11 @@ def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
     if attempt(held.acquire) is not True:
         raw.delete("lock-fence")
         assert held.acquire(blocking_timeout=0)
-    fences = [held.fence]
+    first = held.fence
     held.release()
-    for _ in range(3):
-        with lock(VICTIM, timeout=20) as held:
-            fences.append(held.fence)
-            assert locks["default"].holder(VICTIM).fence == held.fence
-    assert fences == sorted(set(fences))
-    assert 10**15 < fences[-1] < 2**63
+    with lock(VICTIM, timeout=20) as held:
+        assert 10**15 < first < held.fence < 2**63
+        assert locks["default"].holder(VICTIM).fence == held.fence
 
 
 # The queue of waiters.
@@ -281,20 +246,15 @@ def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
 PROCESS = "c0-1"
 ENTRIES = [
     b"",
-    b"x",
     b"a b",
     b"\xff\xfe",
-    b"abc 0 {}",
-    b"abc -5 {}",
-    b"abc 99999999999999999999 {}",
-    b"abc 1e9 {}",
-    b"abc 5000",
+    b"abc 0 - {}",
+    b"abc 99999999999999999999 - {}",
     b"abc 5000 no record",
-    b"\xff 5000 \xff",
-    b"t" * 100_000 + b" 5000 {}",
-    b"abc 5000 " + b"[" * 100_000,
-    b'abc 5000 {"host":"\\ud800","metadata":{"\\udfff":[]}}',
-    b'abc 5000 {"pid":' + b"9" * 5000 + b"}",
+    b"t" * 100_000 + b" 5000 - {}",
+    b"abc 5000 - " + b"[" * 100_000,
+    b'abc 5000 7 {"host":"\\ud800","metadata":{"\\udfff":[]}}',
+    b'abc 5000 - {"pid":' + b"9" * 5000 + b"}",
 ]
 
 
@@ -371,17 +331,11 @@ MESSAGES = [
     b"",
     b"\xff\xfe",
     b"grant",
-    b"grant a",
-    b"grant a b c d",
     b"grant a 1 2 3 4",
-    b"grant a 1 2",
     b"grant TOKEN x 1 1",
     b"grant TOKEN 1 " + b"9" * 400 + b" 1",
-    b"grant TOKEN " + b"9" * 5000 + b" 1 1",
     b"grant TOKEN -1 -1 -1",
-    b"grant nobody 1 1 1 " + VICTIM.encode(),
     b"grant TOKEN 9223372036854775807 60000 1 " + VICTIM.encode(),  # it asks, and waits on
-    b"due",
     b"due x",
     b"due " + b"9" * 400,
     b"x" * 100_000,
@@ -435,7 +389,7 @@ def test_names(raw: redis.Redis) -> None:
     backend, browser = locks["default"], root()
     good = []
     longest = [letter * MAX_NAME_LENGTH for letter in "x🔒"]
-    for name in [*words(90, 6), *longest, "{", "}{", "..", "%00"]:
+    for name in [*words(40, 6), *longest, "{", "}{", "..", "%00"]:
         try:
             check_name(name)
         except ValueError:
@@ -452,9 +406,9 @@ def test_names(raw: redis.Redis) -> None:
         holder = backend.holder(name)
         assert (holder.name, holder.metadata) == (name, {name[:40]: name[:40]})
         assert backend.waiting(name) == []
-    assert len(good) > 30
+    assert len(good) > 15
     assert sorted(holder.name for holder in backend.holders()) == sorted(good)
-    shown(browser, *good[:: len(good) // 6])
+    shown(browser, *good[:: len(good) // 3])
     for name in good:
         assert backend.force_release(name, by=name[:500], reason=name[:500]).name == name
         assert backend.history(name, 1)[0].by == name[:500].strip()
@@ -481,6 +435,6 @@ def test_huge_record_is_cut(raw: redis.Redis, shared: bool) -> None:
     told += [command("show", VICTIM).out, root().get(LIST).content.decode()]
     sent = int(raw.info("stats")["total_net_output_bytes"]) - before
     assert [("was cut" in text, len(text) < 100_000) for text in told] == [(True, True)] * 3
-    assert sent < 1_000_000
+    assert sent < 200_000
     assert locks["default"].force_release(VICTIM, holder.token_id) is not None
     assert locks["default"].holder(VICTIM) is None

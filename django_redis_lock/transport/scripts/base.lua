@@ -4,7 +4,7 @@
 -- the number of the attempt. A record is "limit fields", of which the fields are JSON.
 
 local function write_hold(token, fence, claim, record)
-  return table.concat({token, fence, claim, record}, ' ')
+  return token .. ' ' .. fence .. ' ' .. claim .. ' ' .. record
 end
 
 -- Return the fields of a value; none if that is another program's, or there is none.

@@ -8,7 +8,6 @@ import redis
 from django_redis_lock.transport.packing import INSPECT, RENEW
 from tests.transport.scripts import (
     LEASE,
-    OTHER,
     PROCESS,
     READER,
     RECORD,
@@ -89,18 +88,6 @@ def test_a_dead_writer_does_not_get_what_readers_leave(keys: Keys, how: str) -> 
     assert keys.end() is None
 
 
-def test_a_dead_reader_leaves_no_permit(keys: Keys) -> None:
-    keys.share("one", limit=None, lease=5_000)
-    keys.client.zadd(keys.heard, {"c9-1": keys.now()})
-    keys.wait(PROCESS, "dead", record=sharing(None), ago=1_500)
-    keys.wait(READER, "two", record=sharing(None))
-    keys.set_limit("")
-    assert keys.shared_by("one", "two")
-    assert keys.give_up("two", "", "1") == 1
-    assert keys.client.pttl(keys.lock) <= 5_001
-    assert keys.end() <= keys.now() + 5_000
-
-
 def test_ended_permits_are_removed_while_others_live(keys: Keys) -> None:
     """Though a semaphore is never idle and never full."""
     keys.share("lives", limit=1000)
@@ -143,17 +130,6 @@ def test_a_permit_whose_record_is_lost(keys: Keys) -> None:
     keys.expire("one")
     assert keys.acquire("four").startswith("-")
     assert keys.shared_by("three")
-
-
-def test_who_claims_a_permit_lets_others_in(keys: Keys) -> None:
-    """Those for whom there is room since a lease has ended: nobody else would see that."""
-    keys.share("one", limit=3)
-    keys.unclaimed("two", due=1_000, limit=3)
-    keys.wait(READER, "three", record=sharing(2))
-    keys.expire("one")
-    assert len(keys.share("two", PROCESS, "1", limit=3).split()) == 3
-    assert keys.shared_by("two", "three")
-    assert keys.waiting() == []
 
 
 # Sent twice.
@@ -207,17 +183,6 @@ def test_a_waiter_that_is_in_the_queue_twice(keys: Keys) -> None:
 # Whose turn it is.
 
 
-def test_those_who_wait_go_before_newcomers(keys: Keys) -> None:
-    """Also if there is room, while somebody waits for the lock alone."""
-    keys.share("one", limit=9)
-    assert keys.acquire("two", PROCESS).split()[3] == "1"
-    assert keys.share("three", limit=9).split()[3] == "0"
-    minus_fence, ttl, _, kind, position = keys.share("three", PROCESS, limit=None).split()
-    assert -int(minus_fence) < int(position)
-    assert (LEASE - 1000 < int(ttl) <= LEASE, kind) == (True, "1")
-    assert keys.waiting() == ["two", "three"]
-
-
 def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
     for token, lease in (("one", 20_000), ("two", 4_000), ("three", 9_000)):
         keys.share(token, lease=lease, limit=3)
@@ -226,63 +191,6 @@ def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
     for token in ("one", "two", "three"):
         keys.renew(token, -1)
     assert keys.share("four", PROCESS, limit=3).split()[1] == "-1"
-
-
-def test_a_paused_queue_keeps_its_order(keys: Keys) -> None:
-    """The lock is free, and its waiters stay, also a single one."""
-    keys.set_limit(0)
-    for number, token in enumerate(("one", "two"), 1):
-        _, ttl, _, kind, _ = keys.share(token, READER).split()
-        assert (ttl, kind) == ("-1", "1")
-        assert len(keys.waiting()) == number
-        keys.set_limit(0)
-    assert keys.share("one", READER, "1").split()[3] == "2"
-    assert keys.waiting() == ["one", "two"]
-    assert keys.client.exists(keys.lock) == 0
-    limit, at, by = keys.client.hget(keys.limits, keys.name).split()
-    assert (limit, by) == ("0", "ann")
-    assert abs(keys.now() - int(at)) < 5_000
-    keys.set_limit("")
-    assert keys.shared_by("one", "two")
-    assert keys.client.exists(keys.limits) == 0
-
-
-def test_a_dead_waiter_before_a_paused_queue_leaves_nothing(keys: Keys) -> None:
-    keys.set_limit(0)
-    keys.client.zadd(keys.heard, {"c9-1": keys.now()})
-    keys.wait(PROCESS, "dead", ago=1_500)
-    keys.wait(READER, "two", record=sharing(2))
-    assert keys.acquire("three").startswith("-")
-    assert (keys.holder, keys.end(), keys.waiting()) == (None, None, ["two"])
-
-
-@pytest.mark.parametrize("held", [RECORD, "of another program"])
-def test_a_limit_of_a_lock_that_one_holds_alone(keys: Keys, held: str) -> None:
-    """It is set, and counts from then on."""
-    keys.client.set(keys.lock, f"one 7 - {held}", px=LEASE)
-    keys.wait(READER, "two", "three", record=sharing(5))
-    keys.set_limit(1)
-    keys.set_limit("")
-    keys.set_limit(1)
-    assert keys.holder == "one"
-    keys.release("one")
-    assert (keys.shared_by("two"), keys.waiting()) == (True, ["three"])
-
-
-def test_permits_that_were_not_claimed_go_on(keys: Keys) -> None:
-    """Those who are awake get in, and silent ones are passed over until they are heard."""
-    keys.client.zadd(keys.heard, {PROCESS: keys.now()})
-    keys.share("one", limit=3)
-    for number, token in enumerate(("two", "three")):
-        keys.unclaimed(token, due=number - 100, process=f"i4-{number}", limit=3)
-    keys.wait("c8-1", "writer", ago=6_000)
-    keys.wait(READER, "quiet", record=sharing(3), ago=1_500)
-    keys.wait(PROCESS, "four", record=sharing(3))
-    keys.wait(OTHER, "five", record=sharing(3))
-    assert len(keys.share("four", PROCESS, "1", limit=3).split()) == 3
-    assert keys.shared_by("one", "four", "five")
-    assert keys.waiting() == []
-    assert keys.renew("two", LEASE) == [-2]
 
 
 def test_a_permit_is_given_back_unless_it_was_claimed(keys: Keys) -> None:
@@ -312,21 +220,6 @@ def test_a_waiter_that_leaves(keys: Keys, evicted: bool, shared: bool) -> None:
         assert leave(token, place(token)) == 0
     assert keys.waiting() == ["four"]
     assert keys.client.pttl(keys.queue) > 0
-
-
-def test_short_leases_are_told_once(keys: Keys) -> None:
-    """However many readers get the lock together, who waits behind them hears of it once."""
-    keys.acquire("one")
-    keys.wait(
-        PROCESS, *[f"reader-{number}" for number in range(5)], lease=500, record=sharing(None)
-    )
-    keys.wait(OTHER, "writer")
-    with keys.listening(PROCESS, OTHER) as messages:
-        keys.release("one")
-        told = messages()
-    assert keys.client.zcard(keys.lock) == 5
-    assert [text for process, text in told if process == OTHER] == ["due 500"]
-    assert sum(text.startswith("grant ") for _, text in told) == 5
 
 
 # Other programs.

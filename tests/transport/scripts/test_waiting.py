@@ -111,22 +111,6 @@ def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool)
     assert keys.end() is None
 
 
-def test_positions(keys: Keys) -> None:
-    """Who comes back goes where it was, in its process and before others; a known one stays."""
-    keys.acquire("one")
-    at = {each: keys.acquire(each, PROCESS).split()[4] for each in ("two", "three", "four")}
-    keys.acquire("five", OTHER)
-    assert keys.acquire("four", PROCESS, LEASE, "1").split()[3:] == ["2", at["four"]]
-    keys.client.delete(keys.queue)
-    for token, process in (("five", OTHER), ("four", PROCESS)):
-        assert keys.acquire(token, process, LEASE, "1").split()[3] == "1"
-    assert keys.waiting() == ["two", "three", "four", "five"]
-    keys.client.delete(keys.waiters(PROCESS), keys.tokens(PROCESS))
-    for token in ("four", "three", "two"):
-        assert keys.acquire(token, PROCESS, LEASE, at[token]).split()[3:] == ["1", at[token]]
-    assert keys.waiting() == ["two", "three", "four", "five"]
-
-
 @pytest.mark.parametrize("left", ["waiters", "tokens"])
 def test_half_of_a_waiter_joins_again(keys: Keys, left: str) -> None:
     """As where a full server has evicted the other half: at its position, if that is known."""
@@ -277,15 +261,6 @@ def test_a_poisoned_key_of_one_process_keeps_no_other_from_the_lock(
     else:
         getattr(keys, how)("one")
     assert keys.holder == "three"
-
-
-@pytest.mark.parametrize("lease", [1, 3_999_999_999_999])
-def test_the_leases_of_waiters(keys: Keys, lease: int) -> None:
-    """From a millisecond to a hundred years."""
-    keys.acquire("one")
-    keys.wait(READER, "two", lease=lease)
-    assert keys.release("one") == 1
-    assert keys.holder == "two"
 
 
 def test_the_caller_who_is_first_in_the_queue_needs_no_message(keys: Keys) -> None:
