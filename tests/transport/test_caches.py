@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.cache import cache, caches
+from django.core.cache import cache
 
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background
 from tests.transport.test_connections import exercise
 
 DJANGO = "django.core.cache.backends.redis.RedisCache"
@@ -34,17 +33,6 @@ def test_it_locks_waits_and_lists(name: str, server: EmbeddedServer) -> None:
     exercise(name)
     with lock(name, timeout=5), redis.Redis.from_url(server.url(3)) as client:
         assert client.exists(f"lock:{name}")
-
-
-@pytest.mark.usefixtures("entry")
-def test_the_cache_of_each_thread_keeps_its_connections(name: str) -> None:
-    """All threads share one pool, and it is no cache's: what a cache closes is not ours."""
-    pool = locks["default"].pool
-    assert Background(lambda: locks["default"].pool).outcome() is pool
-    assert caches["locks"]._cache.get_client(write=True).connection_pool is not pool
-    with lock(name, timeout=5):
-        caches["locks"].close()
-        assert lock(name, blocking=False).acquire() is False
 
 
 def test_options_of_the_alias_count(

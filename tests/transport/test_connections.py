@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
 import asgiref.local
 import pytest
@@ -26,12 +26,10 @@ from django_redis import get_redis_connection
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Inspect, ask
-from django_redis_lock.transport.connections import own_pool
 from example_project.embedded import EmbeddedServer
 from tests.tools import (
     Background,
     Child,
-    connections,
     eventually,
     handling,
     in_finalizer,
@@ -97,18 +95,6 @@ def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> N
     assert backend.call(call)[1] is None
     assert call.resent
     assert len(calls._idle) == 1
-
-
-def test_only_some_connections_stay_open(client: redis.Redis) -> None:
-    """Those that more calls than usual need at one time are closed."""
-    calls = locks["default"].servers.client
-    before = connections(client)
-    calls._idle.extend([calls._open(math.inf) for _ in range(calls.MOST_IDLE)])
-    calls._exchange(
-        lambda *_: calls._idle.append(calls._open(math.inf)), None, repeatable=True, until=math.inf
-    )
-    assert len(calls._idle) == calls.MOST_IDLE
-    eventually(lambda: len(connections(client) - before) == calls.MOST_IDLE)
 
 
 def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedServer) -> None:
@@ -267,24 +253,6 @@ def test_an_event_loop_that_can_not_watch_sockets(
         asyncio.run(lock(name).aacquire(blocking=False))
 
 
-def test_asyncio_calls_that_are_larger_than_the_buffers(
-    name: str, settings: Any, tls: tuple[int, Path]
-) -> None:
-    """They are sent, and their replies are read, bit by bit, beside others."""
-    port, certificate = tls
-    names = [f"{name}-{number:0400}" for number in range(8000)]
-
-    async def main() -> None:
-        small = [lock(name).alocked() for _ in range(10)]
-        answer, *locked = await asyncio.gather(locks["default"].arun(ask(Inspect(names))), *small)
-        assert len(answer) == 1 + 3 * len(names)
-        assert not any(locked)
-
-    location = f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={certificate}"
-    settings.LOCKS = {"default": {"LOCATION": location}}
-    asyncio.run(main())
-
-
 def test_an_asyncio_call_of_which_the_server_takes_a_part(
     name: str, own_server: EmbeddedServer, settings: Any
 ) -> None:
@@ -307,33 +275,6 @@ def test_an_asyncio_call_of_which_the_server_takes_a_part(
         assert not connection._loop.remove_writer(connection._socket)
 
     asyncio.run(main())
-
-
-class Struck(redis.Connection):
-    """A connection whose first handshake is struck by an exception, before an answer is read."""
-
-    strikes: ClassVar[list[str]] = []
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        if self.strikes:
-            raise Interrupted(self.strikes.pop())
-        return super().read_response(*args, **kwargs)
-
-
-def test_interrupted_handshake_leaves_no_answer_behind(
-    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer that nobody has read is not taken for that of the next call."""
-    kwargs = {**redis.connection.parse_url(server.url(1)), "connection_class": Struck}
-    pool = own_pool(redis.ConnectionPool(**kwargs))
-    backend = locks["default"]
-    monkeypatch.setattr(backend.location, "pool", lambda: pool)
-    Struck.strikes.append("SELECT")
-    with pytest.raises(Interrupted):
-        lock(name).acquire()
-    with lock(name, timeout=20) as held:
-        assert locks["default"].holder(name).fence == held.fence
-    backend.close()
 
 
 # redis-py leaves a socket that is being connected then to the garbage collector.

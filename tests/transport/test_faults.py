@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -256,51 +254,3 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     assert locks["default"].registry_for("").receiver.connection is listening
     held.release()
     assert waiting.outcome() is True
-
-
-def test_no_caller_hangs_while_others_hang_up(
-    name: str,
-    settings: Any,
-    own_server: EmbeddedServer,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A server that became read-only is left by all at once, and some are cancelled meanwhile."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    dice = random.Random(1)
-    ends: Counter[str] = Counter()
-
-    async def call() -> None:
-        task = asyncio.ensure_future(lock(name, timeout=20).aacquire(blocking=False))
-        if dice.random() < 0.5:
-            await asyncio.wait([task], timeout=dice.uniform(0, 0.006))
-            for _ in range(2):  # the second one meets what the first has begun to tidy up
-                task.cancel()
-                await asyncio.sleep(0)
-        try:
-            await task
-        except LockUnavailable:
-            ends["unavailable"] += 1
-        except asyncio.CancelledError:
-            ends["cancelled"] += 1
-
-    async def calls() -> None:
-        for _ in range(50):
-            await call()
-
-    async def main() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-            async with asyncio.timeout(30):
-                await asyncio.gather(*(calls() for _ in range(8)))
-        # The last refusal may still close the connection on which the next call is sent.
-        with redis.Redis.from_url(own_server.url()) as client:
-            client.replicaof("NO", "ONE")
-        async with lock(name, timeout=20):
-            pass
-
-    with redis.Redis.from_url(own_server.url()) as client:
-        client.replicaof("127.0.0.1", 1)
-    asyncio.run(main())
-    assert ends["unavailable"]
-    assert ends["cancelled"]
-    assert ends.total() == 400

@@ -7,7 +7,6 @@ command and the admin page say what they can; and other locks go on working.
 from __future__ import annotations
 
 import json
-import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +17,6 @@ from django.test import Client
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.support.arguments import MAX_NAME_LENGTH, check_name
 from django_redis_lock.transport.receiving import ReceivingRegistry
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
@@ -223,87 +221,7 @@ def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
         held.ensure_held()
 
 
-# The last fence.
-
-
-@pytest.mark.parametrize("number", ["x", "1.5", "9" * 19])
-def test_fence_of_another_program(number: str, raw: redis.Redis) -> None:
-    """What can't be a fence is passed over or refused; fences go on rising."""
-    raw.set("lock-fence", number)
-    held = lock(VICTIM, timeout=20)
-    if attempt(held.acquire) is not True:
-        raw.delete("lock-fence")
-        assert held.acquire(blocking_timeout=0)
-    first = held.fence
-    held.release()
-    with lock(VICTIM, timeout=20) as held:
-        assert 10**15 < first < held.fence < 2**63
-        assert locks["default"].holder(VICTIM).fence == held.fence
-
-
-# The queue of waiters.
-
-PROCESS = "c0-1"
-ENTRIES = [
-    b"",
-    b"a b",
-    b"\xff\xfe",
-    b"abc 0 - {}",
-    b"abc 99999999999999999999 - {}",
-    b"abc 5000 no record",
-    b"t" * 100_000 + b" 5000 - {}",
-    b"abc 5000 - " + b"[" * 100_000,
-    b'abc 5000 7 {"host":"\\ud800","metadata":{"\\udfff":[]}}',
-    b'abc 5000 - {"pid":' + b"9" * 5000 + b"}",
-]
-
-
-def write_queue(raw: redis.Redis) -> None:
-    """Write what is no queue, before all who wait."""
-    raw.zadd(f"lock-queue:{VICTIM}", {PROCESS: 1, b"\xff": 2, "": 3, "@": 4})
-    raw.zadd("lock-heard", {PROCESS: time.time() * 1000, b"\xff": time.time() * 1000})
-    entries = {entry: number for number, entry in enumerate(ENTRIES, 1)}
-    raw.zadd(f"lock-waiters:{PROCESS}:{VICTIM}", entries)
-
-
-def test_queue_entries_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
-    """They are shown as far as they can be read, and passed over at the hand-off."""
-    browser, other = root(), lock(VICTIM, timeout=20)
-    with lock(VICTIM, timeout=20):
-        write_queue(raw)
-        assert len(locks["default"].waiting(VICTIM)) in range(5)  # one for each token
-        shown(browser, VICTIM)
-        waiting = Background(lambda: other.acquire(blocking_timeout=15))
-        eventually(lambda: waiters(VICTIM) in (1, len(ENTRIES) + 1))
-        bystander()
-    assert waiting.outcome() is True
-    other.release()
-    write_queue(raw)
-    with lock(VICTIM, timeout=20, blocking_timeout=0):  # nobody of the queue has it
-        pass
-
-
 # The index and the audit.
-
-
-def test_index_members_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
-    """What is no name is passed over in lists."""
-    browser = root()
-    strange = [b"", b"\xff\xfe", b"a\nb", b"\x00", b"x" * (MAX_NAME_LENGTH + 1), "\u202e".encode()]
-    end = float("inf")
-    for number, member in enumerate([*strange, b"nobody's"]):
-        raw.zadd("lock-index", {member: end if number % 2 else 10**15 + number})
-        raw.set(b"lock:" + member, b"253402300800000 " + b"a" * 32 + b" 1 1 {}")
-    raw.delete("lock:nobody's")
-    held = [lock(f"{VICTIM}:{number}", timeout=20) for number in range(3)]
-    for item in held:
-        item.acquire()
-    raw.zadd("lock-index", {f"{VICTIM}:0": "1.5e15", f"{VICTIM}:1": "inf", f"{VICTIM}:2": "-inf"})
-    found = {holder.name for holder in locks["default"].holders()}
-    assert found == {"\u202e", f"{VICTIM}:0", f"{VICTIM}:1", BYSTANDER}
-    said = shown(browser, f"{VICTIM}:0")
-    assert f"{VICTIM}:1" in said
-    bystander()
 
 
 def test_audit_entries_of_other_programs(raw: redis.Redis, bystander: Callable[[], None]) -> None:
@@ -366,54 +284,6 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     assert backend.registry_for("").receiver.connection is connection
     second.ensure_held()
     second.release()
-
-
-# Words that callers pass on: names, metadata, boxes, patterns.
-
-ALPHABET = [
-    *"aZ09 :*?[]{}()^$%\\/'\"<>&#|~`!@-_=+,.;",
-    *"éß鎖🔒\u00a0\u0301\u200b\u2028\u202e\ufeff\U0010ffff\ue000",
-    *"\n\r\t\x00\x1b\x7f\x9b\ud800\udfff",
-]
-
-
-def words(count: int, longest: int) -> Iterator[str]:
-    """Yield words by chance, the same in each run."""
-    chance = random.Random(20240229)
-    for _ in range(count):
-        yield "".join(chance.choices(ALPHABET, k=chance.randint(1, longest)))
-
-
-def test_names(raw: redis.Redis) -> None:
-    """A name is refused at once, or it works exactly as it is written."""
-    backend, browser = locks["default"], root()
-    good = []
-    longest = [letter * MAX_NAME_LENGTH for letter in "x🔒"]
-    for name in [*words(40, 6), *longest, "{", "}{", "..", "%00"]:
-        try:
-            check_name(name)
-        except ValueError:
-            for refuse in (lock, backend.holder, backend.waiting, backend.history):
-                with pytest.raises(ValueError, match="name"):
-                    refuse(name)
-            continue
-        if name in good:
-            continue
-        good.append(name)
-        held = lock(name, timeout=20, metadata={name[:40]: name[:40]})
-        assert held.acquire(blocking=False)
-        assert not lock(name).acquire(blocking=False)
-        holder = backend.holder(name)
-        assert (holder.name, holder.metadata) == (name, {name[:40]: name[:40]})
-        assert backend.waiting(name) == []
-    assert len(good) > 15
-    assert sorted(holder.name for holder in backend.holders()) == sorted(good)
-    shown(browser, *good[:: len(good) // 3])
-    for name in good:
-        assert backend.force_release(name, by=name[:500], reason=name[:500]).name == name
-        assert backend.history(name, 1)[0].by == name[:500].strip()
-    shown(browser)
-    assert not raw.keys("lock:*")
 
 
 @pytest.mark.parametrize("_backend", [REDIS], indirect=True)  # the one with such records

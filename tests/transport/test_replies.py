@@ -8,7 +8,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import redis
@@ -16,8 +16,6 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.transport.clients import NOTHING, Connection
-from django_redis_lock.transport.connections import own_pool
-from example_project.embedded import EmbeddedServer
 from tests.tools import Background
 from tests.tools.console import command
 
@@ -103,35 +101,6 @@ def test_a_reply_that_has_not_come_whole(
     assert replies.read_arrived() == expected
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-def test_a_huge_reply_is_dropped_from_the_buffer_as_it_is_read(
-    blocks: bool, ends: tuple[Connection, socket.socket], monkeypatch: Any
-) -> None:
-    """Otherwise each part that arrives moves, or parses again, all that came before."""
-    size, count, most = 1000, 5000, 0
-    monkeypatch.setattr("django_redis_lock.transport.clients._RECEIVED", size)
-    replies, server = ends
-    if not blocks:
-        replies.origin._sock.setblocking(False)
-    receive = replies._receive
-
-    def note(size: int) -> bytes:
-        nonlocal most
-        most = max(most, len(replies._buffer) - replies._start)
-        assert len(replies._buffer) <= 2 * size
-        return receive(size)
-
-    replies._receive = note
-    sent = b"*%d\r\n" % count + b"$10\r\n0123456789\r\n" * count
-    answer: Any = NOTHING
-    writing = Background(lambda: server.sendall(sent))
-    while answer is NOTHING:
-        answer = replies.read_arrived()
-    writing.outcome()
-    assert answer == [b"0123456789"] * count
-    assert most < 20  # of one item
-
-
 def test_errors_are_those_of_redis_py(ends: tuple[Connection, socket.socket]) -> None:
     replies, server = ends
     server.sendall(b"-NOSCRIPT No matching script.\r\n-READONLY You can't\r\n-ODD \xff\r\n")
@@ -156,33 +125,6 @@ def test_what_ends_a_connection(ends: tuple[Connection, socket.socket]) -> None:
     server.shutdown(socket.SHUT_WR)
     with pytest.raises(redis.ConnectionError, match="closed"):
         replies.read()
-
-
-class Instrumented(redis.Connection):
-    """A connection whose reading was replaced."""
-
-    read: ClassVar[int] = 0
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        type(self).read += 1
-        return super().read_response(*args, **kwargs)
-
-
-def test_a_class_of_its_own_reads_for_itself(
-    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that what it does to replies goes on being done."""
-    kwargs = redis.connection.parse_url(server.url(1))
-    pool = own_pool(redis.ConnectionPool(connection_class=Instrumented, **kwargs))
-    backend = locks["default"]
-    monkeypatch.setattr(backend.location, "pool", lambda: pool)
-    with lock(name, timeout=20):  # from here on it is open, and the scripts are known
-        pass
-    before = Instrumented.read
-    with lock(name, timeout=20):
-        pass
-    assert Instrumented.read == before + 2
-    backend.close()
 
 
 class OldServer(socketserver.StreamRequestHandler):

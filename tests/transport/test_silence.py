@@ -15,7 +15,7 @@ import pytest
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background
 from tests.tools.proxy import Proxy
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -105,24 +105,6 @@ def test_a_silent_server_keeps_a_caller_no_longer_than_its_wait(
             handle.release()
 
 
-def test_a_server_that_falls_silent_during_the_wait(name: str, proxy: Proxy) -> None:
-    """A waiter is told at the end of its wait, too."""
-    held = {}
-    for kind in (blocking, awaiting):
-        held[kind] = lock(f"{name}-{kind.__name__}", timeout=20, using="direct")
-        held[kind].acquire()
-    callers = started(name, {"blocking_timeout": 2.0})
-    for kind in (blocking, awaiting):
-        eventually(lambda kind=kind: waiters(held[kind].name, "direct") >= 3)
-    proxy.hold_back()
-    for caller in callers:
-        caller.outcome()
-    proxy.let_go()
-    for each in held.values():
-        each.release()
-        eventually(lambda each=each: not each.locked())
-
-
 @contextmanager
 def unanswered_port() -> Iterator[int]:
     """Listen on a port whose queue is full, so that the kernel drops whoever connects."""
@@ -153,19 +135,6 @@ def test_a_host_that_does_not_answer(name: str, settings: Any) -> None:
         for caller in started(name, {"blocking": False}):
             caller.outcome()
         locks.reset()
-
-
-def test_a_caller_without_a_limit_keeps_the_socket_timeout(name: str, proxy: Proxy) -> None:
-    """It gets its lock from a server that is silent for less than that."""
-    handle = lock(name, timeout=20)
-    with handle:
-        pass
-    proxy.hold_back()
-    caller = Background(handle.acquire)
-    is_unavailable(blocking, lock(f"{name}-2", blocking=False))
-    proxy.let_go()
-    assert caller.outcome()
-    handle.release()
 
 
 def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy) -> None:

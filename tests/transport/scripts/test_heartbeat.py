@@ -183,26 +183,6 @@ def test_a_lock_that_was_deleted(keys: Keys) -> None:
     assert lost == [NAME]  # so the process asks, and with that claims it
 
 
-@pytest.mark.parametrize("key", ["lock", "queue", "permits", "index", "fence", "limits"])
-@pytest.mark.parametrize("limit", [None, 2])
-def test_a_poisoned_key_of_one_lock_does_not_stop_the_others(
-    keys: Keys, key: str, limit: int | None
-) -> None:
-    other = Keys(keys.client, keys.prefix, "other")
-    record = {"record": sharing(limit)} if limit else {}
-    for each in (keys, other):
-        each.wait(READER, f"waits for {each.name}".replace(" ", "-"), **record)
-    poisoned = getattr(keys, key)
-    keys.client.delete(poisoned)
-    keys.client.rpush(poisoned, "foreign")
-    keys.client.zadd(keys.due, {NAME: 0, "other": 1})
-    due, lost, _ = keys.beat(READER, **{NAME: "waits-for-name", "other": "waits-for-other"})
-    if key != "index":  # which all locks share
-        assert keys.client.type(other.lock) == ("zset" if limit else "string")
-        assert (other.name in lost) is False or keys.client.exists(other.queue) == 0
-    assert due != 0
-
-
 @pytest.mark.parametrize("key", ["heard", "due", "inbox"])
 def test_a_poisoned_key_of_the_server(keys: Keys, key: str) -> None:
     """The locks that the process names are handed off all the same."""
@@ -257,31 +237,6 @@ def test_many_processes_that_were_not_heard_for_a_minute(keys: Keys) -> None:
         keys.beat()
         assert keys.client.zcard(keys.heard) == left
     assert {*keys.client.zrange(keys.heard, 0, -1)} == {"lately", PROCESS}
-
-
-@pytest.mark.parametrize("unclaimed", [True, False])
-def test_many_ended_permits(keys: Keys, unclaimed: bool) -> None:
-    """They count for nothing from the start, and one heartbeat after the other removes them."""
-    keys.share("lives", limit=1000)
-    ended = [f"{number}" for number in range(150)]
-    for token in ended:
-        if unclaimed:
-            keys.unclaimed(token, -10, process=OTHER, limit=1000)
-        else:
-            keys.share(token, limit=1000)
-    if not unclaimed:
-        keys.expire(*ended)
-    keys.wait(READER, "two", record=sharing(2))
-    keys.wait(READER, "writer")
-    keys.client.zadd(keys.due, {NAME: 0})
-    left = []
-    for _ in range(3):
-        with counting(keys.client) as commands:
-            due, *_ = keys.beat(READER)
-            assert commands() <= 64 * 20
-        left.append((keys.client.zcard(keys.lock), keys.client.hlen(keys.permits), due == 0))
-    assert left == [(88, 88, True), (24, 24, True), (2, 2, False)]
-    assert keys.shared_by("lives", "two")
 
 
 @pytest.mark.parametrize("how", ["set_limit", "give_up", "release", "acquire"])
