@@ -53,15 +53,14 @@ def _read(name: str, included: set[str]) -> str:
 
 
 class Script:
-    """A Lua script, made of the named ``.lua`` files, and of those that they include.
+    """A Lua script, made of a ``.lua`` file, and of those that it includes.
 
     The constant head of an EVALSHA is packed once for each script, and the rest of a call in one
     go: that takes a third off the client's share of a call.
     """
 
-    def __init__(self, *names: str) -> None:
-        included: set[str] = set()
-        self.source = "".join([_read(name, included) for name in names])
+    def __init__(self, name: str) -> None:
+        self.source = _read(name, set())
         self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         self._by_sha = _bulk("EVALSHA") + _bulk(self.sha)
         self._by_source = _bulk("EVAL") + _bulk(self.source)
@@ -186,13 +185,13 @@ class Packing:
         self.index_key = f"{prefix}-index{tag}"
         self.fence_key = f"{prefix}-fence{tag}"
         self.audit_key = f"{prefix}-audit{tag}"
-        self.heard_key = f"{prefix}-heard{tag}"
+        self.seen_key = f"{prefix}-seen{tag}"
         self.limits_key = f"{prefix}-limits{tag}"
         self.parked_prefix = f"{prefix}-parked{tag}:"
         self.ticks_prefix = f"{prefix}-ticks{tag}:"
         self._permits = f"{prefix}-permits{tag}:"
         self._quorum = f"{prefix}-waiters{tag}:quorum:"
-        self._all = self.index_key, self.fence_key, self.heard_key, self.limits_key
+        self._all = self.index_key, self.fence_key, self.seen_key, self.limits_key
         self._replicas = replicas
 
     def pack(self, call: Call, sending: Callable[[], None] | None = None) -> Packed:
@@ -260,11 +259,11 @@ class Packing:
         return HISTORY, [self.audit_key], [call.name, call.before, str(call.count)]
 
     def _encode_read_queue(self, call: calls.ReadQueue) -> Encoded:
-        keys = [self.queue_prefix + call.name, self.heard_key]
+        keys = [self.queue_prefix + call.name, self.seen_key]
         return WAITING, keys, [call.name, str(call.after)]
 
     def _encode_renew(self, call: calls.Renew) -> Encoded:
-        keys, args = [self.index_key, self.heard_key], []
+        keys, args = [self.index_key, self.seen_key], []
         for name, token, lease_ms in call.leases:
             keys += self._own_keys(name)
             args += [name, token, f"+{lease_ms}" if call.at_least else str(lease_ms)]
@@ -273,7 +272,7 @@ class Packing:
     def _encode_inspect(self, call: calls.Inspect) -> Encoded:
         own = [key for name in call.names for key in self._own_keys(name)]
         before_name = str(len(self.lock_prefix.encode()))
-        return INSPECT, [self.heard_key, self.limits_key, *own], [before_name, str(call.skip)]
+        return INSPECT, [self.seen_key, self.limits_key, *own], [before_name, str(call.skip)]
 
     def _encode_heartbeat(self, call: calls.Heartbeat) -> Encoded:
         args = [call.process, *chain(*call.some())]

@@ -186,4 +186,4 @@ class ReadBacklogs(Call):
     name: str
 
     def encode(self, packing: Packing) -> Encoded:
-        return BACKLOGS, [packing.queue_prefix + self.name, packing.heard_key], [self.name]
+        return BACKLOGS, [packing.queue_prefix + self.name, packing.seen_key], [self.name]

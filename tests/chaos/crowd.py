@@ -35,7 +35,7 @@ CALM = 2.0
 IDLE = 1.2
 """Seconds for which nobody may get a permit then."""
 FAULTS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
-KEPT = {"lock-fence", "lock-heard", "lock-index"}
+KEPT = {"lock-fence", "lock-seen", "lock-index"}
 
 
 def run(url: str, directory: Path, seconds: float, seed: int, callers: int, limit: int) -> None:

@@ -32,7 +32,7 @@ PULSE_KEY = "rig-pulse"
 PULSE_MS = 60_000
 STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
 """Parts of keys that belong to all locks, and stay."""
-EXPIRE = ("-heard",)
+EXPIRE = ("-seen",)
 """Parts of keys that stay until they expire."""
 OF_THE_DEAD = ("-claim:", "-inbox:", "-queue:", "-tokens:", "-waiters:")
 """Parts of keys that a dead process may leave until they expire."""

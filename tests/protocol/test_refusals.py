@@ -170,7 +170,7 @@ def test_release_on_a_full_server(
     held.acquire()
     if silent:
         enqueue(raw, "a", WAITER, process="c0-0")
-        raw.zrem("lock-heard", "c0-0")
+        raw.zrem("lock-seen", "c0-0")
     if waiting:
         enqueue(raw, "a", WAITER)
     raw.config_set("maxmemory", 1)

@@ -485,7 +485,7 @@ class BoundedKeys(Promise):
 
     BOUNDS = (
         (b"lock-queue", STAYS),
-        (b"lock-heard", STAYS),
+        (b"lock-seen", STAYS),
         (b"lock-due", STAYS),
         (b"lock-waiters", STAYS),
         (b"lock-tokens", STAYS),

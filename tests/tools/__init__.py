@@ -82,7 +82,7 @@ def enqueue(
     client.zadd(f"{prefix}-waiters:{process}:{name}", entries)
     client.hset(f"{prefix}-tokens:{process}:{name}", mapping={f"{n}": f"t{n}" for n in range(1, 9)})
     client.zadd(f"{prefix}-queue:{name}", {process: 1})
-    client.zadd(f"{prefix}-heard", {process: now})
+    client.zadd(f"{prefix}-seen", {process: now})
 
 
 def permits(name: str, number: int, limit: int = 5) -> list[Any]:

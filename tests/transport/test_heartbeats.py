@@ -125,7 +125,7 @@ def test_a_heartbeat_is_one_call_for_all_waiters(
         background.outcome()
 
 
-@pytest.mark.parametrize("lost", ["*", "lock:", "queue", "waiters", "tokens", "heard", "due"])
+@pytest.mark.parametrize("lost", ["*", "lock:", "queue", "waiters", "tokens", "seen", "due"])
 def test_a_lost_queue_is_restored(name: str, lost: str, client: redis.Redis) -> None:
     """By each process at its next heartbeat. Then who comes later is served later."""
     held, fence = held_lock(name)
@@ -146,7 +146,7 @@ def test_a_lost_queue_is_restored(name: str, lost: str, client: redis.Redis) -> 
             keys = client.keys("lock-waiters:*")
             numbers = [client.zcard(key) for key in keys]
             tokens = [client.hlen(key) for key in client.keys("lock-tokens:*")]
-            processes = client.zcard(f"lock-queue:{name}"), client.zcard("lock-heard")
+            processes = client.zcard(f"lock-queue:{name}"), client.zcard("lock-seen")
             return sum(numbers) == sum(tokens) == left and processes == (len(keys), 2)
 
         eventually(restored)
@@ -296,8 +296,8 @@ def test_a_fork_beside_waiters(name: str, wait: str, client: redis.Redis) -> Non
         parent.say()
         eventually(lambda: waiters(name) == 4)
         for _ in range(2):  # the second heartbeat of each comes when the first was answered
-            last = client.zrange("lock-heard", -1, -1, withscores=True)[0][1]
-            eventually(lambda last=last: client.zcount("lock-heard", f"({last}", "inf") == 2)
+            last = client.zrange("lock-seen", -1, -1, withscores=True)[0][1]
+            eventually(lambda last=last: client.zcount("lock-seen", f"({last}", "inf") == 2)
         pids = [one.pid for one in locks["default"].waiting(name)]
         assert pids[:3] == [parent.pid] * 3
         assert pids[3:] != [parent.pid]

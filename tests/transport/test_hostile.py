@@ -197,7 +197,7 @@ def test_key_of_another_kind(key: str, raw: redis.Redis, bystander: Callable[[],
     bystander()
 
 
-@pytest.mark.parametrize("key", ["lock-index", "lock-fence", "lock-heard", "lock-audit"])
+@pytest.mark.parametrize("key", ["lock-index", "lock-fence", "lock-seen", "lock-audit"])
 def test_shared_key_of_another_kind(key: str, raw: redis.Redis) -> None:
     """Another kind of data under a key of all locks is a clear error, until it is deleted."""
     backend, browser = locks["default"], root()

@@ -170,7 +170,7 @@ def test_waiter_that_may_not_be_told(
     name: str, wait: str, client: redis.Redis, settings: Any
 ) -> None:
     """Whose grant could not be sent holds the lock unclaimed, and finds that at its next look."""
-    keys = ("~lock:*", "~lock-queue:*", "~lock-index", "~lock-fence", "~lock-heard")
+    keys = ("~lock:*", "~lock-queue:*", "~lock-index", "~lock-fence", "~lock-seen")
     keys = (*keys, "~lock-permits:*", "~lock-limits")
     client.acl_setuser(
         "mute", enabled=True, passwords=["+secret"], keys=[], categories=["+@all"], reset=True

@@ -46,10 +46,10 @@ from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed, Packing, Script
 
-ACQUIRE = Script("base", "quorum_common", "quorum_acquire")
-SETTLE = Script("base", "quorum_common", "quorum_settle")
-RELEASE = Script("base", "quorum_common", "quorum_release")
-READ_FENCE = Script("base", "quorum_common", "quorum_fence")
+ACQUIRE = Script("quorum_acquire")
+CONFIRM = Script("quorum_confirm")
+RELEASE = Script("quorum_release")
+READ_FENCE = Script("quorum_fence")
 ADMIT = Script("quorum_admit")
 
 READ_FOR = 5.0
@@ -319,7 +319,7 @@ class Server(RedisLockBackend):
         """Pack the fence of a lock that was acquired or taken over."""
         lock, queue, _, last = self._packing.keys(call.request.name)
         keys = [lock, queue, last, self._packing.quorum_waiters(call.request.name)]
-        return _packed(SETTLE, keys, call.request.token, fence, _entry_of(call))
+        return _packed(CONFIRM, keys, call.request.token, fence, _entry_of(call))
 
     def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
         """Pack a release, or the withdrawal of the vote for an attempt."""

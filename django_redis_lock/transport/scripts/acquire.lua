@@ -6,7 +6,7 @@
 -- ARGV[7] '' or how many may wait, ARGV[8] 1 if the caller waits for replicas, for a write of its own;
 -- final if a refusal is its last answer, which waits for them as well,
 -- ARGV[9] to ARGV[13] for a message to be parked (see parked.lua): its text, turn, limit and worker (see
--- set_parked_limit), and the digest of the id of a task whose place it takes, if any;
+-- set_parked_limit), and the digest of the id of a task whose position it takes, if any;
 -- then KEYS[8] has the messages that are parked already.
 -- Returns the fence               taken now, with the whole lease, while no one waited
 --         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,

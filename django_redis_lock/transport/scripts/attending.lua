@@ -10,7 +10,7 @@ end
 local function attend(name, now)
   turn_to(name)
   redis.call('ZREM', due, name)
-  local _, left = pcall(look, name)
+  local _, left = pcall(check, name)
   local endless = redis.call('PTTL', KEYS[2])
   if endless > -2 then
     poll_within(name, type(left) == 'number' and left or endless == -1 and math.huge or STAYS / 2, now)

@@ -1,8 +1,8 @@
 -- Read the backlogs of a lock.
--- KEYS[1] the processes that wait for it, KEYS[2] when processes were heard; see common.lua.
+-- KEYS[1] the processes that wait for it, KEYS[2] when processes were seen; see common.lua.
 -- ARGV[1] the name. Returns {process, how many backlogs, {turn, how many wait, ...}, ...}, of each outbox
 -- the backlogs whose turn is next. What this user may not read is left out.
-local heard_key = KEYS[2]
+local seen_key = KEYS[2]
 -- include common
 -- include parked
 local answer = {}

@@ -1,10 +1,10 @@
--- Let waiters of a process that may have lost their positions come back, or tell that they have the lock.
+-- Let waiters of a process that may have lost their positions come back, or reply that they have the lock.
 -- KEYS: see common.lua and permits.lua.
 -- ARGV[1] the process, ARGV[2] the name, then three for each waiter: its token, its position, and
 -- "lease record".
--- Returns a number for each: 0: it waits as before, 1: it waits again, 2: it has the lock. Nobody is
+-- Returns a number for each: 0: it waits as before, 1: it waits again, 2: it has the lock. None is
 -- granted it here, so that one who has left meanwhile can be removed; the next heartbeat does that.
-local heard_key = KEYS[5]
+local seen_key = KEYS[5]
 -- include common
 local process, name, answer, again = ARGV[1], ARGV[2], {}, 0
 local held, now = redis.pcall('GET', KEYS[1]), math.floor(clock() / 1000)

@@ -2,14 +2,14 @@
 -- The queue of a lock. Making these functions takes time, so scripts that are called for locks
 -- without waiters include them after what those need.
 --
--- docs/reference/keys.md tells what is in each key, the names of processes, and messages.
+-- docs/reference/keys.md has what is in each key, the names of processes, and messages.
 -- KEYS[1] the lock, see base.lua; or, if several hold it together, see permits.lua.
 -- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
 -- KEYS[4] the last fence. Positions in queues come from it, too: both only rise.
--- KEYS[5] when each waiting process was heard last (ms). One that is not in it is silent.
+-- KEYS[5] when each waiting process was seen last (ms). One that is not in it is silent.
 -- The other keys are derived from KEYS[5]. Who may read queues need not read prefix-tokens, so can't
--- forge a grant. parked.lua tells of the waiters that are messages.
+-- forge a grant. For the waiters that are messages see parked.lua.
 --
 -- With redis.pcall another program's data under a key, or a command that this user may not run,
 -- does not prevent a grant. A server that is out of memory refuses what takes memory, but only as a
@@ -17,22 +17,22 @@
 
 -- Milliseconds:
 local CLAIM = 1200 -- within which a process must claim the lock that it was granted
-local BEAT = 1150 -- within which a process that runs is heard; see waiting.BEAT_EVERY
-local WAITER_TIMEOUT = 5000 -- after which one that is not heard waits no more, unless it comes back
+local BEAT = 1150 -- within which a process that runs is seen; see waiting.BEAT_EVERY
+local WAITER_TIMEOUT = 5000 -- after which one that is not seen waits no more, unless it comes back
 local SHOWN = 3000 -- after which it is not shown
-local NEWS = 1000 -- processes need not know of a lease that ends later: they are heard before
-local FOREIGN = 250 -- after which to look again at a lock that another program holds
+local NOTIFY_WITHIN = 1000 -- processes need not know of a lease that ends later: they are seen before
+local POLL_OTHERS = 250 -- after which to check again a lock that another program holds
 local STAYS = 600000 -- after which the keys of waiters expire, unless refreshed
 local BATCH = 64 -- how many entries of anything a script handles
 
-local before_heard, tag = string.match(heard_key, '^(.*)%-heard(.*)$')
+local before_seen, tag = string.match(seen_key, '^(.*)%-seen(.*)$')
 
 -- Return a key of the same server or shard.
 local function key_of(kind, process, name)
-  return table.concat({before_heard .. '-' .. kind .. tag, process, name}, ':')
+  return table.concat({before_seen .. '-' .. kind .. tag, process, name}, ':')
 end
 
--- Return how many ms pass at most between two questions of a process; 0 for one that is told.
+-- Return how many ms pass at most between two polls of a process; 0 for one that is notified.
 local function interval_of(process)
   return tonumber(string.match(process, '%.(%d+)$') or 0)
 end
@@ -42,41 +42,41 @@ local function is_outbox(process)
   return string.byte(process) == 64 -- an @
 end
 
--- Return whether a process was heard in the `most` ms before the last that was heard. So none counts
--- as silent because the server did not run. If this user can't read that, all were heard.
-local last_heard
-local function was_heard(process, most)
+-- Return whether a process was seen in the `most` ms before the last that was seen. So none counts
+-- as silent because the server did not run. If this user can't read that, all were seen.
+local last_seen
+local function was_seen(process, most)
   if is_outbox(process) or process == 'quorum' then
     return true
-  elseif not last_heard then
-    local found = redis.pcall('ZRANGE', heard_key, -1, -1, 'WITHSCORES')
-    last_heard = found.err and math.huge or tonumber(found[2] or 0)
+  elseif not last_seen then
+    local found = redis.pcall('ZRANGE', seen_key, -1, -1, 'WITHSCORES')
+    last_seen = found.err and math.huge or tonumber(found[2] or 0)
   end
-  local at = last_heard < math.huge and redis.pcall('ZSCORE', heard_key, process)
-  return last_heard == math.huge or type(at) == 'table'
-    or (at and last_heard - at <= math.max(most, 4 * interval_of(process)))
+  local at = last_seen < math.huge and redis.pcall('ZSCORE', seen_key, process)
+  return last_seen == math.huge or type(at) == 'table'
+    or (at and last_seen - at <= math.max(most, 4 * interval_of(process)))
 end
 
-local function note_heard(process, now)
-  redis.pcall('PEXPIRE', heard_key, STAYS)
-  if redis.pcall('ZADD', heard_key, now, process) == 1 then
-    redis.pcall('PEXPIRE', heard_key, STAYS)
+local function note_seen(process, now)
+  redis.pcall('PEXPIRE', seen_key, STAYS)
+  if redis.pcall('ZADD', seen_key, now, process) == 1 then
+    redis.pcall('PEXPIRE', seen_key, STAYS)
   end
 end
 
--- Return how many wait in the processes that were heard in the last `most` ms, and how many of these
+-- Return how many wait in the processes that were seen in the last `most` ms, and how many of these
 -- are parked messages.
 local function count_waiters(queue, name, most)
   local number, parked = 0, 0
   for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, -1)) do -- an error has no items
-    local own = was_heard(process, most) and redis.pcall('ZCARD', key_of('waiters', process, name))
+    local own = was_seen(process, most) and redis.pcall('ZCARD', key_of('waiters', process, name))
     own = type(own) == 'number' and own or 0
     number, parked = number + own, parked + (is_outbox(process) and own or 0)
   end
   return number, parked
 end
 
--- Let a heartbeat look at a lock within so many ms; returns whether one would have done so later.
+-- Let a heartbeat check a lock within so many ms; returns whether one would have done so later.
 local function poll_within(name, ms, now)
   local due = key_of('due')
   if redis.pcall('ZADD', due, 'LT', 'CH', now + ms, name) ~= 1 then
@@ -87,7 +87,7 @@ local function poll_within(name, ms, now)
   return true
 end
 
--- Let the queue tell which waiter of a process is its first.
+-- Score a process by its first waiter.
 local function note_first(name, process)
   local first = redis.call('ZRANGE', key_of('waiters', process, name), 0, 0, 'WITHSCORES')[2]
   if not first then
@@ -140,17 +140,17 @@ local function push(process, message)
   redis.pcall('PEXPIRE', key_of('inbox', process), STAYS)
 end
 
--- Pass a process over until it is heard again. Then its first waiters come back.
+-- Pass a process over until it is seen again. Then its first waiters come back.
 local function silence(process)
   redis.pcall('ZREM', KEYS[2], process)
-  redis.pcall('ZREM', heard_key, process)
+  redis.pcall('ZREM', seen_key, process)
   push(process, 'lost')
 end
 
--- Send a grant. Returns false if the process is gone: it has no connection, and was not heard lately.
+-- Send a grant. Returns false if the process is gone: it has no connection, and was not seen lately.
 local function send_grant(process, message)
   if (publish(process, message) or 0) == 0 then
-    if not was_heard(process, BEAT) then
+    if not was_seen(process, BEAT) then
       return false
     end
     push(process, message)
@@ -158,18 +158,18 @@ local function send_grant(process, message)
   return true
 end
 
--- Have a lock looked at when a lease ends, in `after` ms, and tell the processes that wait for it
+-- Have a lock checked when a lease ends, in `after` ms, and notify the processes that wait for it,
 -- unless they know. Before that it ended in `before` ms, never if that is negative.
 local function note_sooner(name, queue, before, after, now)
   if after < 0 or after == math.huge or (before >= 0 and before <= after)
       or redis.pcall('EXISTS', queue) ~= 1 then
     return
   end
-  if poll_within(name, after, now) and after < NEWS then
+  if poll_within(name, after, now) and after < NOTIFY_WITHIN then
     for _, process in ipairs(redis.pcall('ZRANGE', queue, 0, BATCH - 1)) do -- an error has no items
       local message = string.format('due %.0f', after)
       if not publish(process, message) and string.find(process, '^i%x+%-%d+$')
-          and was_heard(process, WAITER_TIMEOUT) then
+          and was_seen(process, WAITER_TIMEOUT) then
         push(process, message)
       end
     end

@@ -1,7 +1,7 @@
 -- Take the lock from the holder of a token, and hand it off to the longest waiting.
 -- KEYS[1] to KEYS[6]: see common.lua and permits.lua; KEYS[8] the audit.
 -- ARGV[1] name, ARGV[2] the digest of the token that must still hold the lock, ARGV[3] how many
--- entries the audit keeps, ARGV[4] 1 if an earlier sending may have arrived, else 0; the rest is
+-- entries the audit retains, ARGV[4] 1 if an earlier sending may have arrived, else 0; the rest is
 -- the audit entry: fields, each followed by its value; without any none is written.
 -- Returns 1, or 2 if the entry could not be written; nil if the lock is free or held by another
 -- token, unless the entry is among the last two hundred, so that an earlier sending released the lock.

@@ -1,8 +1,8 @@
-local heard_key = KEYS[5]
+local seen_key = KEYS[5]
 -- include common
 -- include parked
 -- Return the first waiter: its process and its entry. Return the process alone for parked messages, nil
--- if none waits, false if more have to be looked at. A process that is not heard leaves the queue, and comes back with its next heartbeat.
+-- if none waits, false if more have to be checked. A process that is not seen leaves the queue, and comes back with its next heartbeat.
 -- After a lock was taken back, one counts as such sooner: all of a host may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do
@@ -11,7 +11,7 @@ local function first_waiter(name, taken_back)
       return nil
     elseif is_outbox(process) then
       return process
-    elseif process ~= 'quorum' and was_heard(process, taken_back and BEAT or WAITER_TIMEOUT) then
+    elseif process ~= 'quorum' and was_seen(process, taken_back and BEAT or WAITER_TIMEOUT) then
       local entry = redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
       if entry then
         return process, entry
@@ -65,7 +65,7 @@ local function offer_to_message(name, process, now, holders)
   local turn, token, entry = first_parked(name, process)
   local lease, record = string.match(entry or '', '^%x+ (%d+) (.*)$')
   if turn == nil then
-    poll_within(name, FOREIGN, math.floor(now / 1000))
+    poll_within(name, POLL_OTHERS, math.floor(now / 1000))
     return nil
   elseif not turn then
     note_turn(name, process)
@@ -94,9 +94,9 @@ local function offer_to_message(name, process, now, holders)
   return tonumber(lease), most ~= nil
 end
 
--- Hand the lock off to the longest waiting whose process is heard, or to as many as may have it
+-- Hand the lock off to the longest waiting whose process is seen, or to as many as may have it
 -- together with its `holders`, and send them their grants, which they must claim. `own` is the token
--- of the caller, who needs no message; `taken_back` tells that another did not claim the lock.
+-- of the caller, who needs no message; `taken_back` says that another did not claim the lock.
 -- A parked message that is granted the lock comes into the outbox, and counts in `to_publish`.
 -- Returns how many have the lock then, infinity for one alone, and whether others wait for them. If
 -- no one has it, the caller may overwrite or delete it. If much is left to do, a heartbeat does it.

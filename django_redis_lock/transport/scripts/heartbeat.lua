@@ -4,11 +4,11 @@
 -- ARGV[1] the process, then for some of the locks for which it waits: the name, and the digest of its
 -- last waiter.
 -- Returns {"now next", names, message, ...}: the server's clock in ms; in how many ms the next lock has
--- to be looked at, -1 if none; the names, a line each, in whose queues the last waiter is not; and
+-- to be checked, -1 if none; the names, a line each, in whose queues the last waiter is not; and
 -- messages that the process has not received.
 -- include attending
-local AHEAD = 900 -- ms before their time that locks are looked at: their leases may have been renewed
-local FORGOTTEN = 60000 -- ms after which a process that was not heard is forgotten
+local AHEAD = 900 -- ms before their time that locks are checked: their leases may have been renewed
+local FORGOTTEN = 60000 -- ms after which a process that was not seen is forgotten
 local process, now = ARGV[1], math.floor(clock() / 1000)
 local inbox = key_of('inbox', process)
 
@@ -29,12 +29,12 @@ local function is_known(name, id)
   return true
 end
 
-for _, range in ipairs({{'-inf', now - FORGOTTEN}, {now + NEWS, '+inf'}}) do -- the clock was set back
+for _, range in ipairs({{'-inf', now - FORGOTTEN}, {now + NOTIFY_WITHIN, '+inf'}}) do -- the clock was set back
   for _, each in ipairs(redis.pcall('ZRANGEBYSCORE', KEYS[5], range[1], range[2], 'LIMIT', 0, BATCH)) do
     redis.pcall('ZREM', KEYS[5], each)
   end
 end
-note_heard(process, now)
+note_seen(process, now)
 
 local lost = {}
 for i = 2, #ARGV, 2 do

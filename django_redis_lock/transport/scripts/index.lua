@@ -12,7 +12,7 @@ if after == '' then
   from = from == '' and (KEYS[2] and '-inf' or math.floor(clock() / 1000)) or from
   found = redis.call('ZRANGEBYSCORE', KEYS[1], from, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 else
-  -- The members of one score are in the order of their bytes, so the place after a member is known
+  -- The members of one score are in the order of their bytes, so the position after a member is known
   -- even if it was removed. A binary search finds it in about twenty steps among a million.
   from = tonumber(from)
   after = string.gsub(after, '..', function(digits) return string.char(tonumber(digits, 16)) end)

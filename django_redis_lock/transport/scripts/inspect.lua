@@ -1,19 +1,19 @@
 -- Read who holds locks, without changing anything.
--- KEYS[1] when processes were heard, see common.lua, KEYS[2] the limits that operators have set, then
+-- KEYS[1] when processes were seen, see common.lua, KEYS[2] the limits that operators have set, then
 -- three for each lock: the lock, its waiters, its permits (see permits.lua).
 -- ARGV[1] how many bytes of the key of a lock come before its name, ARGV[2] how many permits of each
 -- lock to pass over.
 -- Returns {now, ...}, the server's clock in ms and three for each lock: its value (nil if free or
 -- another program's), its remaining lease in ms (-1 with no expiry) and the number of waiters whose
--- process was heard lately (nil if this user may not know), or where parked messages wait among them,
+-- process was seen lately (nil if this user may not know), or where parked messages wait among them,
 -- {that number, how many these are}. The value of one that is shared is
 -- {limit that was set or nil, how many hold it, {digest, end of its lease, ...}, {rest of its value,
 -- ...}}, with as many holders as one script may read.
-local heard_key = KEYS[1]
+local seen_key = KEYS[1]
 -- include common
 
 -- Another program's data under a key is no lock and no queue; any other error is returned.
-local function is_foreign(answer)
+local function is_other(answer)
   return string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
 end
 
@@ -49,7 +49,7 @@ end
 for i = 3, #KEYS, 3 do
   local held, name = redis.pcall('GET', KEYS[i]), string.sub(KEYS[i], ARGV[1] + 1)
   if type(held) == 'table' then
-    if not is_foreign(held) then
+    if not is_other(held) then
       return held
     end
     held = read_permits(KEYS[i], KEYS[i + 2], name)
@@ -61,7 +61,7 @@ for i = 3, #KEYS, 3 do
   answer[#answer + 1] = held
   answer[#answer + 1] = redis.call('PTTL', KEYS[i])
   if type(waiters) == 'table' then
-    waiters = is_foreign(waiters) and 0
+    waiters = is_other(waiters) and 0
   elseif waiters > 0 then
     local parked
     waiters, parked = count_waiters(KEYS[i + 1], name, SHOWN)

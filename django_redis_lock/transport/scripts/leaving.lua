@@ -37,9 +37,9 @@ local function leave(name, waiter)
   end
 end
 
--- Do for a lock that is waited for what its end asks for. Returns in how many ms to look again, nil if
--- that is not known.
-local function look(name)
+-- Do for a lock that is waited for what its end asks for. Returns in how many ms to check it again,
+-- nil if that is not known.
+local function check(name)
   if redis.call('EXISTS', KEYS[2]) == 0 then
     return nil
   end
@@ -60,7 +60,7 @@ local function look(name)
   elseif hold.due then
     left = hold.due - now
   elseif held and not hold.token then
-    left = left < 0 and FOREIGN or math.min(left, FOREIGN)
+    left = left < 0 and POLL_OTHERS or math.min(left, POLL_OTHERS)
   end
   return left >= 0 and left or nil
 end

@@ -4,7 +4,7 @@
 -- ARGV[1] "@" and the id of the outbox, ARGV[2] how many messages to take on (0: change nothing), ARGV[3]
 -- in how many ms they have to be published, or another caller does it, ARGV[4] how many of its locks to
 -- pass over. Of those that come then some are read and mended; none if it is negative.
--- Returns {{member of the outbox, message, ...}, in how many ms to look again (-1 if nothing is parked),
+-- Returns {{member of the outbox, message, ...}, in how many ms to poll again (-1 if nothing is parked),
 -- {{name, {turn, first token, its limit}, ...}, ...}}; for a limit see set_parked_limit.
 -- include attending
 local SOME = 16
@@ -25,8 +25,8 @@ local function put_aside(key, member, reason)
   redis.call('ZREM', key, member)
 end
 
--- Return for which turn a message waits, and its position; of another attempt of its task nothing tells that.
-local function find_place(name, token)
+-- Return for which turn a message waits, and its position; that of another attempt of its task is not known.
+local function find_position(name, token)
   local entry = redis.call('HGET', parked_key(process, 'ids'), string.sub(token, 1, 16)) or ''
   local turn = string.match(entry, '^' .. token .. ' (%S+)')
   local turns = turn and {turn} or redis.call('ZRANGE', parked_key(process, 'turns:' .. name), 0, BATCH - 1)
@@ -43,13 +43,13 @@ end
 local function read_lock(name)
   turn_to(name)
   local texts, turns, found = parked_key(process, ':' .. name), parked_key(process, 'turns:' .. name), {name}
-  local kept = redis.call('HLEN', texts)
-  if kept == 0 then
+  local stored = redis.call('HLEN', texts)
+  if stored == 0 then
     redis.call('ZREM', parked_key(process, 'locks'), name)
     redis.call('DEL', parked_key(process, 'limits:' .. name))
-  elseif kept ~= redis.call('ZCARD', key_of('waiters', process, name)) then
+  elseif stored ~= redis.call('ZCARD', key_of('waiters', process, name)) then
     for _, token in ipairs(redis.call('HRANDFIELD', texts, SOME)) do
-      local turn, position = find_place(name, token)
+      local turn, position = find_position(name, token)
       if not (position and shown(name, process, token, position))
           and not redis.call('ZSCORE', outbox, token .. ' ' .. name) then
         put_into_outbox(name, process, token, now)

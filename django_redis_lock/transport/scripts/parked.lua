@@ -1,7 +1,7 @@
 -- Parked messages, each known by its token: the digests of its task's id (16 digits), of the attempt
 -- (16), and of the task's name. They wait in backlogs, one for each turn ("=" and a text), and all
 -- those of a broker stand in the queue of a lock as "@" and the id of its outbox, where the next turn
--- is. A backlog whose turn it was goes to the end of the queue. docs/reference/keys.md tells the keys.
+-- is. A backlog whose turn it was goes to the end of the queue. docs/reference/keys.md has the keys.
 -- A message is never gone, and need not claim its lock, of which the lease begins at once.
 
 -- Return a key of the messages of an outbox.
@@ -13,7 +13,7 @@ local function backlog_key(process, turn, name)
   return parked_key(process, table.concat({'backlog', turn, name}, ':'))
 end
 
--- Let the queue tell when the next turn of an outbox is.
+-- Score an outbox by its next turn.
 local function note_turn(name, process)
   local turn = redis.call('ZRANGE', parked_key(process, 'turns:' .. name), 0, 0, 'WITHSCORES')[2]
   if turn then
@@ -68,7 +68,7 @@ local function put_into_outbox(name, process, token, at)
 end
 
 -- Return the message that is next: its turn, token and entry. False if none has a turn, nil if this
--- user may not know, or not while a cluster moves the slot: a worker that looks hands the lock off.
+-- user may not know, or not while a cluster moves the slot: a worker that polls hands the lock off.
 local function first_parked(name, process)
   local turns = redis.pcall('ZRANGE', parked_key(process, 'turns:' .. name), 0, 0, 'WITHSCORES')
   local turn, at = turns[1], turns[2]

@@ -9,10 +9,11 @@
 --   left    ms: of the caller's lease or of the holder's, -1 for one with no expiry; or until this
 --           server can learn the last fence
 --   now     the server's clock in microseconds
---   kind    0: the fence tells, or another holds the lock; 1: another program does; 2: this server
+--   kind    0: the fence says so, or another holds the lock; 1: another program does; 2: this server
 --           does not vote yet
 --   holder  a number that identifies the token that holds the lock, or the start of a server that
 --           does not vote yet
+-- include quorum_common
 local now = clock()
 local function answer(fence, left, kind, token, start)
   local holder = start or tonumber(string.sub(redis.sha1hex(token), 1, 12), 16)

@@ -1,3 +1,4 @@
+-- include base
 -- For the scripts with which one server of a quorum votes. Nothing is handed off here: independent
 -- servers could not agree on a waiter.
 -- KEYS[1] to KEYS[4] and the waiters: see common.lua. KEYS[5] the mark of this server: its run id, from when on (ms)
@@ -12,7 +13,7 @@ end
 
 -- Return nothing if this server votes. A server that was restarted or lost its data may have
 -- forgotten a lock that still counts elsewhere, and the last fence. It votes once `delay` ms have
--- passed and it was told that fence. Until then return from when on it can learn it (ms), which
+-- passed and it has learned that fence. Until then return from when on it can learn it (ms), which
 -- also identifies this start, and in how many ms that is.
 local function not_voting(mark, now, delay)
   if delay == 0 then

@@ -1,10 +1,10 @@
 -- Read a page of the queue of a lock, without changing anything.
--- KEYS[1] the processes that wait, KEYS[2] when processes were heard; see common.lua.
+-- KEYS[1] the processes that wait, KEYS[2] when processes were seen; see common.lua.
 -- ARGV[1] the name, ARGV[2] the position after which to begin.
 -- Returns {now, position, waiter, ...}, the longest waiting first, without those whose process was not
--- heard lately; nothing but now at the end. A waiter is "process digest lease record"; now is the
+-- seen lately; nothing but now at the end. A waiter is "process digest lease record"; now is the
 -- server's clock in ms.
-local heard_key = KEYS[2]
+local seen_key = KEYS[2]
 -- include common
 local answer, live, found, last = {math.floor(clock() / 1000)}, {}, {}, math.huge
 local processes = redis.pcall('ZRANGE', KEYS[1], 0, -1)
@@ -13,7 +13,7 @@ if processes.err then
   return string.find(processes.err, 'WRONGTYPE', 1, true) and answer or processes
 end
 for _, process in ipairs(processes) do
-  live[#live + 1] = was_heard(process, SHOWN) and process or nil
+  live[#live + 1] = was_seen(process, SHOWN) and process or nil
 end
 -- Of each process the same number is read, so up to the first of their last positions all are known.
 local each = math.max(2, math.floor(4 * BATCH / math.max(#live, 1)))

@@ -56,7 +56,7 @@ class Keys:
         self.prefix = prefix
         self.name = name
         self.all = Packing(prefix).granting_keys(name)
-        self.lock, self.queue, self.index, self.fence, self.heard = self.all[:5]
+        self.lock, self.queue, self.index, self.fence, self.seen = self.all[:5]
         self.limits, self.permits = self.all[5:]
         self.own = [self.lock, self.queue, self.permits]
         self.due = self.key("due")
@@ -99,7 +99,7 @@ class Keys:
         return self.call(RELEASE_SHARED, self.all, token, self.name, *(more or [""]))
 
     def renew(self, token: str, lease: int | str) -> Any:
-        keys = [self.index, self.heard, *self.own]
+        keys = [self.index, self.seen, *self.own]
         return self.call(RENEW, keys, self.name, token, lease)
 
     def take_over(self, token: str, former: str, *more: str, lease: int = LEASE) -> Any:
@@ -191,7 +191,7 @@ class Keys:
         if not endless:
             self.client.pexpire(self.queue, 600_000)
         if ago is not None and not process.startswith("@"):
-            self.client.zadd(self.heard, {process: self.now() - ago})
+            self.client.zadd(self.seen, {process: self.now() - ago})
 
     def waiting(self) -> list[str]:
         """Return the tokens of the waiters, as each process has its position by its first."""

@@ -31,8 +31,8 @@ def counting(client: redis.Redis) -> Iterator[Callable[[], int]]:
 def test_the_process_is_heard(keys: Keys) -> None:
     before = keys.now()
     assert keys.beat() == (-1, [], [])
-    assert before <= keys.client.zscore(keys.heard, PROCESS) <= keys.now()
-    assert 599_000 < keys.client.pttl(keys.heard) <= 600_000
+    assert before <= keys.client.zscore(keys.seen, PROCESS) <= keys.now()
+    assert 599_000 < keys.client.pttl(keys.seen) <= 600_000
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_a_lock_that_is_due(keys: Keys, lock: str, holder: str, due: int) -> Non
             keys.client.set(keys.lock, "foreign", px=100 if "ends" in lock else None)
         case "handed off" | "not claimed":
             keys.hand_off("one", due=1000 if lock == "handed off" else -1, process=OTHER)
-            keys.client.zadd(keys.heard, {OTHER: keys.now()})
+            keys.client.zadd(keys.seen, {OTHER: keys.now()})
     keys.wait(READER, "two", "three")
     keys.client.zadd(keys.due, {NAME: keys.now()})
     found, *_ = keys.beat()
     assert (keys.holder or "foreign") == holder
     assert due - 100 <= found <= due
     assert keys.client.pttl(keys.due) > 599_000
-    assert (keys.client.zscore(keys.heard, OTHER) is None) is (lock != "handed off")
+    assert (keys.client.zscore(keys.seen, OTHER) is None) is (lock != "handed off")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_a_lock_that_was_deleted(keys: Keys) -> None:
     assert lost == [NAME]  # so the process asks, and with that claims it
 
 
-@pytest.mark.parametrize("key", ["heard", "due", "inbox"])
+@pytest.mark.parametrize("key", ["seen", "due", "inbox"])
 def test_a_poisoned_key_of_the_server(keys: Keys, key: str) -> None:
     """The locks that the process names are handed off all the same."""
     keys.wait(OTHER, "two")
@@ -230,13 +230,13 @@ def test_many_dead_processes(keys: Keys) -> None:
 def test_many_processes_that_were_not_heard_for_a_minute(keys: Keys) -> None:
     """They are forgotten; so are those that were heard in the future."""
     now = keys.now()
-    keys.client.zadd(keys.heard, {f"past {i}": now - 61_000 - i for i in range(100)})
-    keys.client.zadd(keys.heard, {f"future {i}": now + 9_000 + i for i in range(100)})
-    keys.client.zadd(keys.heard, {"lately": now - 50_000})
+    keys.client.zadd(keys.seen, {f"past {i}": now - 61_000 - i for i in range(100)})
+    keys.client.zadd(keys.seen, {f"future {i}": now + 9_000 + i for i in range(100)})
+    keys.client.zadd(keys.seen, {"lately": now - 50_000})
     for left in (200 - 128 + 2, 2, 2):
         keys.beat()
-        assert keys.client.zcard(keys.heard) == left
-    assert {*keys.client.zrange(keys.heard, 0, -1)} == {"lately", PROCESS}
+        assert keys.client.zcard(keys.seen) == left
+    assert {*keys.client.zrange(keys.seen, 0, -1)} == {"lately", PROCESS}
 
 
 @pytest.mark.parametrize("how", ["set_limit", "give_up", "release", "acquire"])

@@ -48,7 +48,7 @@ def test_the_waiters_of_each_lock_are_told_of_its_end(keys: Keys) -> None:
     for each, process in ((keys, PROCESS), (other, OTHER)):
         each.hold("one")
         each.wait(process, "two")
-    all_keys = [keys.index, keys.heard, *keys.own, *other.own]
+    all_keys = [keys.index, keys.seen, *keys.own, *other.own]
     for lease, told in ((900, True), (900, False), (5000, False)):
         with keys.listening(PROCESS, OTHER) as messages:
             arguments = (keys.name, "one", lease, other.name, "one", lease)
@@ -91,7 +91,7 @@ def test_renewals_of_what_is_not_held(keys: Keys) -> None:
     mine.hold("one")
     arguments = [part for name in names for part in (name, "one", LEASE)]
     own = [key for lock in locks for key in lock.own]
-    answer = keys.call(RENEW, [keys.index, keys.heard, *own], *arguments)
+    answer = keys.call(RENEW, [keys.index, keys.seen, *own], *arguments)
     assert answer == [-2, -2, -2, -2, LEASE]
     assert keys.client.zrange(keys.index, 0, -1) == ["mine"]
     assert keys.client.exists(free.lock) == 0

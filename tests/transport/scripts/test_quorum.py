@@ -18,7 +18,7 @@ class Server(Keys):
 
     @property
     def mark(self) -> str:
-        return self.heard
+        return self.seen
 
     @property
     def run(self) -> str:
@@ -41,9 +41,9 @@ class Server(Keys):
         answer = self.call(servers.ACQUIRE, keys, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
 
-    def settle(self, token: str, fence: int, entry: str = "") -> int:
+    def confirm(self, token: str, fence: int, entry: str = "") -> int:
         keys = [self.lock, self.queue, self.fence, self.waiters("quorum")]
-        return int(self.call(servers.SETTLE, keys, token, fence, entry))
+        return int(self.call(servers.CONFIRM, keys, token, fence, entry))
 
     def withdraw(self, token: str, entry: str = "", attempt: int | str = "") -> int:
         keys = [self.lock, self.queue, self.index, self.waiters("quorum")]
@@ -156,12 +156,12 @@ def test_the_mark_of_a_server(keys: Server, run: str, since: int, new: str, vote
 
 
 @pytest.mark.parametrize("last", [None, 5, 99])
-def test_settling(keys: Server, last: int | None) -> None:
+def test_confirming(keys: Server, last: int | None) -> None:
     """The lock has the fence that was given out, and later ones are greater."""
     keys.client.set(keys.lock, f"one 7 1 {RECORD}", px=5000)
     if last:
         keys.client.set(keys.fence, last)
-    assert keys.settle("one", 50) == 1
+    assert keys.confirm("one", 50) == 1
     assert keys.client.get(keys.lock) == f"one 50 1 {RECORD}"
     assert 4000 < keys.client.pttl(keys.lock) <= 5000
     assert keys.client.get(keys.fence) == str(max(50, last or 0))
@@ -178,14 +178,14 @@ def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     assert (keys.end() is None) is bool(released)
 
 
-@pytest.mark.parametrize("how", ["withdraw", "settle"])
+@pytest.mark.parametrize("how", ["withdraw", "confirm"])
 def test_leaving(keys: Server, how: str) -> None:
     """The queue goes with the last of the waiters."""
     keys.vote("one")
     for entry in (ENTRY, "another"):
         keys.vote("two", entry=entry)
     for entry, left in (("", 2), (ENTRY, 1), ("another", 0)):
-        leave = keys.withdraw("two", entry) if how == "withdraw" else keys.settle("two", 5, entry)
+        leave = keys.withdraw("two", entry) if how == "withdraw" else keys.confirm("two", 5, entry)
         assert leave == 0
         assert keys.client.zcard(keys.waiters("quorum")) == left
         assert keys.client.exists(keys.queue) == int(left > 0)

@@ -21,7 +21,7 @@ from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, REFUSED, Keys
 def inspect(keys: Keys, *locks: Keys, skip: int = 0) -> list[Any]:
     before_name = len(keys.lock) - len(keys.name)
     own = [key for lock in locks for key in lock.own]
-    return list(keys.call(INSPECT, [keys.heard, keys.limits, *own], before_name, skip))
+    return list(keys.call(INSPECT, [keys.seen, keys.limits, *own], before_name, skip))
 
 
 def test_inspecting(keys: Keys) -> None:
@@ -76,7 +76,7 @@ def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[s
 
 def read_queue(keys: Keys, after: str = "0") -> list[str]:
     before = keys.now()
-    now, *found = keys.call(WAITING, [keys.queue, keys.heard], keys.name, after)
+    now, *found = keys.call(WAITING, [keys.queue, keys.seen], keys.name, after)
     assert before <= now <= keys.now()
     return list(found)
 

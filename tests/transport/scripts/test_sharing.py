@@ -259,12 +259,12 @@ def test_foreign_data_beside_the_permits(keys: Keys) -> None:
     keys.client.set(keys.permits, "foreign")
     assert keys.renew("one", 9_000) == [9_000]
     before_name = len(keys.lock) - len(keys.name)
-    answer = keys.call(INSPECT, [keys.heard, keys.limits, *keys.own], before_name, 0)
+    answer = keys.call(INSPECT, [keys.seen, keys.limits, *keys.own], before_name, 0)
     limit, number, (id_, _), rest = answer[1]
     assert (limit, number, id_, rest) == (None, 1, digest("one"), [])
     other = Keys(keys.client, keys.prefix, "other")
     other.hold("two")
-    both = [keys.index, keys.heard, *keys.own, *other.own]
+    both = [keys.index, keys.seen, *keys.own, *other.own]
     arguments = (keys.name, "one", 8_000, other.name, "two", 7_000)
     assert keys.call(RENEW, both, *arguments) == [8_000, 7_000]
 

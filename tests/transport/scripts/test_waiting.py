@@ -90,11 +90,11 @@ def test_a_lock_that_is_held(keys: Keys, holder: str, kind: int) -> None:
     entry = f"{digest('two')} {LEASE} {RECORD}"
     assert keys.client.zrange(keys.waiters(PROCESS), 0, -1, withscores=True) == [(entry, position)]
     assert keys.client.hgetall(keys.tokens(PROCESS)) == {digest("two"): "two"}
-    for key in (keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS), keys.heard):
+    for key in (keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS), keys.seen):
         assert 599_000 < keys.client.pttl(key) <= 600_000
     wait = 250 if kind else LEASE
     assert keys.client.zscore(keys.due, keys.name) == pytest.approx(now + wait, abs=1000)
-    assert before <= keys.client.zscore(keys.heard, PROCESS) <= keys.now()
+    assert before <= keys.client.zscore(keys.seen, PROCESS) <= keys.now()
 
 
 @pytest.mark.parametrize("last", ["9", None, "foreign"])
@@ -169,7 +169,7 @@ def test_who_is_gone_is_passed_over(
 ) -> None:
     """Without a subscriber after 1.15 s, with one after 5 s. It leaves no lock and no permit."""
     keys.acquire("one")
-    keys.client.zadd(keys.heard, {"c9-1": keys.now()})  # the server has run meanwhile
+    keys.client.zadd(keys.seen, {"c9-1": keys.now()})  # the server has run meanwhile
     record = {"record": sharing(limit)} if limit else {}
     keys.wait(PROCESS, "two", ago=ago, **record)
     with keys.listening(PROCESS if receives else OTHER):
@@ -191,10 +191,10 @@ def test_nobody_is_gone_where_one_may_not_read_who_was_heard(
 ) -> None:
     """This user may not know, or another program's data is there."""
     keys.acquire("one")
-    keys.client.zadd(keys.heard, {"c9-1": keys.now()})
+    keys.client.zadd(keys.seen, {"c9-1": keys.now()})
     keys.wait(READER, "two", ago=6_000)
     if command == "foreign":
-        keys.client.set(keys.heard, "foreign")
+        keys.client.set(keys.seen, "foreign")
         keys.release("one")
     else:
         without(command).release("one")
@@ -299,7 +299,7 @@ def test_who_was_not_heard_lately_is_passed_over_once_a_lock_was_taken_back(
     keys.wait(process, "two", ago=ago)
     keys.acquire("three", OTHER)
     assert keys.holder == ("three" if silent else "two")
-    assert keys.client.zscore(keys.heard, PROCESS) is None
+    assert keys.client.zscore(keys.seen, PROCESS) is None
     assert keys.waiting() == ([] if silent else ["three"])
     assert keys.client.zcard(keys.waiters(PROCESS)) == 1  # for when it comes back
 

@@ -4,6 +4,7 @@
 -- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
 -- Returns 1 if the token holds the lock, else 0. In either case all later fences of this server are
 -- greater.
+-- include quorum_common
 if (tonumber(redis.call('GET', KEYS[3]) or '') or 0) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], ARGV[2])
 end
