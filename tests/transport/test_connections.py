@@ -332,34 +332,6 @@ def test_wherever_the_first_call_is_interrupted_other_threads_go_on(name: str) -
             break
 
 
-@pytest.mark.parametrize(
-    ("error", "connects"),
-    [(Interrupted, False), (TimeoutError, True), (ConnectionResetError, False)],
-)
-def test_an_interruption_while_a_reply_is_read(
-    name: str, own_server: EmbeddedServer, settings: Any, error: type[BaseException], connects: bool
-) -> None:
-    """The connection is closed, so that nobody reads the reply that comes later.
-
-    No exception of the handler's counts as one of the connection.
-    """
-    settings.LOCKS = {"default": {"LOCATION": own_server.url() + "?client_name=x"}}
-    backend = locks["default"]
-    with redis.Redis.from_url(own_server.url()) as client:
-        client.set(f"lock:{name}", "late 1 - - {}")
-        assert stored(backend, f"{name}-free") is None
-        own_server.pause()
-        if connects:  # else it uses the connection that it has
-            backend.servers.client.close()
-        try:
-            with handling(signal.SIGALRM, error), pytest.raises(error):
-                signal.setitimer(signal.ITIMER_REAL, 0.2)
-                stored(backend, name)
-        finally:
-            own_server.resume()
-    assert stored(backend, f"{name}-free") is None
-
-
 FORK = """
     backend = locks["url"]
     stored(backend, "warm-up")

@@ -145,15 +145,6 @@ def test_permits_that_are_due(
     assert due == pytest.approx(min(keys.ends(token) for token in shared_by), abs=100)
 
 
-def test_a_lock_is_due_when_its_lease_ends(keys: Keys) -> None:
-    """Up to 0.9 s before, it is checked; it may have been renewed. Its end is no other's."""
-    keys.hold("one")
-    keys.wait(READER, "two")
-    for ahead, due in ((800, LEASE), (2_000, 2_000)):
-        keys.client.zadd(keys.due, {NAME: keys.now() + ahead})
-        assert due - 100 <= keys.beat()[0] <= due
-
-
 def test_a_lock_without_waiters_is_due_no_more(keys: Keys) -> None:
     keys.hold("one")
     keys.client.zadd(keys.due, {NAME: 0})

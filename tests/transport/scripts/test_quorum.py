@@ -111,20 +111,6 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     assert keys.vote("two")["left"] == -1
 
 
-def test_taking_over(keys: Server) -> None:
-    """Only from the holder that is named; a later attempt begins its lease anew."""
-    assert keys.take_over("two", "one") == 0
-    first = keys.vote("one")["fence"]
-    keys.wait("quorum", "waiter", ago=None)
-    assert keys.take_over("two", "three") == 0
-    taken = keys.take_over("two", "one", attempt=2)
-    assert taken > first
-    assert keys.take_over("two", "one", attempt=2) == taken
-    assert keys.take_over("two", "one", attempt=3) > taken
-    assert keys.client.exists(keys.queue)
-    assert keys.take_over("three", "one", delay=DELAY) == -1
-
-
 # Not voting.
 
 
@@ -176,16 +162,3 @@ def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     left = keys.client.exists(keys.lock, keys.queue, keys.waiters("quorum"))
     assert left == (0 if released else 3)
     assert (keys.end() is None) is bool(released)
-
-
-@pytest.mark.parametrize("how", ["withdraw", "confirm"])
-def test_leaving(keys: Server, how: str) -> None:
-    """The queue goes with the last of the waiters."""
-    keys.vote("one")
-    for entry in (ENTRY, "another"):
-        keys.vote("two", entry=entry)
-    for entry, left in (("", 2), (ENTRY, 1), ("another", 0)):
-        leave = keys.withdraw("two", entry) if how == "withdraw" else keys.confirm("two", 5, entry)
-        assert leave == 0
-        assert keys.client.zcard(keys.waiters("quorum")) == left
-        assert keys.client.exists(keys.queue) == int(left > 0)

@@ -9,7 +9,6 @@ import pytest
 import redis
 
 from django_redis_lock.transport.packing import (
-    HISTORY,
     INSPECT,
     WAITING,
 )
@@ -115,24 +114,3 @@ def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> Non
     assert read_queue(keys) == []
     with pytest.raises(redis.ResponseError, match=REFUSED):
         read_queue(without("zrange"))
-
-
-# The audit.
-
-
-def test_the_audit(keys: Keys) -> None:
-    """A page tells where the next one begins; a lock's entries are chosen by name."""
-    for i in range(5):
-        keys.client.xadd(keys.queue, {"event": "freed", "name": f"n{i % 2}"}, id=f"1-{i + 1}")
-
-    def read(name: str, before: str, most: int) -> tuple[str, list[str]]:
-        ((end, *page),) = keys.call(HISTORY, [keys.queue], name, before, most)
-        return end, [entry[0] for entry in page]
-
-    assert read("", "+", 2) == ("1-4", ["1-5", "1-4"])
-    assert read("", "1-4", 2) == ("1-2", ["1-3", "1-2"])
-    assert read("", "1-2", 2) == ("", ["1-1"])
-    assert read("n1", "+", 9) == ("", ["1-4", "1-2"])
-    assert read("n0", "+", 5) == ("1-1", ["1-5", "1-3", "1-1"])
-    ((_, newest, *_),) = keys.call(HISTORY, [keys.queue], "", "+", 1)
-    assert newest == ["1-5", ["event", "freed", "name", "n0"]]

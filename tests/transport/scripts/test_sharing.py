@@ -63,17 +63,6 @@ def test_a_permit_without_end_leaves_nothing(keys: Keys, how: str) -> None:
     assert keys.end() <= keys.now() + 5_000
 
 
-def test_a_permit_that_was_not_claimed_leaves_nothing(keys: Keys) -> None:
-    """Once it is taken back, the keys last as long as the other permits."""
-    keys.share("one", lease=5_000)
-    keys.unclaimed("two", -10)
-    assert keys.acquire("three").startswith("-")
-    assert keys.shared_by("one")
-    assert keys.client.pttl(keys.lock) <= 5_001
-    assert keys.client.pttl(keys.permits) <= 5_001
-    assert keys.end() <= keys.now() + 5_000
-
-
 @pytest.mark.parametrize("how", ["give_up", "force", "set_limit"])
 def test_a_dead_writer_does_not_get_what_readers_leave(keys: Keys, how: str) -> None:
     """The lock is free then, and not held by a waiter whom no message reaches."""
@@ -165,32 +154,7 @@ def test_a_downgrade_that_is_sent_again(keys: Keys) -> None:
     assert keys.take_over("four", "two", RECORD) is None
 
 
-def test_a_waiter_that_is_in_the_queue_twice(keys: Keys) -> None:
-    """In a former process as well: its permit stays its own, and room is left to others."""
-    keys.share("one", limit=4)
-    for process in (READER, "i3-1"):
-        keys.wait(process, "two", "three", record=sharing(4))
-    keys.set_limit(4)
-    assert keys.shared_by("one", "two", "three")
-    keys.renew("two", LEASE)
-    keys.wait(READER, "two", record=sharing(4))
-    keys.give_up("three")
-    assert keys.ends("two") > 2_000
-    assert keys.shared_by("one", "two")
-    assert keys.waiting() == []
-
-
 # Whose turn it is.
-
-
-def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
-    for token, lease in (("one", 20_000), ("two", 4_000), ("three", 9_000)):
-        keys.share(token, lease=lease, limit=3)
-    assert 3_000 < int(keys.share("four", PROCESS, limit=3).split()[1]) <= 4_000
-    assert 3_000 < int(keys.acquire("five", PROCESS).split()[1]) <= 4_000
-    for token in ("one", "two", "three"):
-        keys.renew(token, -1)
-    assert keys.share("four", PROCESS, limit=3).split()[1] == "-1"
 
 
 def test_a_permit_is_given_back_unless_it_was_claimed(keys: Keys) -> None:

@@ -111,18 +111,6 @@ def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool)
     assert keys.end() is None
 
 
-@pytest.mark.parametrize("left", ["waiters", "tokens"])
-def test_half_of_a_waiter_joins_again(keys: Keys, left: str) -> None:
-    """As where a full server has evicted the other half: at its position, if that is known."""
-    keys.acquire("one")
-    position = keys.acquire("two", PROCESS).split()[4]
-    keys.acquire("three", PROCESS)
-    keys.client.delete(getattr(keys, "tokens" if left == "waiters" else "waiters")(PROCESS))
-    assert keys.acquire("two", PROCESS, LEASE, position).split()[3:] == ["1", position]
-    keys.acquire("three", PROCESS)
-    assert keys.waiting() == ["two", "three"]
-
-
 @pytest.mark.parametrize(
     ("ago", "position", "kind"),
     [(0, "", "0"), (0, "1", "1"), (6_000, "", "1"), (None, "", "1")],
@@ -201,17 +189,6 @@ def test_nobody_is_gone_where_one_may_not_read_who_was_heard(
     assert keys.holder == "two"
 
 
-def test_who_can_not_be_told_finds_its_grant(keys: Keys, without: Callable[[str], Keys]) -> None:
-    """The user of the one who releases may not publish: a heartbeat brings the grant."""
-    keys.acquire("one")
-    keys.wait(PROCESS, "two")
-    with keys.listening(PROCESS) as messages:
-        assert without("publish").release("one") == 1
-        assert messages() == []
-    assert keys.holder == "two"
-    assert keys.beat()[2][0].startswith("grant two ")
-
-
 def test_foreign_waiters_are_dropped(keys: Keys) -> None:
     """Entries of another form, without a token, or of an impossible lease."""
     keys.acquire("one")
@@ -261,17 +238,6 @@ def test_a_poisoned_key_of_one_process_keeps_no_other_from_the_lock(
     else:
         getattr(keys, how)("one")
     assert keys.holder == "three"
-
-
-def test_the_caller_who_is_first_in_the_queue_needs_no_message(keys: Keys) -> None:
-    """A lock that is free goes to the first of those who wait, which may be the caller."""
-    keys.wait(PROCESS, "two", "three")
-    with keys.listening(PROCESS) as messages:
-        fence, ttl, _ = keys.acquire("two", PROCESS).split()
-        assert messages() == []
-    assert keys.client.get(keys.lock) == f"two {fence} - {RECORD}"
-    assert LEASE - 1000 < int(ttl) <= LEASE
-    assert keys.waiting() == ["three"]
 
 
 # Taking back.
