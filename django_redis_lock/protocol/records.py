@@ -51,18 +51,30 @@ class Origin:
 ORIGIN = tuple(Origin.__dataclass_fields__)
 
 
-@dataclass(frozen=True, slots=True)
-class Holder(Origin):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caller(Origin):
+    name: str
+    """The lock's name, without the key prefix."""
+    using: str
+    """The alias of the backend in ``LOCKS``."""
+    auto_renew: bool
+    """Whether it renews its lease in the background, or will."""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """The caller's ``metadata``."""
+    shared: bool = False
+    """Whether others may hold the lock at the same time."""
+    limit: int | None = None
+    """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder(_Caller):
     """The holder of a lock at the time the server was asked.
 
     A lock that another program set with ``SET key value NX PX`` has no record. Its fence, times and
     origin are ``None``; only ``token_id``, ``ttl`` and ``waiters`` are known.
     """
 
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
     token_id: str
     """A digest of the holder's token; the token itself is never shown."""
     fence: int | None
@@ -73,17 +85,9 @@ class Holder(Origin):
     """When the lease ends, by the server's clock; ``None`` for a lease with no expiry."""
     ttl: float | None
     """Seconds of lease left; ``None`` for a lease with no expiry."""
-    auto_renew: bool
-    """Whether the holder renews its lease in the background."""
     waiters: int | None
     """The length of the queue. ``None`` if the server's user may not read it, or if there is no
     queue, as with the backend ``getset``."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """The caller's ``metadata``."""
-    shared: bool = False
-    """Whether others may hold the lock at the same time."""
-    limit: int | None = None
-    """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
     holders: int = 1
     """How many hold the lock now, this one among them."""
     held_for: float | None = None
@@ -110,17 +114,13 @@ class Holder(Origin):
         return Origin.__str__(self) or f"another program ({self.token_id}{cut})"
 
 
-@dataclass(frozen=True, slots=True)
-class Waiter(Origin):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiter(_Caller):
     """An entry in the queue of a lock at the time the server was asked.
 
     What can't be read, because another program or version wrote it, is ``None``.
     """
 
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
     token_id: str | None
     """A digest of its token: the ``token_id`` it will have as the holder."""
     since: datetime | None
@@ -129,14 +129,6 @@ class Waiter(Origin):
     """Seconds since then, by the server's clock."""
     lease: float | None
     """Seconds of lease that it will get; a lock that never expires starts with ten."""
-    auto_renew: bool
-    """Whether it will renew its lease in the background."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """The caller's ``metadata``."""
-    shared: bool = False
-    """Whether others may hold the lock at the same time."""
-    limit: int | None = None
-    """How many in all, as the caller says, if it waits for a permit of a semaphore."""
     parked: bool = False
     """Whether it is a task whose message waits, and no process."""
 
