@@ -60,13 +60,11 @@ class AsyncClient:
         return connection
 
     def _forget(self, connection: LoopConnection) -> None:
-        """Drop the connection of a loop that shuts down."""
         loop = asyncio.get_running_loop()
         if self._connections.get(loop) is connection:
             del self._connections[loop]
 
     async def call(self, packed: Packed) -> Any:
-        """Send a call and return its reply. Raises as ``BlockingClient.call`` does."""
         connection = self._connection()
         await connection.opened()
         packed.sending()
@@ -252,7 +250,6 @@ class LoopConnection:
             self._expect()
 
     def hang_up(self) -> None:
-        """Close the connection; the next call opens another."""
         self._break(redis.exceptions.ConnectionError("The connection was given up"))
 
     def _break(self, error: BaseException) -> None:

@@ -28,7 +28,6 @@ _RECEIVED = 65536
 """Bytes to read at once."""
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Makes Linux hold bytes back for up to 200 ms, until more follow."""
-_NUMBER, _TEXT = b":$"
 NOTHING = object()
 """In place of a message or a reply: none has come."""
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -58,17 +57,12 @@ class BlockingClient:
             leave_to_parent(origin)
 
     def close(self) -> None:
-        """Close the connections that are not in use."""
         idle, self._idle = self._idle, []
         for connection in idle:
             connection.finish()
 
     def call(self, packed: Packed) -> Any:
-        """Send a call and return its reply.
-
-        Raises ``RedisError`` and ``OSError``, and ``LockUnavailable`` if too few replicas
-        acknowledged it.
-        """
+        """Return the reply to a call. Raises ``RedisError``, ``OSError``, ``LockUnavailable``."""
         reply = self._exchange(Connection.ask, packed, packed.repeatable, packed.until)
         if isinstance(reply, Exception):
             raise reply
@@ -83,9 +77,8 @@ class BlockingClient:
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
 
-        It leaves at once, or within about 200 ms if it can share a packet with another call. Raises
-        ``RedisError`` and ``OSError``. No error does not mean that it arrived: it is lost if the
-        connection breaks afterwards.
+        It leaves at once, or within about 200 ms if it can share a packet with another call. It is
+        lost if the connection breaks afterwards. Raises ``RedisError`` and ``OSError``.
         """
         self._exchange(Connection.post, packed, packed.repeatable, packed.until)
 
@@ -225,7 +218,6 @@ class Connection:
         self.due += 1
 
     def read_due(self) -> None:
-        """Read and drop the replies to posted calls."""
         due, self.due = self.due, 0
         for _ in range(due):
             self.read()
@@ -264,7 +256,6 @@ class Connection:
         return self.read_confirmed()
 
     def read_confirmed(self) -> Any:
-        """Return a reply as ``read`` does. Raises the server's error as well."""
         reply = self.read()
         if isinstance(reply, Exception):
             raise reply
@@ -307,8 +298,14 @@ class Connection:
             return int(text)
         if kind == b"$":
             return (yield from self._bytes(int(text)))
+        if kind == b"*" and text == b"-1":
+            return None
         if kind == b"*":
-            return None if text == b"-1" else (yield from self._items(int(text)))
+            items: list[Any] = []
+            for _ in range(int(text)):
+                item = yield from self._reply()
+                items.append(item)
+            return items
         if kind == b"-":
             error = redis_py.parse_error(self.origin, text.decode(errors="replace"))
             if isinstance(error, redis.ConnectionError):
@@ -317,29 +314,6 @@ class Connection:
         if kind == b"+":
             return text
         raise redis.InvalidResponse(f"Protocol Error: {line!r}")
-
-    def _items(self, count: int) -> Reading[list[Any]]:
-        """Read the items of an array.
-
-        Numbers and texts that are buffered already are read in place: a page of locks has 1500
-        items, and reading each by itself took longer than everything else.
-        """
-        items: list[Any] = []
-        for _ in range(count):
-            buffer, start = self._buffer, self._start
-            end = buffer.find(b"\r\n", start)
-            kind = buffer[start] if end > 0 else None
-            if kind == _NUMBER:
-                items.append(int(buffer[start + 1 : end]))
-                self._start = end + 2
-                continue
-            length = int(buffer[start + 1 : end]) if kind == _TEXT else -1
-            if 0 <= length < len(buffer) - end - 3:
-                items.append(buffer[end + 2 : end + 2 + length])
-                self._start = end + length + 4
-            else:
-                items.append((yield from self._reply()))
-        return items
 
     def _line(self) -> Reading[bytes]:
         while (end := self._buffer.find(b"\r\n", self._start)) < 0:

@@ -24,8 +24,8 @@ def pack(items: Iterable[bytes | str | int]) -> bytes:
     return b"*%d\r\n%b" % (len(packed), text)
 
 
-class _Lengths(dict[int, str]):
-    """The prefix of an item by its length; formatting the number takes longer than the rest."""
+class _Lengths(dict[int, str]):  # formatting a number takes longer than the rest
+    """The prefix of an item by its length."""
 
     def __missing__(self, length: int) -> str:
         return self.setdefault(length, f"${length}\r\n")
@@ -53,11 +53,7 @@ def _read(name: str, included: set[str]) -> str:
 
 
 class Script:
-    """A Lua script, made of a ``.lua`` file, and of those that it includes.
-
-    The constant head of an EVALSHA is packed once for each script, and the rest of a call in one
-    go: that takes a third off the client's share of a call.
-    """
+    """A Lua script, made of a ``.lua`` file, and of those that it includes."""
 
     def __init__(self, name: str) -> None:
         self.source = _read(name, set())
@@ -147,7 +143,6 @@ class Packed:
     """Whether it may be sent again as it is, if it may have arrived."""
 
     def pack(self, *, with_source: bool = False) -> bytes:
-        """Return the command as RESP, with the script's source or its digest."""
         return self.script.pack(self.keys, self.args, with_source=with_source)
 
     def completed(self, reply: Any) -> Generator[bytes, Any, Any]:

@@ -137,14 +137,12 @@ class ReceivingRegistry(WaiterRegistry):
         self._thread_may_lead.ring()
 
     def leave(self, waiter: LocalWaiter) -> None:
-        """Remove a waiter; if its ``wait`` was interrupted at the end, it still leads."""
         super().leave(waiter)
-        self._pass_lead(waiter)
+        self._pass_lead(waiter)  # its ``wait`` may have been interrupted at the end
         if self._retired and not self._waiters:
             self._close()
 
     def lost(self) -> None:
-        """Note that messages may have been lost with a connection."""
         if self.heart is not None:
             self.heart.ask_first()
 
@@ -303,7 +301,6 @@ class Subscription:
             self._interrupted.pop().close()
 
     def _turn_from(self, connection: Connection) -> None:
-        """Stop reading from a connection."""
         if self.connection is connection:
             self.connection = None
         self.registry.lost()
