@@ -55,25 +55,6 @@ def test_options_of_the_alias_count(
         assert asyncio.run(lock("a").aowned()) is False
 
 
-@pytest.mark.parametrize(
-    ("default", "shared"), [({"LOCATION": "/5"}, True), ({"OPTIONS": {"db": 5}}, True), ({}, False)]
-)
-def test_a_shared_database_is_warned_of(
-    entry: dict[str, Any],
-    server: EmbeddedServer,
-    settings: Any,
-    default: dict[str, Any],
-    shared: bool,
-) -> None:
-    """Wherever its number stands, in the URL or in OPTIONS."""
-    entry["OPTIONS"] = {"db": "5"}
-    url = server.url().rpartition("/")[0]
-    entry["LOCATION"] = url
-    other = {"BACKEND": DJANGO, **default, "LOCATION": url + default.get("LOCATION", "")}
-    settings.CACHES = {"default": other, "locks": entry}
-    assert [each.id for each in check_locks()] == ["django_redis_lock.W001"] * shared
-
-
 @pytest.mark.usefixtures("entry")
 def test_a_project_without_the_setting(settings: Any, name: str) -> None:
     """Without LOCKS the locks are with Django's default cache, whose clearing frees them."""

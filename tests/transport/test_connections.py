@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
 import ipaddress
-import itertools
 import math
 import random
 import signal
@@ -17,7 +15,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import asgiref.local
 import pytest
 import redis
 from django.core.cache import caches
@@ -36,7 +33,7 @@ from tests.tools import (
     stored,
     waiters,
 )
-from tests.tools.interruption import Interrupted, Interruption
+from tests.tools.interruption import Interrupted
 from tests.tools.proxy import Proxy
 
 
@@ -112,25 +109,6 @@ def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedSe
         assert origin._sock.gettimeout() == origin.socket_timeout == timeout
         assert origin.socket_connect_timeout == connect_timeout
         assert origin._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == keepalive
-
-
-def test_through_django_redis(name: str, settings: Any, server: EmbeddedServer) -> None:
-    """The options of a django-redis alias apply; but lock connections speak RESP2."""
-    settings.CACHES = {
-        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-        "locks": {
-            "BACKEND": "django_redis.cache.RedisCache",
-            "LOCATION": server.url(3),
-            "OPTIONS": {
-                "CONNECTION_POOL_KWARGS": {"protocol": 3, "decode_responses": True},
-                "SOCKET_TIMEOUT": 2,
-            },
-        },
-    }
-    settings.LOCKS = {"default": {"LOCATION": "locks"}}
-    exercise(name)
-    assert locks["default"].pool.connection_kwargs["db"] == 3
-    assert protocols() == {2}
 
 
 def test_a_cache_whose_connections_are_all_taken(
@@ -316,20 +294,6 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
     assert struck > 250
     for key, value in replies.items():
         assert stored(backend, key) == value
-
-
-@pytest.mark.usefixtures("server")
-def test_wherever_the_first_call_is_interrupted_other_threads_go_on(name: str) -> None:
-    """It takes no mutex that stays locked then, such as that of ``caches[...]``."""
-    for at in itertools.count():
-        locks.reset()
-        interruption = Interruption(at, asgiref.local)
-        with contextlib.suppress(Interrupted), interruption:
-            assert not lock(name).locked()
-        locks.reset()
-        assert Background(lock(name).locked).outcome() is False
-        if not interruption.raised:
-            break
 
 
 FORK = """

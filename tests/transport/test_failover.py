@@ -14,10 +14,9 @@ from redis.connection import DefaultParser
 
 from django_redis_lock import lock
 from django_redis_lock.backends.errors import passes, refused
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.transport.redis_py import cluster_error
 from example_project.embedded import EmbeddedServer
-from tests.tools import PATIENCE, Background, eventually, owes
+from tests.tools import PATIENCE, Background, eventually
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
@@ -95,25 +94,6 @@ def test_a_demoted_master_that_is_promoted_again_is_asked_again(
         with failover(own):
             step()
     assert not held.locked()
-
-
-def test_a_permanent_replica_is_told_in_bounded_time(
-    name: str, own: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is asked once more after each pause; then it is unavailable, and known to have refused."""
-    pauses = (0.0, 0.01, 0.02)
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", pauses)
-    lock(f"{name}-known", 20).acquire()
-    own.replicaof("127.0.0.1", 1)
-    own.config_resetstat()
-    with pytest.raises(LockUnavailable, match="read only replica") as caught:
-        lock(name, blocking_timeout=5).acquire()
-    assert caught.value.refused
-    asked = own.info("errorstats")["errorstat_READONLY"]["count"]
-    withdrawn = 1 + len(pauses)  # it is not known of the acquisition that nothing was done
-    assert asked <= 1 + len(pauses) + withdrawn
-    own.replicaof("NO", "ONE")
-    eventually(lambda: not owes())
 
 
 def answer(line: str) -> Exception:

@@ -77,33 +77,6 @@ def test_a_dead_writer_does_not_get_what_readers_leave(keys: Keys, how: str) -> 
     assert keys.end() is None
 
 
-def test_ended_permits_are_removed_while_others_live(keys: Keys) -> None:
-    """Though a semaphore is never idle and never full."""
-    keys.share("lives", limit=1000)
-    keys.share("dead", limit=1000)
-    keys.expire("dead")
-    for number in range(400):
-        keys.share(f"{number}", limit=1000)
-        keys.give_up(f"{number}")
-    assert keys.shared_by("lives")
-
-
-def test_a_hold_of_a_waiter_is_listed_to_its_end(keys: Keys) -> None:
-    """Though the claim of its permit is due much earlier."""
-    keys.share("one", limit=1)
-    keys.wait(PROCESS, "two", record=sharing(1))
-    with keys.listening(PROCESS) as messages:
-        keys.give_up("one")
-        ((_, message),) = messages()
-    assert message.split()[:2] == ["grant", "two"]
-    assert 0 < keys.ends("two") <= 1200
-    keys.share("beside", limit=3, lease=500)  # whose end is the last of those known
-    assert keys.renew("two", 0)[0] > LEASE - 1500
-    assert LEASE - 1500 < keys.ends("two") <= LEASE
-    assert keys.end() - keys.now() > LEASE - 1500
-    assert keys.client.hget(keys.permits, digest("two")).split(" ", 2)[2] == f"- {sharing(1)}"
-
-
 def test_a_permit_whose_record_is_lost(keys: Keys) -> None:
     """As one that a full server has evicted: it is none, and its end counts for nobody."""
     keys.share("one", lease=5_000)
