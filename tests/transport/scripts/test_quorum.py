@@ -162,3 +162,16 @@ def test_withdrawing(keys: Server, attempt: int | str, released: int) -> None:
     left = keys.client.exists(keys.lock, keys.queue, keys.waiters("quorum"))
     assert left == (0 if released else 3)
     assert (keys.end() is None) is bool(released)
+
+
+@pytest.mark.parametrize("how", ["withdraw", "confirm"])
+def test_leaving(keys: Server, how: str) -> None:
+    """The queue goes with the last of the waiters."""
+    keys.vote("one")
+    for entry in (ENTRY, "another"):
+        keys.vote("two", entry=entry)
+    for entry, left in (("", 2), (ENTRY, 1), ("another", 0)):
+        leave = keys.withdraw("two", entry) if how == "withdraw" else keys.confirm("two", 5, entry)
+        assert leave == 0
+        assert keys.client.zcard(keys.waiters("quorum")) == left
+        assert keys.client.exists(keys.queue) == int(left > 0)

@@ -212,3 +212,50 @@ def test_a_limit_that_another_program_has_written(keys: Keys, limit: str) -> Non
     keys.client.hset(keys.limits, keys.name, limit)
     keys.share("one")
     assert isinstance(keys.share("two"), int) is (limit != "1")
+
+
+def test_a_permit_that_was_not_claimed_leaves_nothing(keys: Keys) -> None:
+    """Once it is taken back, the keys last as long as the other permits."""
+    keys.share("one", lease=5_000)
+    keys.unclaimed("two", -10)
+    assert keys.acquire("three").startswith("-")
+    assert keys.shared_by("one")
+    assert keys.client.pttl(keys.lock) <= 5_001
+    assert keys.client.pttl(keys.permits) <= 5_001
+    assert keys.end() <= keys.now() + 5_000
+
+
+def test_ended_permits_are_removed_while_others_live(keys: Keys) -> None:
+    """Though a semaphore is never idle and never full."""
+    keys.share("lives", limit=1000)
+    keys.share("dead", limit=1000)
+    keys.expire("dead")
+    for number in range(400):
+        keys.share(f"{number}", limit=1000)
+        keys.give_up(f"{number}")
+    assert keys.shared_by("lives")
+
+
+def test_a_waiter_that_is_in_the_queue_twice(keys: Keys) -> None:
+    """In a former process as well: its permit stays its own, and room is left to others."""
+    keys.share("one", limit=4)
+    for process in (READER, "i3-1"):
+        keys.wait(process, "two", "three", record=sharing(4))
+    keys.set_limit(4)
+    assert keys.shared_by("one", "two", "three")
+    keys.renew("two", LEASE)
+    keys.wait(READER, "two", record=sharing(4))
+    keys.give_up("three")
+    assert keys.ends("two") > 2_000
+    assert keys.shared_by("one", "two")
+    assert keys.waiting() == []
+
+
+def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
+    for token, lease in (("one", 20_000), ("two", 4_000), ("three", 9_000)):
+        keys.share(token, lease=lease, limit=3)
+    assert 3_000 < int(keys.share("four", PROCESS, limit=3).split()[1]) <= 4_000
+    assert 3_000 < int(keys.acquire("five", PROCESS).split()[1]) <= 4_000
+    for token in ("one", "two", "three"):
+        keys.renew(token, -1)
+    assert keys.share("four", PROCESS, limit=3).split()[1] == "-1"

@@ -279,3 +279,15 @@ def test_a_process_that_was_silent_learns_so_from_its_heartbeat(keys: Keys) -> N
     keys.acquire("five", PROCESS)
     assert keys.beat(**{keys.name: "five"})[1:] == ([], ["lost"])
     assert keys.beat(**{keys.name: "five"})[1:] == ([], [])
+
+
+@pytest.mark.parametrize("left", ["waiters", "tokens"])
+def test_half_of_a_waiter_joins_again(keys: Keys, left: str) -> None:
+    """As where a full server has evicted the other half: at its position, if that is known."""
+    keys.acquire("one")
+    position = keys.acquire("two", PROCESS).split()[4]
+    keys.acquire("three", PROCESS)
+    keys.client.delete(getattr(keys, "tokens" if left == "waiters" else "waiters")(PROCESS))
+    assert keys.acquire("two", PROCESS, LEASE, position).split()[3:] == ["1", position]
+    keys.acquire("three", PROCESS)
+    assert keys.waiting() == ["two", "three"]
