@@ -226,13 +226,11 @@ class Subscription:
 
     def reset(self) -> None:
         self.connection: Connection | None = None
-        self._interrupted: list[Connection] = []  # those that an exception struck while reading
         self._liveness = Liveness()
 
     def leave_to_parent(self) -> None:
-        for connection in (self.connection, *self._interrupted):
-            if connection is not None:
-                leave_to_parent(connection.origin)
+        if self.connection is not None:
+            leave_to_parent(self.connection.origin)
 
     def receives(self, name: str) -> bool:
         return self.connection is not None
@@ -249,7 +247,6 @@ class Subscription:
             raise
         self._liveness = Liveness()
         self.connection = connection
-        self._disconnect_interrupted()
 
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
@@ -259,7 +256,6 @@ class Subscription:
     def close(self) -> None:
         if self.connection is not None:
             self._drop(self.connection)
-        self._disconnect_interrupted()
 
     def receive(self, seconds: float) -> bool:
         connection = self.connection
@@ -267,12 +263,10 @@ class Subscription:
             return False
         try:
             self._receive(connection, seconds)
-        except from_below(*BROKEN):
-            self._drop(connection)
-        except BaseException:
-            # Possibly interrupted in the middle of a message, so the next can't be told apart.
-            self._abandon(connection)
-            raise
+        except BaseException as error:
+            self._drop(connection)  # it may have been interrupted in the middle of a message
+            if not isinstance(error, from_below(*BROKEN)):
+                raise
         return True
 
     def _receive(self, connection: Connection, seconds: float) -> None:
@@ -285,25 +279,10 @@ class Subscription:
                 self.registry.take_in(message[2])
 
     def _drop(self, connection: Connection) -> None:
-        self._turn_from(connection)
-        connection.close()
-
-    def _abandon(self, connection: Connection) -> None:
-        """Stop reading from a connection, but leave it open until there is another.
-
-        So this process still has a subscriber. What that receives the first waiters ask for.
-        """
-        self._interrupted.append(connection)
-        self._turn_from(connection)
-
-    def _disconnect_interrupted(self) -> None:
-        while self._interrupted:
-            self._interrupted.pop().close()
-
-    def _turn_from(self, connection: Connection) -> None:
         if self.connection is connection:
             self.connection = None
         self.registry.lost()
+        connection.close()
 
 
 class PoppedList(Subscription):
@@ -339,9 +318,6 @@ class PoppedList(Subscription):
                 self.registry.take_in(answer[1])
         elif patience <= 0:
             raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
-
-    def _abandon(self, connection: Connection) -> None:
-        self._drop(connection)  # if left open it would go on popping messages
 
 
 class Liveness:
