@@ -259,3 +259,19 @@ def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
     for token in ("one", "two", "three"):
         keys.renew(token, -1)
     assert keys.share("four", PROCESS, limit=3).split()[1] == "-1"
+
+
+def test_a_hold_of_a_waiter_is_listed_to_its_end(keys: Keys) -> None:
+    """Though the claim of its permit is due much earlier."""
+    keys.share("one", limit=1)
+    keys.wait(PROCESS, "two", record=sharing(1))
+    with keys.listening(PROCESS) as messages:
+        keys.give_up("one")
+        ((_, message),) = messages()
+    assert message.split()[:2] == ["grant", "two"]
+    assert 0 < keys.ends("two") <= 1200
+    keys.share("beside", limit=3, lease=500)  # whose end is the last of those known
+    assert keys.renew("two", 0)[0] > LEASE - 1500
+    assert LEASE - 1500 < keys.ends("two") <= LEASE
+    assert keys.end() - keys.now() > LEASE - 1500
+    assert keys.client.hget(keys.permits, digest("two")).split(" ", 2)[2] == f"- {sharing(1)}"
