@@ -22,6 +22,5 @@ local function attend_due(now, ahead)
   for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', due, '-inf', now + ahead, 'LIMIT', 0, BATCH)) do
     attend(name, now)
   end
-  local first = redis.pcall('ZRANGE', due, 0, 0, 'WITHSCORES')[2]
-  return first and first ~= 'inf' and math.max(first - now, 0) or -1
+  return first_due(due, now)
 end

@@ -120,8 +120,7 @@ if mine then
 end
 local is_other, fence = not shared and not hold.fence, hold.fence
 if shared then -- no fence that was given until now is greater
-  local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
-  fence, ttl = redis.pcall('GET', KEYS[4]), first and first ~= 'inf' and math.max(first - now, 0) or -1
+  fence, ttl = redis.pcall('GET', KEYS[4]), first_due(KEYS[1], now)
 else
   ttl = hold.due and hold.due - now or redis.call('PTTL', KEYS[1])
 end

@@ -55,8 +55,7 @@ local function check(name)
   hold = read_hold(held)
   local left = redis.call('PTTL', KEYS[1])
   if type(held) == 'table' then
-    local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
-    left = first ~= 'inf' and math.max(first - now, 0) or -1
+    left = first_due(KEYS[1], now)
   elseif hold.due then
     left = hold.due - now
   elseif held and not hold.token then

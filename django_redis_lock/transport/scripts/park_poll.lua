@@ -102,8 +102,8 @@ for _, each in ipairs(redis.call('ZRANGEBYSCORE', outbox, '-inf', now + 1, 'LIMI
     redis.call('ZREM', outbox, each)
   end
 end
-local due = redis.call('ZRANGE', outbox, 0, 0, 'WITHSCORES')[2]
-if due and (next_due < 0 or due - now < next_due) then
-  next_due = math.max(0, due - now)
+local publish_due = first_due(outbox, now)
+if publish_due >= 0 and (next_due < 0 or publish_due < next_due) then
+  next_due = publish_due
 end
 return {messages, next_due < 0 and not is_empty and 2000 or next_due, locks}

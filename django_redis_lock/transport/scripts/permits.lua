@@ -23,6 +23,12 @@ local function limit_of(name, record)
   return shares(record) and math.huge or nil
 end
 
+-- Return in how many ms the first entry of a key is due, -1 if none is.
+local function first_due(key, now)
+  local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  return first and first ~= 'inf' and math.max(first - now, 0) or -1
+end
+
 -- Let the permits expire with the last (at `last`), but not before `least`, both ms; returns when.
 local function expire_permits(lock, permits, least, last)
   last = math.max(last or redis.call('ZRANGE', lock, -1, -1, 'WITHSCORES')[2], least or 0)

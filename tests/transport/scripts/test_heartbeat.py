@@ -195,6 +195,7 @@ def test_many_due_locks(keys: Keys) -> None:
         lock.wait(READER, f"waits-{lock.name}")
     keys.client.zadd(keys.due, {lock.name: number for number, lock in enumerate(locks)})
     for done, due_at_once in ((64, True), (128, True), (150, False)):
+        keys.client.zadd(keys.seen, {READER: keys.now()})
         with counting(keys.client) as commands:
             due, *_ = keys.beat(SLOW)
             assert commands() <= 64 * 60

@@ -270,6 +270,7 @@ def test_a_hold_of_a_waiter_is_listed_to_its_end(keys: Keys) -> None:
         ((_, message),) = messages()
     assert message.split()[:2] == ["grant", "two"]
     assert 0 < keys.ends("two") <= 1200
+    assert keys.client.pttl(keys.lock) > LEASE - 1500
     keys.share("beside", limit=3, lease=500)  # whose end is the last of those known
     assert keys.renew("two", 0)[0] > LEASE - 1500
     assert LEASE - 1500 < keys.ends("two") <= LEASE

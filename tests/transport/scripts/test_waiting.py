@@ -291,3 +291,13 @@ def test_half_of_a_waiter_joins_again(keys: Keys, left: str) -> None:
     assert keys.acquire("two", PROCESS, LEASE, position).split()[3:] == ["1", position]
     keys.acquire("three", PROCESS)
     assert keys.waiting() == ["two", "three"]
+
+
+@pytest.mark.parametrize("lease", [1, 3_999_999_999_999])
+def test_the_leases_of_waiters(keys: Keys, lease: int) -> None:
+    """From a millisecond to a hundred years; a lock is there until its claim is due, and longer."""
+    keys.acquire("one")
+    keys.wait(READER, "two", lease=lease)
+    assert keys.release("one") == 1
+    assert keys.holder == "two"
+    assert keys.client.pttl(keys.lock) > 1000
