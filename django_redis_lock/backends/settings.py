@@ -35,7 +35,7 @@ _TASK_LINK = re.compile(r"(?:https?://|/)(?:[^{}]|\{\{|\}\}|(?P<task_id>\{task_i
 
 OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
 KEY_WORDS = (
-    *("queue", "index", "fence", "audit", "grant", "heard", "server", "claim"),
+    *("queue", "index", "fence", "audit", "grant", "heard", "server"),
     *("permits", "limits", "parked", "ticks", "waiters", "tokens", "inbox", "due"),
 )
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a

@@ -66,7 +66,7 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
             )
 
 
-def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckMessage]:
+def _check_alias(task: Any, options: Options) -> Iterator[checks.CheckMessage]:
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
         if options.using not in locks.settings:
             text = f"Task {task.name} has using={options.using!r}, which is not an alias of LOCKS."
@@ -78,6 +78,9 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
         if options.concurrency != 1 and not backend.can_share:
             text = f"{what} may run several times at once, {but}, whose locks can't be shared."
             yield _found("E010", text, f"Leave concurrency out, {instead}")
+        if not backend.can_pass:
+            text = f"{what} is guarded, {but}, whose locks do not tell who holds them."
+            yield _found("E010", text, "Set using to an alias with another backend.")
         if options.run_policy == "park" and not backend.runs_scripts:
             text = f"{what} has on_conflict='park', {but}, which can't park messages."
             yield _found("E012", text, f"Choose another policy, {instead}")

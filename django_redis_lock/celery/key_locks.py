@@ -255,7 +255,9 @@ class GuardedCall:
 
     @property
     def backend(self) -> BaseLockBackend:
-        return locks[self.options.using]
+        backend = locks[self.options.using]
+        backend.require(backend.can_pass, f"Task {self.task.name} can't be guarded")
+        return backend
 
     def handle(
         self,
@@ -268,7 +270,7 @@ class GuardedCall:
         if self.header.sent:
             marks.setdefault("sent", repr(self.header.sent))
         task_id = task_id or self.task_id
-        backend = partial(locks.__getitem__, using or self.options.using)
+        backend = partial(locks.__getitem__, using) if using else lambda: self.backend
         lock = TaskLock(backend, name, timeout, task_id=task_id, task_name=self.task.name)
         lock.task, lock.task_id = self.task, task_id
         lock._origin["marks"] = {"worker": FAMILY, **marks}

@@ -243,8 +243,6 @@ class ForceRelease(Call):
     entry: Fields
     cap: int
     """How many entries the audit has beside this one."""
-    deleted: bool = field(default=False, init=False)
-    """Whether a server without scripts may have deleted the lock."""
 
 
 FORCED_RELEASE = Inspect, ForceRelease

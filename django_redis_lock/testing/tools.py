@@ -343,8 +343,9 @@ class LockSpace:
         if not issubclass(kind, LocMemLockBackend):
             params = {key: value for key, value in params.items() if key != "OPTIONS"}
         moved: Any = LocMemLockBackend
-        if not kind.can_share:  # errors name the class
-            moved = type(kind.__name__, (LocMemLockBackend,), {"can_share": False})
+        if not (kind.can_share and kind.can_pass):  # errors name the class
+            abilities = {"can_share": kind.can_share, "can_pass": kind.can_pass}
+            moved = type(kind.__name__, (LocMemLockBackend,), abilities)
         return moved, {**params, "LOCATION": f"{self._id} {params.get('LOCATION') or ''}"}
 
     def note(self, backend: BaseLockBackend) -> None:

@@ -139,14 +139,9 @@ def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
         assert locks["default"].holder(name).ttl > 15
 
 
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-
-
-@pytest.fixture(params=["default", "locmem", "getset"])
-def limited(request: Any, name: str, settings: Any) -> Any:
+@pytest.fixture(params=["default", "locmem"])
+def limited(request: Any, name: str) -> Any:
     """Return what makes a handle whose renewal is limited."""
-    url = settings.LOCKS["url"]["LOCATION"]
-    settings.LOCKS = {**settings.LOCKS, "getset": {"BACKEND": GETSET, "LOCATION": url}}
     return lambda **options: Lock(lambda: locks[request.param], name, **options)
 
 

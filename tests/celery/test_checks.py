@@ -82,8 +82,8 @@ def test_leases_against_limits(
     [
         ("redlock", 2, ["E010"]),
         ("redlock", lambda text: 2, ["E010"]),
-        ("getset", 2, ["E010"]),
-        ("getset", 1, []),
+        ("redlock", 1, []),
+        ("getset", 1, ["E010"]),
         ("default", 2, []),
     ],
 )
@@ -103,7 +103,7 @@ def test_locks_that_can_not_be_shared(
     assert found(name) == ids
     if ids:
         for call in (work, work.delay):
-            with pytest.raises(InvalidLockBackend, match="can't be shared"):
+            with pytest.raises(InvalidLockBackend, match=r"can't be (shared|guarded)"):
                 call("ab")
 
 

@@ -8,7 +8,7 @@ CAPABILITIES = ("fencing", "queue", "listing", "passing", "records")
 promise all."""
 LACKS = {
     "DummyLockBackend": frozenset(CAPABILITIES),
-    "GetSetLockBackend": frozenset({"queue"}),
+    "GetSetLockBackend": frozenset({"fencing", "queue", "passing", "records"}),
     "RedlockLockBackend": frozenset({"queue"}),
 }
 

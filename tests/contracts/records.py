@@ -180,6 +180,7 @@ class RecordContract(Contract):
             shown.pid,
         )
 
+    @needs("records")
     def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """It keeps about as many entries as the alias says."""
         backend = locks[self.using]
@@ -193,6 +194,7 @@ class RecordContract(Contract):
         assert cap <= len(kept) <= cap + 100
         assert kept[:2] == [str(cap + 219), str(cap + 218)]
 
+    @needs("records")
     def test_history_is_read_in_pages(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Pages of any size give the whole history, in order, each event once."""
         backend = locks[self.using]

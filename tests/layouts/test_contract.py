@@ -77,8 +77,7 @@ def on_one_server(server: EmbeddedServer) -> Iterator[None]:
         "default": entry(BACKEND),
         "blpop": entry(BACKEND, WAIT="blpop"),
         "poll": entry(BACKEND, WAIT="poll", POLL_INTERVAL=0.05),
-        "record": entry(GETSET),
-        "seconds": entry(GETSET, FORMAT="seconds"),
+        "getset": entry(GETSET),
     }
     with override_settings(LOCKS=aliases):
         yield
@@ -99,19 +98,11 @@ class TestPoll(LayoutContract, SharingContract):
 
 
 @pytest.mark.usefixtures("on_one_server")
-class TestRecord(LockContract, UnsharedContract):
-    """SETNX and GETSET, with values that tell whose they are."""
+class TestGetSet(LockContract, UnsharedContract):
+    """SETNX and GETSET, with values that are whole seconds."""
 
-    using = "record"
-    lacks = LACKS["GetSetLockBackend"] | {"waiters"}
-
-
-@pytest.mark.usefixtures("on_one_server")
-class TestSeconds(LayoutContract):
-    """The same with nothing but the time, in whole seconds."""
-
-    using = "seconds"
-    lacks = TestRecord.lacks | {"fencing", "passing", "records", "precision"}
+    using = "getset"
+    lacks = LACKS["GetSetLockBackend"] | {"waiters", "precision"}
 
 
 def redis_server() -> str:

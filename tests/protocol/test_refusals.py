@@ -19,8 +19,6 @@ from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, enqueue, eventually, leave_no_lease, queue
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-PAGES = {REDIS: "how-to/restrict-by-acl.md", GETSET: "how-to/server-layouts.md"}
 CHANNEL = "lock-grant:c0-1"
 UNCLAIMED = re.compile(r" \d+:\d+:c")
 WAITER = '{"host":"far","pid":1}'
@@ -47,12 +45,12 @@ def raw(strict: EmbeddedServer) -> Iterator[redis.Redis]:
     leave_no_lease()
 
 
-def configure(settings: Any, strict: EmbeddedServer, backend: str = REDIS) -> None:
+def configure(settings: Any, strict: EmbeddedServer) -> None:
     """Two aliases for the same locks; "operator" is an ACL user of the server."""
     operator = strict.url().replace("://", "://operator:secret@")
     settings.LOCKS = {
-        "default": {"BACKEND": backend, "LOCATION": strict.url(), "TIMEOUT": 30},
-        "operator": {"BACKEND": backend, "LOCATION": operator, "TIMEOUT": 30},
+        "default": {"BACKEND": REDIS, "LOCATION": strict.url(), "TIMEOUT": 30},
+        "operator": {"BACKEND": REDIS, "LOCATION": operator, "TIMEOUT": 30},
     }
 
 
@@ -60,9 +58,9 @@ def become(raw: redis.Redis, words: list[str]) -> None:
     raw.execute_command("ACL", "SETUSER", "operator", "reset", "on", ">secret", *words)
 
 
-def rule(backend: str) -> list[str]:
-    """Return the words of the rule on a backend's page."""
-    text = (ROOT / "docs" / PAGES[backend]).read_text()
+def rule() -> list[str]:
+    """Return the words of the documented rule."""
+    text = (ROOT / "docs/how-to/restrict-by-acl.md").read_text()
     (found,) = re.findall(r"^ACL SETUSER locker on >secret (.*)$", text, re.MULTILINE)
     return str(found).split()
 
@@ -80,13 +78,13 @@ def release(shown: Any, using: str = "default") -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize(("backend", "waiting"), [(REDIS, False), (REDIS, True), (GETSET, False)])
+@pytest.mark.parametrize("waiting", [False, True])
 def test_user_that_lacks_a_word(
-    strict: EmbeddedServer, raw: redis.Redis, settings: Any, backend: str, waiting: bool
+    strict: EmbeddedServer, raw: redis.Redis, settings: Any, waiting: bool
 ) -> None:
     """Whichever permission is missing, a lock is free and audited, or neither."""
-    configure(settings, strict, backend)
-    words = rule(backend)
+    configure(settings, strict)
+    words = rule()
     results = {}
     for word in words[1:]:
         if not word.startswith(("+", "~")):
@@ -105,26 +103,23 @@ def test_user_that_lacks_a_word(
         assert outcome.result is (Result.RELEASED if freed else Result.REFUSED), (word, outcome)
         assert len(entries) == freed, word
         assert "secret" not in outcome.error
-    assert results["+del"] is (Result.RELEASED if waiting and backend == REDIS else Result.REFUSED)
+    assert results["+del"] is (Result.RELEASED if waiting else Result.REFUSED)
     assert results["+xadd"] is results["~lock-audit"] is Result.REFUSED
-    if backend == REDIS:
-        free = {word for word, result in results.items() if result is Result.RELEASED}
-        assert {"+zadd", "+publish", "+zcard"} <= free
+    free = {word for word, result in results.items() if result is Result.RELEASED}
+    assert {"+zadd", "+publish", "+zcard"} <= free
 
 
-@pytest.mark.parametrize("backend", [REDIS, GETSET])
 @pytest.mark.parametrize("setting", ["replica", "min-replicas-to-write", "another program's"])
 def test_server_that_can_not_be_written(
     strict: EmbeddedServer,
     raw: redis.Redis,
     settings: Any,
     monkeypatch: pytest.MonkeyPatch,
-    backend: str,
     setting: str,
 ) -> None:
     """A replica, too few replicas, or other data as the audit: refused, and nothing changed."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", (0.0,))
-    configure(settings, strict, backend)
+    configure(settings, strict)
     shown = take("a")
     before = raw.get("lock:a"), raw.zrange("lock-index", 0, -1)
     if setting == "replica":
@@ -223,19 +218,6 @@ def test_grant_is_taken_back_on_a_full_server(
     assert raw.get("lock:a").startswith("t1 ")
 
 
-def test_forced_release_on_a_full_server_without_scripts(
-    strict: EmbeddedServer, raw: redis.Redis, settings: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The lock is free, and the log says that the audit did not take the entry."""
-    configure(settings, strict, GETSET)
-    shown = take("a")
-    raw.config_set("maxmemory", 1)
-    assert release(shown).result is Result.RELEASED
-    assert raw.get("lock:a") is None
-    assert "the audit did not take the entry" in caplog.text
-    assert locks["default"].history("a") == []
-
-
 def test_what_may_not_be_read_is_not_shown_as_none(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any
 ) -> None:
@@ -243,12 +225,12 @@ def test_what_may_not_be_read_is_not_shown_as_none(
     configure(settings, strict)
     take("a")
     enqueue(raw, "a", WAITER)
-    become(raw, [word for word in rule(REDIS) if word not in ("+zcard", "+zrange")])
+    become(raw, [word for word in rule() if word not in ("+zcard", "+zrange")])
     assert locks["default"].holder("a").waiters == 1
     assert locks["operator"].holder("a").waiters is None
     with pytest.raises(LockUnavailable, match="LOCKS"):
         locks["operator"].waiting("a")
-    become(raw, [word for word in rule(REDIS) if word != "+get"])
+    become(raw, [word for word in rule() if word != "+get"])
     with pytest.raises(LockUnavailable):
         locks["operator"].holder("a")
 

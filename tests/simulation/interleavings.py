@@ -105,8 +105,6 @@ SCENARIOS = (
     Scenario("blpop", "two that wait", (_use, _use)),
     Scenario("poll", "two that wait", (_use, _use)),
     Scenario("redlock-3", "two that wait", (_use, _use)),
-    Scenario("getset", "two that wait", (_use, _use)),
-    Scenario("getset", "leases that end", (_use_shortly, _use)),
     Scenario("locmem", "two that wait", (_use, _use)),
     Scenario("shared", "readers and a writer", (_read, _use, _read)),
     Scenario("shared", "three for two permits", (_use_permit,) * 3),

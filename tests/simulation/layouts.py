@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django_redis_lock.backends import locmem
-from django_redis_lock.backends.getset import CLAIM_KEPT, GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
@@ -184,28 +183,6 @@ def _quorum(size: int, *, loops: bool = False) -> Callable[[World], Sequence[Pro
     return prepare
 
 
-def _times(world: World) -> Sequence[Promise]:
-    site = world.site(Site)
-
-    def backend(process: Process) -> GetSetLockBackend:
-        options = {"POLL_INTERVAL": INTERVAL}
-        made = GetSetLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
-        made.servers.__dict__.update(pool=site, client=Client(site))
-        return made
-
-    world.backend = backend
-    world.has_gaps = True
-    world.view = view = views.TimesView(site)
-    return (
-        promises.OneHolder(world),
-        promises.RisingFences(world, by_clock=False),
-        promises.NoWaitInVain(world, view, free=1.0, delay=CLAIM_KEPT),
-        promises.PromptAnswers(world),
-        promises.BoundedKeys(world, longest=None),
-        promises.NothingLeft(world, view),
-    )
-
-
 def _memory(world: World) -> Sequence[Promise]:
     class Noted(LocMemLockBackend):
         def call(self, call: Call) -> Any:
@@ -263,13 +240,6 @@ LAYOUTS = {
             _quorum(5, loops=True),
             _QUORUM,
             Habits(leases=(5.0, 1.0, 2.0)),
-        ),
-        # No endless leases there: a call that comes late can bring one back for ever.
-        Layout(
-            "getset",
-            _times,
-            (*PROCESS_FAULTS, *SERVER_FAULTS),
-            Habits(leases=(5.0, 0.5, 1.0, 30.0)),
         ),
         Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),
     )

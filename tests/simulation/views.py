@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.clusters.topology import shard_of
-from django_redis_lock.backends.getset import read_stamp
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.protocol.lease import limit_in
 from django_redis_lock.protocol.records import split_value
@@ -185,24 +184,6 @@ class QuorumView(View):
         if len(found) >= needed:  # held by several, none of which has it
             return [Hold("", 0.0)]
         return []
-
-
-class TimesView(View):
-    """A server whose locks are the times at which they end."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.site = site
-
-    def _holds(self, name: str) -> list[Hold]:
-        value = stored(self.site.server, f"lock:{name}".encode())
-        if value is None:
-            return []
-        stamp = read_stamp(value)
-        end = stamp.end_ms / 1000 - EPOCH / 1_000_000 - self.site.offset
-        if end < self.site.network.machine.now:
-            return []
-        return [Hold(stamp.token.decode(), end)]
 
 
 class MemoryView(View):

@@ -26,19 +26,15 @@ from tests.tools.console import command
 pytestmark = [pytest.mark.usefixtures("server", "no_workers"), pytest.mark.django_db]
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 HUGE = json.dumps({"host": "far", "metadata": {"a": "x" * 1_000_000}})
 VICTIM = "victim"
 BYSTANDER = "bystander"
 
 
-@pytest.fixture(params=[REDIS, GETSET], ids=["redis", "getset"], autouse=True)
-def _backend(request: pytest.FixtureRequest, server: EmbeddedServer, settings: Any) -> None:
-    """One alias, on each backend that keeps its locks on a server."""
-    settings.LOCKS = {
-        "default": {"BACKEND": request.param, "LOCATION": server.url(), "TIMEOUT": 20}
-    }
+@pytest.fixture(autouse=True)
+def _backend(server: EmbeddedServer, settings: Any) -> None:
+    settings.LOCKS = {"default": {"BACKEND": REDIS, "LOCATION": server.url(), "TIMEOUT": 20}}
 
 
 @pytest.fixture

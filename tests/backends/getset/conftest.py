@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +10,13 @@ import pytest
 from django_redis_lock import locks
 from django_redis_lock.backends.getset import GetSetLockBackend
 from example_project.embedded import EmbeddedServer
-from tests.tools.proxy import Proxy
 
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+Configure = Callable[..., GetSetLockBackend]
 
 
 @pytest.fixture
-def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLockBackend]:
+def configure(server: EmbeddedServer, settings: Any) -> Configure:
     """Return a function that makes the default alias a GETSET backend with given options."""
 
     def configure(url: str = "", **options: Any) -> GetSetLockBackend:
@@ -27,18 +27,3 @@ def configure(server: EmbeddedServer, settings: Any) -> Callable[..., GetSetLock
         return backend
 
     return configure
-
-
-Configure = Callable[..., GetSetLockBackend]
-
-
-@pytest.fixture
-def proxied(server: EmbeddedServer, configure: Configure) -> Iterator[Callable[..., Proxy]]:
-    """Return a function that puts a proxy before the server, for a format."""
-    with Proxy(server.port) as proxy:
-
-        def through(form: str) -> Proxy:
-            configure(f"redis://127.0.0.1:{proxy.port}/0", FORMAT=form)
-            return proxy
-
-        yield through

@@ -12,9 +12,6 @@ import redis
 
 from django_redis_lock import lock
 from django_redis_lock.backends.settings import LONGEST_INTERVAL
-from django_redis_lock.exceptions import (
-    LockError,
-)
 from example_project.embedded import EmbeddedServer
 from tests.backends.getset.conftest import Configure
 from tests.tools import ROOT, Background, eventually, waiters
@@ -79,7 +76,7 @@ from django.conf import settings
 settings.LOCKS = {"default": {
     "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
     "LOCATION": f"redis://127.0.0.1:{port}/0",
-    "OPTIONS": {"FORMAT": "seconds", "KEY": "{name}"},
+    "OPTIONS": {"KEY": "{name}"},
 }}
 django.setup()
 from django_redis_lock import lock
@@ -152,34 +149,23 @@ def test_holder_of_another_program_is_waited_out(
     name: str, configure: Configure, client: redis.Redis
 ) -> None:
     """A holder of another program that died delays us until its lease ends, and no longer."""
-    configure(FORMAT="seconds")
-    client.set(f"lock:{name}", f"{time.time() + 100:.6f}")
+    configure(KEY="lock.{name}")
+    key = f"lock.{name}"
+    client.set(key, f"{time.time() + 100:.6f}")
     assert not lock(name).acquire(blocking_timeout=0.05)
     held = lock(name)
     waiting = Background(held.acquire)
-    client.set(f"lock:{name}", f"{time.time() + 0.1:.6f}")
+    client.set(key, f"{time.time() + 0.1:.6f}")
     assert waiting.outcome() is True
-    assert float(client.get(f"lock:{name}")) > time.time() + 15
+    assert float(client.get(key)) > time.time() + 15
     held.release()
-    assert not client.exists(f"lock:{name}")
-
-
-def test_plain_times_can_not_be_passed_on(name: str, configure: Configure) -> None:
-    """Without tokens no holder can be named to take over from; the error says what to write."""
-    configure(FORMAT="seconds")
-    with lock(name) as held:
-        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
-            lock(name).take_over(held.token_id)
-        with pytest.raises(LockError, match=r"OPTIONS\['FORMAT'\] = 'record'"):
-            held.detach(5)
+    assert not client.exists(key)
 
 
 def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
     """A release wakes a waiter of the same process, however long its interval is."""
     backend = configure(POLL_INTERVAL=LONGEST_INTERVAL)
-    backend.registry_for(
-        ""
-    ).interval = 600.0  # longer than may be asked for, and than this test waits
+    backend.registry_for("").interval = 600.0  # longer than may be asked for, or this test waits
     held, other = lock(name, timeout=900), lock(name)
     held.acquire()
     waiting = Background(other.acquire)
