@@ -306,8 +306,8 @@ def test_documented_user_of_getset_has_all_permissions(
     settings.LOCKS = {"default": {**settings.LOCKS["default"], "BACKEND": GETSET}}
     user(rule.split())
     assert only(examine()[1], "self-test")[0] == "ok"
-    user([word for word in rule.split() if word != "+getset"])
-    assert only(examine()[1], "self-test")[2] == "ACL SETUSER locker +getset"
+    user([word for word in rule.split() if word != "+setnx"])
+    assert only(examine()[1], "self-test")[2] == "ACL SETUSER locker +setnx"
 
 
 @pytest.mark.parametrize(
