@@ -40,8 +40,8 @@ test: $(VENV)/.test  ## the tests, on an embedded Valkey server
 workers: $(VENV)/.test  ## processes that die or hang: workers, beats, programs
 	$(PYTEST) $(PARALLEL) tests/workers $(ARGS)
 
-layouts: $(VENV)/.test  ## the contract on every server layout (needs apt-get install redis-server)
-	$(PYTEST) $(PARALLEL) tests/layouts $(ARGS)
+layouts: $(VENV)/.test  ## the contract on a cluster and a quorum, and server layouts that fail (needs apt-get install redis-server)
+	$(PYTEST) $(PARALLEL) -m 'not nightly' tests/layouts $(ARGS)
 
 browser: $(VENV)/.browser  ## the admin page in a real browser (needs apt-get install chromium)
 	$(PYTEST) tests/browser $(ARGS)

@@ -84,6 +84,10 @@ def _check_alias(task: Any, options: Options) -> Iterator[checks.CheckMessage]:
         if options.run_policy == "park" and not backend.runs_scripts:
             text = f"{what} has on_conflict='park', {but}, which can't park messages."
             yield _found("E012", text, f"Choose another policy, {instead}")
+
+
+def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckMessage]:
+    yield from _check_alias(task, options)
     try:
         sealed({})
     except ImproperlyConfigured as error:

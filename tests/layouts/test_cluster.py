@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -12,29 +13,20 @@ import pytest
 
 from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, SHARDS, TAGS, shard_of
+from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+from tests.celery.consumer import Consumer
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client, role
 from tests.tools import Background, eventually, queued, waiters
-from tests.tools.console import command
-from tests.tools.parking import parking
-
-each_kind = pytest.mark.parametrize("limit", [None, 2], ids=["lock", "permits"])
 
 
 def handle(name: str, limit: int | None, **options: Any) -> Lock:
     kind = lock if limit is None else partial(semaphore, limit=limit)
     return kind(name, timeout=60, **options)
-
-
-def all_of(name: str, limit: int | None) -> list[Lock]:
-    """Take a lock, or all permits of a semaphore."""
-    held = [handle(name, limit) for _ in range(limit or 1)]
-    assert all(one.acquire(blocking=False) for one in held)
-    return held
 
 
 def slot_of(name: str) -> int:
@@ -142,61 +134,31 @@ def test_listing_costs_two_round_trips_a_node(
     assert sum(sent) <= 2 * SHARDS
 
 
-@each_kind
-def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str, limit: int | None) -> None:
+def test_slot_that_has_moved_is_followed(cluster: Cluster, name: str) -> None:
     """A lock that moved to another node is renewed, handed off and released there."""
     slot = slot_of(name)
-    held, *others = all_of(name, limit)
-    fences = [held.fence, *(other.fence for other in others)]
-    waiting = Background(handle(name, limit).acquire)
+    held, waiter = lock(name, timeout=60), lock(name, timeout=60)
+    held.acquire()
+    fence = held.fence
+    waiting = Background(waiter.acquire)
     eventually(lambda: waiters(name) == 1)
     to = other_master(cluster, slot)
     cluster.move_slot(slot, to)
     held.ensure_held()
     held.extend(10)
     assert asyncio.run(_owned(held))
-    assert [holder.fence for holder in locks["default"].holders_of([name])] == fences
+    assert locks["default"].holder(name).fence == fence
     # The waiter listens on the other node now, so the release reaches it.
     eventually(lambda: _receivers(cluster, name) == 1)
     eventually(lambda: waiters(name) == 1)
     held.release()
     assert waiting.outcome() is True
-    *before, last = [holder.fence for holder in locks["default"].holders_of([name])]
-    assert before == fences[1:]
-    assert last > max(fences)
+    assert waiter.fence > fence
     cluster.settle()
 
 
 async def _owned(held: Any) -> bool:
     return bool(await held.aowned())
-
-
-@each_kind
-def test_moving_slot_delays_and_loses_nothing(
-    cluster: Cluster, name: str, limit: int | None
-) -> None:
-    """While a slot moves its locks are unavailable; afterwards they can be acquired."""
-    slot = slot_of(name)
-    held = all_of(name, limit)
-    waiting = Background(handle(name, limit).acquire)
-    eventually(lambda: waiters(name) == 1)
-    with cluster.moving_slot(slot, other_master(cluster, slot)):
-        fresh = handle(name, limit)
-        with pytest.raises(LockUnavailable):  # TRYAGAIN or ASK, for as long as a call is sent again
-            while True:
-                locks["default"].force_release(f"{name}:none-of-these")
-                handle(_of_same_shard(name), limit).acquire(blocking=False)
-        assert fresh.remaining == 0
-    for one in held:
-        one.ensure_held()
-    held[0].release()
-    assert waiting.outcome() is True
-    cluster.settle()
-
-
-def _of_same_shard(name: str) -> str:
-    names = (f"{name}:{number}" for number in range(10_000))
-    return next(one for one in names if shard_of(one) == shard_of(name))
 
 
 def test_resharding_under_load(cluster: Cluster, name: str) -> None:
@@ -326,12 +288,36 @@ def _settings(cluster: Cluster) -> str:
     return f"import tests.settings as s; s.LOCKS = {cluster.locks()['LOCKS']!r}"
 
 
-def test_operators_see_parked_tasks_and_send_them_back(cluster: Cluster, name: str) -> None:
-    with parking(name) as parked:
-        ids = parked.park(3)
-        assert command("show", name).out.count("  yes  ") == 3
-        assert locks["default"].holder(name).parked == 3
-        assert command("unpark", name).code == 0
-        assert parked.returned() == ids
-        parked.lock.release()
-    assert list(locks["default"].holders()) == []
+def keep_key(key: str) -> str:
+    return key
+
+
+def test_messages_are_parked_on_each_node(cluster: Cluster, name: str) -> None:
+    """They are kept by the node of their lock, and one look is about all nodes."""
+    consumer = Consumer(name)
+    options = {"using": "default", "key": "{key}", "on_conflict": "park", "concurrency": 1}
+    task = consumer.task(keep_key, **options)
+    publisher = Publisher(consumer.app)
+    backend = locks["default"]
+    keys = sorted(names_on_each(cluster, name))
+    with ExitStack() as stack:
+        for key in keys:
+            stack.enter_context(lock(key, timeout=60))
+        for key in keys:
+            consumer.deliver(consumer.send(task, key))
+        assert [len(backend.waiting(key)) for key in keys] == [1] * len(keys)
+        for server in cluster.masters():
+            with client(server) as node:
+                assert [one for one in node.keys("*-parked*") if not one.endswith(":locks")]
+        while publisher.publish(backend)[0] == 0.0:
+            pass
+        assert consumer.message() is None
+    while publisher.publish(backend)[0] == 0.0:
+        pass
+    back = [consumer.message() for _ in keys]
+    assert consumer.message() is None
+    assert sorted(consumer.deliver(message) for message in back) == keys
+    assert [*backend.holders()] == []
+
+    assert publisher.unpark(backend, keys[0]) == 0
+    consumer.close()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from django.test import override_settings
@@ -22,7 +21,7 @@ from tests.layouts.servers import BACKEND, Cluster
 from tests.settings import server_url
 from tests.tools.quorums import Quorum, in_use, started
 
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
+nightly = pytest.mark.nightly  # all but a cluster and a quorum
 
 
 @pytest.mark.usefixtures("cluster")
@@ -32,6 +31,7 @@ class TestCluster(LayoutContract, SharingContract):
     using = "default"
 
 
+@nightly
 @pytest.mark.usefixtures("replicating_cluster")
 class TestReplicatingCluster(LayoutContract, SharingContract):
     """The same, where each lock waits for a replica."""
@@ -39,6 +39,7 @@ class TestReplicatingCluster(LayoutContract, SharingContract):
     using = "default"
 
 
+@nightly
 @pytest.mark.usefixtures("replicating_sentinel")
 class TestReplicatingSentinel(LayoutContract, SharingContract):
     """A master found by asking sentinels, where each lock waits for both replicas."""
@@ -46,9 +47,9 @@ class TestReplicatingSentinel(LayoutContract, SharingContract):
     using = "default"
 
 
-@pytest.fixture(scope="module", params=[3, 5])
-def session_quorum(request: pytest.FixtureRequest) -> Iterator[Quorum]:
-    with started(request.param) as quorum:
+@pytest.fixture(scope="module")
+def session_quorum() -> Iterator[Quorum]:
+    with started(3) as quorum:
         yield quorum
 
 
@@ -68,21 +69,19 @@ class TestQuorum(LockContract, UnsharedContract):
 
 @pytest.fixture
 def on_one_server(server: EmbeddedServer) -> Iterator[None]:
-    """The backends and options for one server, as aliases of LOCKS."""
+    """The waiting schemes of one server, as aliases of LOCKS."""
 
-    def entry(backend: str, **options: Any) -> dict[str, Any]:
-        return {"BACKEND": backend, "LOCATION": server_url(2), "OPTIONS": options}
-
+    entry = {"BACKEND": BACKEND, "LOCATION": server_url(2)}
     aliases = {
-        "default": entry(BACKEND),
-        "blpop": entry(BACKEND, WAIT="blpop"),
-        "poll": entry(BACKEND, WAIT="poll", POLL_INTERVAL=0.05),
-        "getset": entry(GETSET),
+        "default": entry,
+        "blpop": {**entry, "OPTIONS": {"WAIT": "blpop"}},
+        "poll": {**entry, "OPTIONS": {"WAIT": "poll", "POLL_INTERVAL": 0.05}},
     }
     with override_settings(LOCKS=aliases):
         yield
 
 
+@nightly
 @pytest.mark.usefixtures("on_one_server")
 class TestBlpop(LayoutContract, SharingContract):
     """Waiters that pop their grants from a list."""
@@ -90,19 +89,12 @@ class TestBlpop(LayoutContract, SharingContract):
     using = "blpop"
 
 
+@nightly
 @pytest.mark.usefixtures("on_one_server")
 class TestPoll(LayoutContract, SharingContract):
-    """Waiters that look."""
+    """Waiters that poll."""
 
     using = "poll"
-
-
-@pytest.mark.usefixtures("on_one_server")
-class TestGetSet(LockContract, UnsharedContract):
-    """SETNX and GETSET, with values that are whole seconds."""
-
-    using = "getset"
-    lacks = LACKS["GetSetLockBackend"] | {"waiters", "precision"}
 
 
 def redis_server() -> str:
@@ -138,6 +130,7 @@ def on_redis_cluster(redis_7_cluster: Cluster) -> Iterator[None]:
     locks.reset()
 
 
+@nightly
 @pytest.mark.usefixtures("on_redis")
 class TestRedis(LayoutContract, SharingContract):
     """One server of Debian's Redis."""
@@ -145,6 +138,7 @@ class TestRedis(LayoutContract, SharingContract):
     using = "default"
 
 
+@nightly
 @pytest.mark.usefixtures("on_redis_cluster")
 class TestRedisCluster(LayoutContract, SharingContract):
     """Three masters of it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
@@ -11,8 +10,7 @@ import redis
 import redis_lock
 from redis_lock import Lock as OldLock
 
-from django_redis_lock import lock, semaphore
-from django_redis_lock.exceptions import LockLost
+from django_redis_lock import lock
 from django_redis_lock.signals import lock_released
 from tests.settings import server_url
 from tests.tools import Background, eventually, waiters
@@ -56,24 +54,3 @@ def test_both_exclude_each_other_while_both_run(shared: Any, name: str) -> None:
     eventually(lambda: shared.info("clients")["blocked_clients"])
     held.release()
     assert waiting.outcome() is True
-
-
-def test_a_shared_lock_is_none_to_python_redis_lock(shared: Any, name: str) -> None:
-    """So the page says that nothing may be shared while both run."""
-    before = OldLock(shared, name, expire=60)
-    assert before.acquire()
-    shared.delete(f"lock:{name}")  # its lease ended
-    with semaphore(name, 2):
-        other = OldLock(shared, name, expire=60)
-        for call in (before.extend, before.release, partial(other.acquire, blocking=False)):
-            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-                call()
-
-
-def test_a_reset_of_all_old_locks_frees_ours(shared: Any, name: str) -> None:
-    """So it has to go before both run; the holder finds out."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    redis_lock.reset_all(shared)
-    with pytest.raises(LockLost):
-        held.ensure_held()

@@ -8,7 +8,7 @@ import pytest
 import redis
 from django.core.cache import caches
 
-from django_redis_lock import lock, locks, semaphore
+from django_redis_lock import lock, locks
 from tests.tools import Background, eventually, waiters
 
 
@@ -41,19 +41,6 @@ def test_both_exclude_each_other_while_both_run(settings: Any, name: str) -> Non
     before.release()
     assert waiting.outcome() is True
     assert cache.lock(name).acquire(blocking=False) is False
-
-
-def test_a_shared_lock_is_none_to_redis_py(client: redis.Redis, settings: Any, name: str) -> None:
-    """So the page says that nothing may be shared while both run."""
-    settings.LOCKS = {"default": {"LOCATION": "locks", "KEY_PREFIX": "shop"}}
-    before = client.lock(f"shop:{name}", timeout=10)
-    assert before.acquire()
-    client.delete(f"shop:{name}")  # its lease ended
-    with semaphore(name, 2):
-        for call in (before.locked, before.owned, before.release):
-            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-                call()
-        assert client.lock(f"shop:{name}").acquire(blocking=False) is False
 
 
 def test_a_prefix_stands_for_the_start_of_the_old_names(

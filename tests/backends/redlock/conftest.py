@@ -27,16 +27,3 @@ def backend() -> RedlockLockBackend:
     found = locks["redlock"]
     assert isinstance(found, RedlockLockBackend)
     return found
-
-
-class away:  # noqa: N801 - a context manager
-    """Exclude one server from the votes on a name, as if it could not be reached."""
-
-    def __init__(self, servers: Quorum, index: int, name: str) -> None:
-        self._executor = backend().servers[index].executor
-
-    def __enter__(self) -> None:
-        vars(self._executor)["submit"] = lambda job: job.reply(ConnectionError("away"))
-
-    def __exit__(self, *error: object) -> None:
-        del vars(self._executor)["submit"]

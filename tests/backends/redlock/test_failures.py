@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import servers, votes
-from django_redis_lock.backends.redlock.servers import Executor
+from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually
-from tests.tools.proxy import Proxy
 from tests.tools.quorums import Quorum, in_use, started
 
 
@@ -127,57 +123,6 @@ def test_forced_release_where_servers_refuse(
         for client in servers.clients:
             client.config_set(setting, 0)
     assert outcome.result is result
-
-
-class Proxied(Quorum):
-    """Servers with a proxy in front of each."""
-
-    def __init__(self, servers: Quorum, proxies: list[Proxy]) -> None:
-        super().__init__(servers.servers)
-        self.proxies = proxies
-
-    @property
-    def urls(self) -> list[str]:
-        return [f"redis://127.0.0.1:{proxy.port}/0" for proxy in self.proxies]
-
-
-@pytest.fixture
-def proxied(session_quorum: Quorum) -> Iterator[Proxied]:
-    """The servers, empty, behind proxies, as an entry of LOCKS."""
-    with ExitStack() as stack:
-        ports = [server.port for server in session_quorum.servers]
-        proxies = [stack.enter_context(Proxy(port)) for port in ports]
-        servers = Proxied(session_quorum, proxies)
-        stack.enter_context(in_use(servers, SERVER_TIMEOUT=20))
-        yield servers
-
-
-def test_a_release_that_is_told_again_is_no_loss(
-    proxied: Proxied, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers whose replies are lost are asked again, and then do not know the lock."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.servers.Executor.RETRY_EVERY", 0.02)
-    held = lock(name, timeout=600, using="redlock")
-    with held:
-        eventually(lambda: all(proxied.values(name)))
-    eventually(lambda: proxied.values(name) == [None] * 3)  # all know the script now
-    held.acquire()
-    eventually(lambda: all(proxied.values(name)))
-    for server in proxied.servers[1:]:
-        server.pause()
-    for proxy in proxied.proxies[:2]:
-        proxy.lose_replies(1, servers.RELEASE.sha.encode())
-    releasing = Background(held.release)
-    executor = backend().servers[0].executor
-    eventually(lambda: not proxied.proxies[0].losing and _is_idle(executor))
-    proxied.servers[1].resume()
-    assert releasing.outcome() is None
-    proxied.resume()
-    eventually(lambda: proxied.values(name) == [None] * 3)
-
-
-def _is_idle(executor: Executor) -> bool:
-    return not executor.busy and not executor._owed
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:
