@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import math
 import random
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
@@ -23,13 +21,10 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Pause, Steps, arun, ask, run
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
-from django_redis_lock.support.process import start_thread
 from django_redis_lock.transport.packing import Packed
 
 SPLIT_TRIES = 4
 """How often to vote at most when callers come at the same time and none gets a majority."""
-TEACH_AGAIN = 1.0
-"""Seconds between attempts to tell a server the fence that it lost, while others suffice."""
 OWED_FOR = 60.0
 """Seconds for which a release is sent again to a server that can't be reached."""
 
@@ -69,7 +64,6 @@ class RedlockLockBackend(BaseLockBackend):
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._clocks = Clocks()
         self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence
-        self._taught_at = -math.inf
         self._attempts = itertools.count(1)
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
@@ -119,9 +113,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _carry_out(self, call: Call) -> Steps[Any]:
         try:
-            if isinstance(call, _Vote):
-                return (yield from self._gain(call))
-            return (yield from self._ask(call))
+            return (yield from self._gain(call) if isinstance(call, _Vote) else self._ask(call))
         except votes.NoQuorum as failure:
             raise self._error_of(call, failure.answers) from failure
 
@@ -187,14 +179,14 @@ class RedlockLockBackend(BaseLockBackend):
         Raises ``NoQuorum``.
         """
         try:
-            return (yield from self._vote(call))
+            answer = yield from self._vote(call)
         except votes.NoQuorum:
             if not (yield from self._teach()):
                 raise
-            return (yield from self._vote(call))
-        finally:
-            if self._starts:
-                self._teach_aside()
+            answer = yield from self._vote(call)
+        if self._starts:
+            yield from self._teach()  # so that another server may fail
+        return answer
 
     def _vote(self, call: _Vote) -> Steps[Any]:
         acquires = isinstance(call, calls.Acquire)
@@ -229,11 +221,10 @@ class RedlockLockBackend(BaseLockBackend):
         return fence
 
     def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
-        """Make the fence known to a majority before anybody gets it; return it.
+        """Make the fence known to a majority, so that every later one is greater; return it.
 
-        Any later majority shares one of these servers, and so gives a greater fence. Returns 0 if
-        the lock was lost meanwhile, or if that took so long that a server which lost its data may
-        have learned the last fence from the others before they knew this one.
+        Returns 0 if the lock was lost meanwhile, or if that took so long that a server which lost
+        its data may have learned the last fence from the others before they knew this one.
         """
         fences = [item[0] if isinstance(item, list) else 0 for item in answers]
         fence = max(fences)
@@ -257,11 +248,8 @@ class RedlockLockBackend(BaseLockBackend):
         """Take back the votes that a failed attempt was given, or may still be given."""
         release = calls.Release(request.name, request.token)
         owed_for = min(OWED_FOR, request.lease_ms / 1000)
-        for server, job, answer in zip(
-            self.servers, quorum_call.jobs, quorum_call.answers, strict=True
-        ):
-            refused = isinstance(answer, list) and not answer[0]
-            if not refused and not job.cancel():
+        for server, answer in zip(self.servers, quorum_call.answers, strict=True):
+            if not isinstance(answer, list) or answer[0]:
                 self._post(server, server.release(release, attempt), owed_for)
 
     # Servers that lost their data.
@@ -277,9 +265,8 @@ class RedlockLockBackend(BaseLockBackend):
     def _teach(self) -> Steps[bool]:
         """Tell restarted servers the last fence so that they vote; return whether any was told.
 
-        The others are asked for it after these servers said that their delay is over. By then every
-        hold that they may have forgotten has ended, and the others know its fence. A server that is
-        not told says again that it waits.
+        Their delay is over, so every hold that they may have forgotten has ended, and the others
+        know its fence. A server that is not told says again that it waits.
         """
         starts, self._starts = self._starts, {}
         if not starts:
@@ -298,14 +285,6 @@ class RedlockLockBackend(BaseLockBackend):
             server.executor.submit(servers.Job(admission, admitted.until, reply))
         yield admitted
         return True
-
-    def _teach_aside(self) -> None:
-        """Do so in a thread, so that no caller waits; not too often, as it may fail again."""
-        now = monotonic()
-        if now - self._taught_at > TEACH_AGAIN:
-            self._taught_at = now
-            with contextlib.suppress(RuntimeError):  # the process is exiting
-                start_thread(partial(run, None, self._teach()))
 
     # What operators see.
 
@@ -344,8 +323,8 @@ class RedlockLockBackend(BaseLockBackend):
 class Clocks:
     """What the clocks of the servers read, as far as this process knows.
 
-    If a caller proposes a fence that is ahead of all clocks, all servers give that one, and no
-    second round trip is needed to agree on it. A wrong guess only costs that round trip.
+    All servers give a proposed fence that is ahead of their clocks. That saves the round trip to
+    agree on one.
     """
 
     MARGIN = 5000

@@ -1,13 +1,10 @@
 """The servers of a quorum: what is sent to each, and the thread that sends it.
 
-Each server has one connection, used by one thread alone. It sends all calls that have gathered in
-one go. So a server that is slow, paused or gone only delays its own thread, and a caller is woken
-when enough servers have answered. An exception that a signal handler raises in a caller can't put
-a connection out of step with its replies.
+Each server has one connection, used by one thread alone, which sends all calls that have gathered.
+So a server that is slow, paused or gone only delays its own thread.
 
-For that, nothing that callers do needs a mutex: they append to a deque and release a bare lock.
-``threading.Condition``, ``Event`` and the executors of ``concurrent.futures`` are Python code: such
-an exception within them could leave their lock taken for ever.
+Callers take no mutex: they append to a deque and release a bare lock, because an exception that a
+signal handler raises within ``threading.Condition`` could leave its lock taken for ever.
 """
 
 from __future__ import annotations
@@ -72,8 +69,6 @@ class Job:
     reply: Callable[[Any], object] = ignore
     owed: bool = False
     """Whether to send it again after a failure."""
-    taken: bool = False
-    """Whether the thread has it, and may have sent it."""
     sendings: int = 0
 
     def __post_init__(self) -> None:
@@ -82,17 +77,11 @@ class Job:
     def _sending(self) -> None:
         self.sendings += 1
 
-    def cancel(self) -> bool:
-        """Do not send it; return False if it was sent already, or may have been."""
-        self.until = 0.0  # before `taken` is read: the thread does both the other way round
-        return not self.taken
-
 
 class Executor:
     """Sends calls to one server, in order, from a thread of its own.
 
-    ``timeout`` is the seconds for which a call may stay unanswered before further calls fail at
-    once.
+    Once a call is unanswered for ``timeout`` seconds, further calls fail at once.
     """
 
     IDLE = 5.0
@@ -110,7 +99,6 @@ class Executor:
         _executors.add(self)
 
     def after_fork(self) -> None:
-        """Leave the waiting calls to the parent process."""
         self._jobs: deque[Job] = deque()
         self._owed: list[Job] = []
         self._event = threading.Lock()  # the thread waits to acquire it
@@ -134,7 +122,6 @@ class Executor:
                 start_thread(self._run)
 
     def close(self) -> None:
-        """Send the waiting calls, and end the thread."""
         running, self._running = self._running, threading.Lock()
         self._owed = []
         with contextlib.suppress(RuntimeError):
@@ -165,7 +152,6 @@ class Executor:
         late: Any = redis.exceptions.TimeoutError("It could not be asked in time")
         due = []
         for job in jobs:
-            job.taken = True
             if now < job.until:
                 due.append(job)
             else:
@@ -195,10 +181,8 @@ def _finish() -> None:
 class QuorumCall(Step):
     """The step that waits for the answers to a call that was sent to several servers.
 
-    ``count`` gets the answers so far, one per server, with exceptions and ``PENDING`` among them.
-    It returns their outcome, or ``PENDING`` while missing answers could change it; it may raise.
-    A majority of answers is needed at least. After ``timeout`` seconds, or soon after the outcome
-    is ``CONTESTED``, a missing answer counts as an exception.
+    ``count``, one of the functions in ``votes``, says what they amount to. After ``timeout``
+    seconds, or soon after that is ``CONTESTED``, a missing answer counts as an exception.
     """
 
     def __init__(self, size: int, count: Count, timeout: float) -> None:
@@ -269,6 +253,7 @@ class Server(RedisLockBackend):
         self._timeout = timeout
         self._packing = Packing(self.key_prefix)
         self._mark_key = f"{self.key_prefix}-server"
+        self._own_keys = [self._packing.fence_key, self._mark_key]
 
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
@@ -295,13 +280,11 @@ class Server(RedisLockBackend):
             case calls.Release():
                 return self.release(call)
             case ReadFences():
-                return self._pack_own(READ_FENCE, call.delay_ms)
+                return _packed(READ_FENCE, self._own_keys, call.delay_ms)
             case Admit():
-                return self._pack_own(ADMIT, call.fence, call.start)
+                return _packed(ADMIT, self._own_keys, call.fence, call.start)
         packed = self._packing.pack(call, ignore)  # it counts as sent when any server was asked
-        packed.until = (
-            math.inf
-        )  # the quorum_call ends in time, and the connection serves others, too
+        packed.until = math.inf  # the QuorumCall ends in time; the connection serves others, too
         return packed
 
     def acquire(
@@ -326,10 +309,6 @@ class Server(RedisLockBackend):
         keys = [*self._packing.keys(call.name)[:3], self._packing.quorum_waiters(call.name)]
         entry = call.entry.partition(" ")[2]
         return _packed(RELEASE, keys, call.token, call.name, entry, attempt)
-
-    def _pack_own(self, script: Script, *args: int | str) -> Packed:
-        """Pack a call that is about the server itself."""
-        return _packed(script, [self._packing.fence_key, self._mark_key], *args)
 
 
 def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
