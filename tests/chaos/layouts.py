@@ -13,7 +13,6 @@ from tests.chaos.sites import ClusterSite, Facts, Independent, SentinelSite, Sit
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
-GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 STOPS = (faults.client_stopped, faults.any_client_stopped, faults.server_stopped)
 OTHERS = (
@@ -67,10 +66,6 @@ LAYOUTS = {
         frozenset({"left behind", "promise too long", "overtaken"}),
     ),
     "redlock": Layout(lambda: three(QUIET_LEASES), (*OTHERS, *STOPS), frozenset({"overtaken"})),
-    # A pause between two commands of one step can end another holder's lease.
-    "getset": Layout(
-        one(Facts(fences_tell=False), BACKEND=GETSET), OTHERS, frozenset({"overtaken"})
-    ),
     # The queue may be known to one of two masters only.
     "sentinel": Layout(
         SentinelSite, (*OF_WATCHED, faults.master_killed), frozenset({"overtaken"} | TWO_MASTERS)
