@@ -103,31 +103,20 @@ def redis_server() -> str:
     return path
 
 
-@pytest.fixture(scope="module")
-def redis_7() -> Iterator[EmbeddedServer]:
+@pytest.fixture(scope="class")
+def on_redis() -> Iterator[None]:
     with EmbeddedServer(binary=redis_server()) as server:
-        yield server
+        with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": server.url()}}):
+            yield
+        locks.reset()
 
 
-@pytest.fixture
-def on_redis(redis_7: EmbeddedServer) -> Iterator[None]:
-    with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": redis_7.url()}}):
-        yield
-    locks.reset()
-
-
-@pytest.fixture(scope="module")
-def redis_7_cluster() -> Iterator[Cluster]:
+@pytest.fixture(scope="class")
+def on_redis_cluster() -> Iterator[None]:
     with Cluster(3, 0, node_timeout=15, binary=redis_server()) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def on_redis_cluster(redis_7_cluster: Cluster) -> Iterator[None]:
-    redis_7_cluster.flush()
-    with override_settings(**redis_7_cluster.locks()):
-        yield
-    locks.reset()
+        with override_settings(**cluster.locks()):
+            yield
+        locks.reset()
 
 
 @nightly

@@ -76,7 +76,7 @@ from django.conf import settings
 settings.LOCKS = {"default": {
     "BACKEND": "django_redis_lock.backends.getset.GetSetLockBackend",
     "LOCATION": f"redis://127.0.0.1:{port}/0",
-    "OPTIONS": {"KEY": "{name}"},
+    "OPTIONS": {"KEY": "{name}", "POLL_INTERVAL": 0.005},
 }}
 django.setup()
 from django_redis_lock import lock
@@ -95,54 +95,45 @@ print("done", flush=True)
 """
 
 
-def exclude_each_other(
-    server: EmbeddedServer, key: str, path: Path, *, pairs: int, sections: int, dead: int
+def test_other_programs_and_ours_exclude_each_other(
+    name: str, server: EmbeddedServer, client: redis.Redis, tmp_path: Path
 ) -> None:
-    """Let other programs and ours take a lock in turns, while some of the holders die.
+    """There are never two holders at once, though holders die and are replaced.
 
-    The dead are planted: a time that has passed, stored while nobody holds the lock. One is there
-    from the beginning.
+    The dead are planted: a time that has passed, stored while nobody holds the lock.
     """
+    path = tmp_path / "inside"
     path.touch()
-    common = [str(server.port), key, str(path), str(sections)]
-    programs = [[INSIDE + FOREIGN, *common], [INSIDE + OURS, *common]] * pairs
+    common = [str(server.port), name, str(path), "12"]
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", *program],
+            [sys.executable, "-c", INSIDE + program, *common],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             cwd=ROOT,
         )
-        for program in programs
+        for program in (FOREIGN, OURS) * 2
     ]
-    client = redis.Redis(port=server.port)
     try:
         for process in running:
             assert process.stdout.readline() == "ready\n"
-        client.set(key, int(time.time()) - 10**6)
+        client.set(name, int(time.time()) - 10**6)
         for process in running:
             process.stdin.write("\n")
             process.stdin.flush()
+        dead = 3
         while any(process.poll() is None for process in running):
-            dead -= bool(dead and client.setnx(key, int(time.time()) - 1000 * dead))
+            dead -= bool(dead and client.setnx(name, int(time.time()) - 1000 * dead))
             time.sleep(0.005)
         for process in running:
             out, told = process.communicate()
             assert (out, process.returncode) == ("done\n", 0), told
     finally:
-        client.close()
         for process in running:
             process.kill()
             process.communicate()
-
-
-def test_other_programs_and_ours_exclude_each_other(
-    name: str, server: EmbeddedServer, tmp_path: Path
-) -> None:
-    """There are never two holders at once, though holders die and are replaced."""
-    exclude_each_other(server, name, tmp_path / "inside", pairs=2, sections=20, dead=3)
 
 
 def test_holder_of_another_program_is_waited_out(
