@@ -50,7 +50,7 @@ class BaseLockBackend(Runner):
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
     can_pass: ClassVar[bool] = True
-    """Whether the server knows who holds a lock, so that it can be passed on."""
+    """Whether a lock can be passed on, as the server knows who holds it."""
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
     _indexes = 1
     """How many servers or shards list the locks."""
@@ -241,10 +241,6 @@ class BaseLockBackend(Runner):
         """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
         lacks = f"Lock {name!r} can't be shared, and its queue can't be bounded"
         self.require(self.can_share, lacks)
-
-    def require_passing(self, name: str) -> None:
-        """Raise ``InvalidLockBackend`` if a lock can't be passed on."""
-        self.require(self.can_pass, f"Lock {name!r} can't be passed on")
 
     def require(self, ability: bool, otherwise: str) -> None:
         """Raise ``InvalidLockBackend`` that begins with a text if the backend lacks an ability."""

@@ -244,7 +244,7 @@ class Lock(Held, Handle):
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None
         if from_token_id:
-            backend.require_passing(self.name)
+            backend.require(backend.can_pass, f"Lock {self.name!r} can't be passed on")
             steps = locking.take_over(request, from_token_id)
         else:
             make_registry = partial(backend.registry_for, scheme)
@@ -332,7 +332,7 @@ class Lock(Held, Handle):
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A detached lock has to expire; give a number of seconds.")
         self._lease_entered_once("detached")
-        self.backend.require_passing(self.name)
+        self.backend.require(self.backend.can_pass, f"Lock {self.name!r} can't be passed on")
         ticket, record = self.ticket, self._record_of_detached(metadata, state)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)

@@ -35,6 +35,7 @@ FOR_DJANGO = {"do_not_call_in_templates"}
 INTERNAL = {
     *(
         "runs_scripts",
+        "can_pass",
         "can_share",
         "check",
         "close",
