@@ -179,8 +179,8 @@ class Cluster(Layout):
             master = self.master_of(slot)
             agree(lambda: self.replicas_of(master))
             replica = self.replicas_of(master)[0]
+            agree(lambda: _is_well(replica))
             with client(replica) as one:
-                agree(lambda: _is_in_step(one))
                 one.execute_command("CLUSTER FAILOVER")
             agree(lambda: role(replica) == "master" and role(master) == "slave")
         agree(lambda: self._served(slot))
@@ -411,11 +411,6 @@ def _replicate(one: redis.Redis, master: str) -> bool:
             raise
         return False
     return True
-
-
-def _is_in_step(one: redis.Redis) -> bool:
-    told = one.info("replication")
-    return bool(told["role"] == "slave" and told["master_link_status"] == "up")
 
 
 def _follows(server: EmbeddedServer, master: EmbeddedServer) -> bool:

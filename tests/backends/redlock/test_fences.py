@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.backend import Clocks, RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
-from tests.tools.quorums import Quorum
+from django_redis_lock.exceptions import LockUnavailable
+from tests.backends.redlock.conftest import backend
+from tests.tools.quorums import Quorum, in_use
 
 
 def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> None:
@@ -22,6 +26,48 @@ def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> Non
     for answers in ([[7, 1], [0, 0], OSError()], [[0, 0], OSError(), PENDING]):
         with pytest.raises(votes.NoQuorum):
             votes.last_fence(answers)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_fences_rise_whatever_a_minority_forgets(
+    session_quorum: Quorum, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers are away, ahead by hours, or lose their data, in any order: no fence ever falls.
+
+    Never two of three have lost their data at the same time without having learned it since.
+    """
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
+    chance = random.Random(seed)
+    fences: list[int] = []
+    unavailable = 0
+    with in_use(session_quorum, REJOIN_DELAY=0.05) as servers:
+        for _ in range(120):
+            index = chance.randrange(3)
+            event = chance.choice(["forget", "ahead", "nothing"])
+            if event == "forget" and all(map(_votes, servers.clients)):
+                servers.clients[index].flushall()
+            elif event == "ahead" and _votes(servers.clients[index]):
+                ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
+                last = int(servers.clients[index].get("lock-fence") or 0)
+                servers.clients[index].set("lock-fence", max(last, ahead))
+            backend()._clocks = Clocks()  # as in another process
+            away = vars(backend().servers[chance.randrange(3)].executor)
+            away["submit"] = lambda job: job.reply(ConnectionError("away"))
+            try:
+                with lock(name, timeout=20, using="redlock") as held:
+                    fences.append(held.fence)
+            except LockUnavailable:
+                unavailable += 1
+            finally:
+                del away["submit"]
+    assert fences == sorted(set(fences))
+    assert len(fences) > 30
+    assert unavailable
+
+
+def _votes(client: Any) -> bool:
+    """Whether a server has learned the last fence again."""
+    return (client.get("lock-server") or "").count(" ") == 1
 
 
 def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
