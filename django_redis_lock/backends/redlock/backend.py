@@ -25,6 +25,8 @@ from django_redis_lock.transport.packing import Packed
 
 SPLIT_TRIES = 4
 """How often to vote at most when callers come at the same time and none gets a majority."""
+CLOCK_MARGIN = 5000
+"""Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
 OWED_FOR = 60.0
 """Seconds for which a release is sent again to a server that can't be reached."""
 
@@ -62,7 +64,7 @@ class RedlockLockBackend(BaseLockBackend):
         self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, 0.1)
         self._delay_ms = round(self.rejoin_delay * 1000)
-        self._clocks = Clocks()
+        self._ahead: dict[int, float] = {}  # by server: its clock less the monotonic one (µs)
         self._starts: dict[int, int] = {}  # by server: the start of one that waits for the fence
         self._attempts = itertools.count(1)
 
@@ -193,12 +195,14 @@ class RedlockLockBackend(BaseLockBackend):
         count = votes.count_votes if acquires else votes.taken_over
         for again in range(SPLIT_TRIES):
             attempt = next(self._attempts)
-            least = self._clocks.next_fence()
+            least = self._next_fence()
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
             quorum_call = self._send(call, packed, count)
             outcome = yield quorum_call
-            took = monotonic() - call.sent_at
-            self._clocks.note(quorum_call.answers)
+            now = monotonic()
+            for index, item in enumerate(quorum_call.answers):
+                if isinstance(item, list):
+                    self._ahead[index] = item[2] - now * 1_000_000
             fence = 0
             if outcome.won:
                 fence = yield from self._agree_on_fence(call, quorum_call.answers)
@@ -207,7 +211,7 @@ class RedlockLockBackend(BaseLockBackend):
             if fence or not outcome.split:
                 break
             # The callers that came at the same time try again as well, so this one waits a while.
-            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
+            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(now - call.sent_at, 0.02))
         lease_ms = call.request.lease_ms
         left_ms = votes.trusted(lease_ms)
         if acquires:
@@ -219,6 +223,15 @@ class RedlockLockBackend(BaseLockBackend):
         # The lease counts from a little earlier, since the clocks may differ.
         call.sent_at -= (lease_ms - left_ms) / 1000
         return fence
+
+    def _next_fence(self) -> int:
+        """Return a time (µs) that no server's clock will have reached when asked, as far as known.
+
+        All servers give a proposed fence that is ahead of their clocks. That saves the round trip
+        to agree on one.
+        """
+        ahead = [*self._ahead.values()]  # as other threads add to it
+        return round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
 
     def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
         """Make the fence known to a majority, so that every later one is greater; return it.
@@ -318,32 +331,6 @@ class RedlockLockBackend(BaseLockBackend):
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
-
-
-class Clocks:
-    """What the clocks of the servers read, as far as this process knows.
-
-    All servers give a proposed fence that is ahead of their clocks. That saves the round trip to
-    agree on one.
-    """
-
-    MARGIN = 5000
-    """Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
-
-    def __init__(self) -> None:
-        self._ahead: dict[int, float] = {}  # by server: microseconds ahead of the monotonic clock
-
-    def note(self, answers: Sequence[Any]) -> None:
-        now = monotonic() * 1_000_000
-        for index, answer in enumerate(answers):
-            if isinstance(answer, list):
-                self._ahead[index] = answer[2] - now
-
-    def next_fence(self) -> int:
-        """Return a time (microseconds) that no server's clock will have reached when asked."""
-        if not self._ahead:
-            return 0
-        return round(max([*self._ahead.values()]) + monotonic() * 1_000_000 + self.MARGIN)
 
 
 def _next_poll_ms(outcome: votes.Votes, interval: float) -> int:

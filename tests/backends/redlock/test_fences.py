@@ -10,7 +10,7 @@ import pytest
 
 from django_redis_lock import lock
 from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.backend import Clocks, RedlockLockBackend
+from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockUnavailable
 from tests.backends.redlock.conftest import backend
@@ -50,7 +50,7 @@ def test_fences_rise_whatever_a_minority_forgets(
                 ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
                 last = int(servers.clients[index].get("lock-fence") or 0)
                 servers.clients[index].set("lock-fence", max(last, ahead))
-            backend()._clocks = Clocks()  # as in another process
+            backend()._ahead.clear()  # as in another process
             away = vars(backend().servers[chance.randrange(3)].executor)
             away["submit"] = lambda job: job.reply(ConnectionError("away"))
             try:
@@ -74,7 +74,7 @@ def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fence ahead of all clocks, all servers give the same, and none has to be settled."""
-    monkeypatch.setattr(Clocks, "MARGIN", 60_000_000)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.backend.CLOCK_MARGIN", 60_000_000)
     rounds = []
     send = RedlockLockBackend._send
 
