@@ -121,12 +121,14 @@ def test_senseless_options(configure: Configure, options: dict[str, Any], words:
 
 def test_locks_can_not_be_passed_on(name: str, configure: Configure) -> None:
     """No holder can be named to take over from, and a lock that can't be detached stays held."""
-    configure()
+    backend = configure()
     with lock(name) as held:
         for attempt in (lambda: lock(name).take_over(held.token_id), lambda: held.detach(5)):
             with pytest.raises(InvalidLockBackend, match=r"can't be passed on.*GetSetLockBackend"):
                 attempt()
         held.ensure_held()
+        assert [*backend.read_index()] == [name]
+    assert backend.read_index() == {}
 
 
 def test_holds_that_ended_are_forgotten(
@@ -135,8 +137,10 @@ def test_holds_that_ended_are_forgotten(
     monkeypatch.setattr("django_redis_lock.backends.getset.MOST_WRITTEN", 3)
     backend = configure()
     for number in range(20):
-        assert backend.call(calls.Acquire(request(f"{name}:{number}", 0.001), ""))[0] > 0
+        mine = request(f"{name}:{number}", 0.001)
+        assert backend.call(calls.Acquire(mine, ""))[0] > 0
         time.sleep(0.003)
+        assert number % 10 or backend.call(calls.Release(mine.name, mine.token)) == 0
     assert 0 < len(backend.servers._written) <= 5
     assert not list(backend.holders())
 
@@ -312,6 +316,7 @@ def test_the_documented_rule_is_enough_and_names_what_is_used(
         lost = lock("late")
         lost.acquire()
         assert locks["default"].force_release("late")
+        assert locks["default"].read_index() == {}
         with pytest.raises(LockLost):
             lost.release()
 
