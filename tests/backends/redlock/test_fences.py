@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockUnavailable
 from tests.backends.redlock.conftest import backend
+from tests.tools import eventually
 from tests.tools.quorums import Quorum, in_use
 
 
@@ -63,6 +65,27 @@ def test_fences_rise_whatever_a_minority_forgets(
     assert fences == sorted(set(fences))
     assert len(fences) > 30
     assert unavailable
+
+
+def test_servers_that_all_lost_their_data_vote_after_the_delay(
+    session_quorum: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then they give no lock, as one may still be held."""
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
+    with in_use(session_quorum, REJOIN_DELAY=0.3) as servers:
+        for client in servers.clients:
+            client.flushall()
+        held = lock(name, timeout=20, using="redlock")
+        with pytest.raises(LockUnavailable, match="REJOIN_DELAY"):
+            held.acquire(blocking=False)
+
+        def acquires() -> bool:
+            with suppress(LockUnavailable):
+                return held.acquire(blocking=False)
+            return False
+
+        eventually(acquires)
+        eventually(lambda: all(map(_votes, servers.clients)))
 
 
 def _votes(client: Any) -> bool:
