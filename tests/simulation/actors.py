@@ -373,11 +373,6 @@ class Actor:
         sure = [(attempt, min(attempt.lease_until, most) - ROUNDING) for attempt in attempts]
         try:
             return self._attend(act)
-        except Interrupted:
-            if self.world.has_gaps:  # what was under way may be done later
-                for attempt in attempts:
-                    attempt.excuse = attempt.excuse or LATE
-            raise
         except LockNotOwned as error:
             self.world.tell("{}: {}", self.process, error)
             for attempt, until in sure:

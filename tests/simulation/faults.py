@@ -51,7 +51,6 @@ def pause(world: World) -> bool:
     process.resumes_at = world.machine.now + PAUSES[world.pick(len(PAUSES))]
     process.stopped_until = process.resumes_at
     process.disturb(process.resumes_at)
-    world.slow_down()
     world.tell("{} is stopped until {:.3f}", process, process.resumes_at - 1000)
     return True
 
@@ -273,9 +272,7 @@ def step_clock(world: World) -> bool:
     site = _site(world)
     step = STEPS[world.pick(len(STEPS))]
     world.tell("the clock of server {} is stepped by {} s", site.name, step)
-    if world.has_gaps:  # its processes carry a reading of the clock forward
-        world.ledger.excuse_all(STEPPED)
-    elif world.may_fail:
+    if world.may_fail:
         _may_lose(world)
         if step > 0:  # the votes of that server end early, and with the next ones make a majority
             world.ledger.excuse_all(STEPPED)
@@ -356,7 +353,6 @@ def _disturb(world: World, until: float) -> None:
 def _cut_off(world: World, site: Site, seconds: float) -> None:
     site.cut_off(seconds)
     world.late = True
-    world.slow_down()
     world.tell("server {} is cut off until {:.3f}", site.name, site.cut_off_until - 1000)
     _disturb(world, site.cut_off_until)
 
@@ -374,9 +370,6 @@ def _forget(world: World, site: Site) -> None:
     world.forgotten = True
     world.machine.now += 0.001  # a fence may be ahead of the clock by some microseconds
     _may_lose(world)
-    if world.has_gaps:  # one that has not got the lock yet may write into the next one's
-        for attempt in world.ledger.attempts:
-            attempt.excuse = attempt.excuse or FORGOT
     for promise in world.ledger.watchers:
         promise.forgotten()
     _excuse_holders(world, site, FORGOT)

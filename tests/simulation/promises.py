@@ -143,9 +143,8 @@ def limit_in_force(view: View, name: str, limit: float | None) -> float | None:
 class RisingFences(Promise):
     """Each hold has a greater fence than all before it."""
 
-    def __init__(self, world: World, *, by_clock: bool = True) -> None:
+    def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._by_clock = by_clock
         self._told: dict[str, list[tuple[int, Attempt]]] = {}
 
     def has(self, attempt: Attempt) -> None:
@@ -170,8 +169,6 @@ class RisingFences(Promise):
     def _excuse(self) -> str:
         if self.world.fences_may_fall():
             return "a server lost data, and its clock was set back"
-        if self.world.stale and not self._by_clock:
-            return "a server lost the last fence, but not the fence before"
         return ""
 
 
@@ -436,9 +433,7 @@ class NoWaitInVain(Promise):
         slow = max(1, len(disturbed), back * len(self.ledger.attempts))
         delay = self._delay * slow + self._free
         if hold is None:
-            # The claim of one that has given up keeps others from the lock until it expires.
-            longer = self._stepped_back() if self.world.has_gaps else 0.0
-            return "free", self._free if calm else delay + longer
+            return "free", self._free if calm else delay
         attempt = self.ledger.by_token.get(hold.token)
         if attempt is None or attempt.name != name:
             # The votes of a process that does not run end with its lease.

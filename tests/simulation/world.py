@@ -104,8 +104,6 @@ class World:
         """Until when a fault of a server may keep all processes from what they have to do."""
         self.has_loops = False
         """Whether most processes use asyncio."""
-        self.has_gaps = False
-        """Whether a step of the protocol takes several commands, between which anything happens."""
         self.has_slots = False
         """Whether locks move from server to server."""
         self.forgotten = False
@@ -159,11 +157,6 @@ class World:
         # A slot may have moved to a node whose clock is behind.
         behind = self.has_slots and len({site.offset for site in self.sites}) > 1
         return self.forgotten and (back or behind)
-
-    def slow_down(self) -> None:
-        """Note that something takes long."""
-        if self.has_gaps:
-            self.ledger.excuse_all("a pause between two commands")
 
     def note(self) -> None:
         """Note that something has changed, so that the promises have to be checked."""
@@ -350,8 +343,6 @@ class World:
         fate, delay = self.fates.pop()
         process.disturb(self.machine.now + delay + 1.0)
         process.late = process.late or fate is Fate.LATE
-        if delay:
-            self.slow_down()
         self.tell("{}: a call is {}, {} s", process, fate.name.lower(), delay)
         return fate, delay
 
