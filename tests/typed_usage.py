@@ -51,7 +51,7 @@ from django_redis_lock.testing import (
     lose,
     unavailable,
 )
-from django_redis_lock.views import GuardedRequest, LockedRequest, NoLock, locked
+from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
 def synchronous() -> None:
@@ -230,7 +230,7 @@ def buy(request: LockedRequest, product_id: int) -> HttpResponse:
 @locked("page:{pk}", max_hold=20, methods=["POST"])
 def edit(request: GuardedRequest, pk: int) -> HttpResponse:
     """Find none with a method that takes none."""
-    assert_type(request.lock, Lock | NoLock)
+    assert_type(request.lock, Lock | None)
     return JsonResponse({"fence": request.lock.fence if request.lock else None})
 
 

@@ -45,6 +45,7 @@ class Lock(Held, Handle):
     """How many more times this handle has entered the lock."""
     sharing = arguments.EXCLUSIVE
     """With whom it is shared, and how many may wait."""
+    _wait: str | None = None
     _make_name: Callable[[str], str] | None = None
     _given = ""
     """The name that the caller gave, from which ``_make_name`` made the lock's."""
@@ -80,7 +81,9 @@ class Lock(Held, Handle):
                 self._timeout, auto_renew, max_hold
             )
         self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
-        self._wait = None if wait is None else arguments.check_scheme(wait)
+        if wait is not None:
+            arguments.check_choice("wait", wait, arguments.WAITING_SCHEMES)
+            self._wait = wait
         if sharing != arguments.EXCLUSIVE:
             self.sharing = arguments.check_sharing(sharing)
         self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}

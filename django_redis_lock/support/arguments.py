@@ -6,7 +6,8 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Collection, Mapping
+import string
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 LONGEST_LEASE = 100 * 365 * 86400
@@ -41,7 +42,7 @@ DEFAULT = Default()
 """Stands for an argument that was not given, where ``None`` is a value."""
 
 
-def check_choice(argument: str, value: Any, choices: Collection[str]) -> None:
+def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
     """Raise ``ValueError`` for an option that has only some values, and none of them."""
     if value not in choices:
         known = ", ".join(map(repr, choices))
@@ -158,23 +159,38 @@ def check_name(name: str) -> str:
     return str.__str__(name)  # str() may write a member of an Enum in another way
 
 
-def check_template(template: str, argument: str) -> None:
-    """Raise ``ValueError`` for a template of ``str.format`` that is written for ``%``."""
+def check_template(template: str, argument: str) -> list[str]:
+    """Return the arguments that a template of ``str.format`` names, also in format specifications.
+
+    Raises ``ValueError`` for one that makes no name, or is written for ``%``.
+    """
     if found := _PRINTF.search(re.sub(r"\{.*?\}", "", template)):
         raise ValueError(
             f"{argument}={template!r} has {found[0]!r}, which stands for nothing here; write the "
             f"name of an argument in braces, such as '{{shop_id}}'."
         )
+    try:
+        fields = list(dict.fromkeys(_fields(template)))
+        if not fields:
+            check_name(template.format())
+    except ValueError as error:
+        raise ValueError(f"{argument}={template!r} is not a valid template: {error}") from None
+    return fields
 
 
-def check_scheme(wait: str) -> str:
-    """Return a waiting scheme. Raises ``ValueError``."""
-    if wait not in WAITING_SCHEMES:
-        raise ValueError(
-            f"wait={wait!r} is no waiting scheme. "
-            f"Give {', '.join(map(repr, WAITING_SCHEMES))}, or None for the backend's."
-        )
-    return wait
+def _fields(template: str) -> Iterator[str]:
+    for literal, field, spec, _conversion in string.Formatter().parse(template):
+        if literal:
+            check_name(literal)
+        if field is None:
+            continue
+        argument = re.split(r"[.\[]", field, maxsplit=1)[0]
+        if not argument.isidentifier():
+            raise ValueError(
+                f"{{{field}}} is without a name; name an argument, such as {{product_id}}."
+            )
+        yield argument
+        yield from _fields(spec or "")
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -211,15 +227,14 @@ def check_token_id(token_id: str) -> str:
     return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
-def check_number(name: str, value: Any, least: int, most: float = math.inf) -> int:
-    """Return a number. Raises ``TypeError`` or ``ValueError`` that names it."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name}={_shown(value)} must be a whole number.")
-    if value < least:
-        raise ValueError(f"{name}={_shown(value)} must be at least {least}.")
-    if value > most:
-        raise ValueError(f"{name}={_shown(value)} must be at most {most}.")
-    return value
+def check_number(argument: str, value: Any, least: int, most: float = math.inf) -> int:
+    """Return a whole number. Raises ``TypeError`` or ``ValueError`` naming the value."""
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if whole and least <= value <= most:
+        return int(value)
+    bounds = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
+    text = f"{argument}={_shown(value)} must be a whole number {bounds}."
+    raise ValueError(text) if whole else TypeError(text)
 
 
 def check_text(value: Any, argument: str) -> str:
@@ -260,8 +275,6 @@ def check_sharing(sharing: Sharing) -> Sharing:
     check_types(shared=sharing.shared)
     for argument in ("limit", "max_waiters"):
         value = getattr(sharing, argument)
-        if value is not None and (type(value) is not int or not 0 <= value <= MOST_AT_ONCE):
-            raise ValueError(
-                f"{argument}={_shown(value)} must be a whole number from 0 to {MOST_AT_ONCE}."
-            )
+        if value is not None:
+            check_number(argument, value, 0, MOST_AT_ONCE)
     return sharing

@@ -17,12 +17,12 @@ import json
 import re
 import string
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Model
 
-from django_redis_lock.support.arguments import check_name, check_template
+from django_redis_lock.support.arguments import check_template
 
 try:
     from kombu.utils.json import dumps, loads
@@ -62,12 +62,9 @@ class KeyMaker:
         self._key, self._option = key, option
         self._as_models = as_models
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        try:
-            self._fields = list(_fields_of(key)) if isinstance(key, str) else []
-            if isinstance(key, str):  # or a member of an Enum that is one
-                self._key = str.__str__(key) if self._fields else check_name(key.format())
-        except ValueError as error:
-            raise ValueError(f"{option}={key!r} is not a valid template: {error}") from None
+        self._fields = check_template(key, option) if isinstance(key, str) else []
+        if isinstance(key, str):  # or a member of an Enum that is one
+            self._key = str.__str__(key) if self._fields else key.format()
         known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
@@ -188,8 +185,6 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
             f"{option}={key!r} must be a template such as 'import:{{shop_id}}', or a callable "
             f"that takes the task's arguments."
         )
-    if isinstance(key, str):
-        check_template(key, option)
     if unique_on is None:
         return
     if key is not None:
@@ -211,14 +206,6 @@ def refuse_by_position(given: Sequence[Any]) -> None:
             f"single_instance_task was given {', '.join(map(repr, given))} by position; give each "
             f"option by its name: the name of the lock is key."
         )
-
-
-def _fields_of(template: str) -> Iterator[str]:
-    """Yield the arguments that a template names, also in format specifications."""
-    for _, field, spec, _ in string.Formatter().parse(template):
-        if field is not None:
-            yield re.split(r"[.\[]", field, maxsplit=1)[0]
-            yield from _fields_of(spec or "")
 
 
 class UnstableValueError(TypeError):

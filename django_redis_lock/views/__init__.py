@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
-import io
 import logging
-import re
-import shutil
-import string
-import sys
-import tempfile
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
-from typing import IO, Any, Literal, NoReturn, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from asgiref.sync import sync_to_async
-from django.conf import settings
 from django.core.exceptions import BadRequest
-from django.db import connections, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
@@ -30,21 +21,20 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwne
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments, django_private
-from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing, check_name
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.functions import finished, is_async, is_generator
+from django_redis_lock.views.body import has_arrived, receive
+from django_redis_lock.views.names import Name, NameMaker, View
+from django_redis_lock.views.transactions import NonAtomicAliases
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-View = Callable[..., Any]
-Name = str | Callable[..., str]
 Answer = Callable[[Any, Exception], HttpResponse]
 
 BLOCKING_TIMEOUT = 10.0
 """Seconds that a request waits where neither the view nor the alias says how long."""
 MAX_HOLD = 60.0
 """Seconds for which a lock is renewed by default."""
-REQUEST = "request"
-"""The name of the request in templates, whatever the view calls it."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
@@ -52,6 +42,19 @@ UNAVAILABLE = 503
 RETRY_AFTER = 5
 """Seconds for Retry-After when the server is unavailable and the view gives none."""
 TEMPLATE = "django_redis_lock/locked.html"
+
+
+class GuardedRequest(HttpRequest):
+    """The request passed to a guarded view, for annotations."""
+
+    lock: Lock | None
+    """``None`` if ``methods`` lets the request's method pass without the lock."""
+
+
+class LockedRequest(HttpRequest):
+    """The request of a view that only methods which take the lock can reach."""
+
+    lock: Lock
 
 
 class ViewLock(Lock):
@@ -64,7 +67,7 @@ class ViewLock(Lock):
         return BLOCKING_TIMEOUT if by_default else wait
 
     def __bool__(self) -> bool:
-        return True  # unlike NoLock
+        return True  # unlike the None of a request without a lock
 
     def confirm(self) -> None:
         """Do as ``ensure_held()``, unless the view has released the lock or may run without."""
@@ -125,17 +128,15 @@ def locked(
     invalid arguments when the view is defined. The view raises ``LockLost`` if the lock was lost
     before it returned.
     """
-    _refuse_view(name)
     arguments.check_types(using)
-    if status not in STATUSES:
-        raise ValueError(
-            f"status={status!r} is not a status for a lock that is held; choose from "
-            f"{', '.join(map(str, STATUSES))}."
-        )
-    if retry_after is not None and (type(retry_after) is not int or retry_after < 1):
-        raise ValueError(f"retry_after={retry_after!r} must be whole seconds, 1 or more.")
+    arguments.check_choice("status", status, STATUSES)
+    if retry_after is not None:
+        arguments.check_number("retry_after", retry_after, 1)
     if answer is not None and (not callable(answer) or is_async(answer)):
         raise TypeError(f"answer={answer!r} must be a function, and can't be asynchronous.")
+    if methods is not None and (not methods or not set(METHODS).issuperset(methods)):
+        known = ", ".join(METHODS)
+        raise ValueError(f"methods={methods!r} must be a list of one or more of {known}.")
     if shared and limit is not None:
         raise ValueError("shared and limit exclude each other; leave one of them out.")
     if isinstance(max_hold, Default):
@@ -155,18 +156,8 @@ def locked(
         sharing=Sharing(shared or limit is not None, limit, max_waiters),
     )
     new_lock(name="checks the arguments")
-    methods = _check_methods(methods)
-    return _Guard(NameMaker(name, using), new_lock, methods, status, retry_after, answer).decorate
-
-
-def _check_methods(methods: Any) -> frozenset[str] | None:
-    if methods is None:
-        return None
-    if isinstance(methods, str) or not isinstance(methods, Collection):
-        raise TypeError(f"methods={methods!r} must be a list of HTTP methods, such as ['POST'].")
-    if not methods or not set(METHODS).issuperset(methods):
-        raise ValueError(f"methods={methods!r} must be one or more of {', '.join(METHODS)}.")
-    return frozenset(methods)
+    guarded = None if methods is None else frozenset(methods)
+    return _Guard(NameMaker(name, using), new_lock, guarded, status, retry_after, answer).decorate
 
 
 @dataclass(frozen=True)
@@ -178,9 +169,12 @@ class _Guard:
     _retry_after: int | None
     _make_answer: Answer | None
 
-    def decorate(self, view: Decorated, /, *args: Any, **kwargs: Any) -> Decorated:
-        if args or kwargs or not callable(view):  # with those of a URL, it is called as a view
-            raise _no_name_and_view(self._make_name.source, view)
+    def decorate(self, view: Decorated) -> Decorated:
+        if not callable(view):  # the request, if the decorator was given a view as its name
+            raise TypeError(
+                f"locked() decorates a view, not {view!r}. "
+                f"Write @locked('product:{{product_id}}') in place of @locked."
+            )
         if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
@@ -242,8 +236,8 @@ class _Guard:
         try:
             with ExitStack() as releasing:
                 releasing.push(held)
-                guarded = declined.atomic(confirmed)
-                return (answered if guarded is confirmed else guarded)(*args, **kwargs)
+                run = declined.atomic(confirmed) if declined.wanted() else answered
+                return run(*args, **kwargs)
         except LockUnavailable as error:
             if error not in unconfirmed:
                 raise
@@ -273,8 +267,8 @@ class _Guard:
     def _runs_without(self, request: Any) -> bool:
         if self._methods is None or request.method in self._methods:
             return False
-        if not getattr(request, "lock", None):  # an outer guard may have taken one
-            request.lock = NoLock(request.method, self._methods)
+        if not hasattr(request, "lock"):  # an outer guard may have taken one
+            request.lock = None
         return True
 
     def _prepare(
@@ -358,40 +352,6 @@ def _dispatch(api: Any, respond: View, request: Any, *args: Any, **kwargs: Any) 
     return APIView.dispatch(api, request, *args, **kwargs)
 
 
-class NonAtomicAliases(set[str]):
-    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
-
-    Django finds every database in this set and so begins no transaction; the guard begins them once
-    it holds the lock, except for those that the view or a decorator above really declined.
-    """
-
-    def __init__(self, view: View) -> None:
-        given = django_private.non_atomic_databases(view)
-        super().__init__(given)
-        # An inner guard begins the transactions, after it has taken its own lock.
-        self._left_to_view = isinstance(given, NonAtomicAliases)
-
-    def __contains__(self, alias: object) -> bool:
-        return True
-
-    def wanted(self) -> list[str]:
-        """Return the databases that the view wants a transaction of."""
-        if self._left_to_view:
-            return []
-        really = set(self)
-        return [
-            alias
-            for alias, settings in connections.settings.items()
-            if settings["ATOMIC_REQUESTS"] and alias not in really
-        ]
-
-    def atomic(self, view: View) -> View:
-        """Wrap the view in a transaction of each database that it does not decline."""
-        for alias in self.wanted():
-            view = transaction.atomic(using=alias)(view)
-        return view
-
-
 def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """Return the request and the arguments after it."""
     for position, request in enumerate(args[:2]):  # a method takes self first
@@ -416,251 +376,3 @@ def _owner(view: View, args: tuple[Any, ...]) -> Any:
         owner = getattr(getattr(layer, "func", None), "__self__", owner)
         layer = getattr(layer, "__wrapped__", None)
     return owner
-
-
-class NoLock:
-    """The ``request.lock`` of a request whose method takes none. It is false.
-
-    To use it as a lock raises ``LockNotOwned``.
-    """
-
-    def __init__(self, method: str | None, methods: frozenset[str]) -> None:
-        self._why = (
-            f"This view takes no lock for {method}, only for its methods={sorted(methods)}. "
-            f"Ask 'if request.lock:' first, or add {method!r} to methods."
-        )
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self._why}>"
-
-    def __bool__(self) -> Literal[False]:
-        return False
-
-    def __getattr__(self, attribute: str) -> NoReturn:
-        if attribute.startswith("_"):  # what Python looks for, as when it copies a request
-            raise AttributeError(attribute)
-        raise LockNotOwned(f"request.lock.{attribute}: {self._why}")
-
-    def _refuse(self, *error: object) -> NoReturn:
-        raise LockNotOwned(self._why)
-
-    __enter__ = __exit__ = __aenter__ = __aexit__ = _refuse
-
-
-class GuardedRequest(HttpRequest):
-    """The request passed to a guarded view, for annotations."""
-
-    lock: Lock | NoLock
-
-
-class LockedRequest(HttpRequest):
-    """The request of a view that only methods which take the lock can reach."""
-
-    lock: Lock
-
-
-def has_arrived(request: Any) -> bool:
-    """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
-    stream = django_private.body_stream(request)
-    if stream is None or django_private.has_begun_reading(request) or _length(request) <= 0:
-        return True
-    return bool(hasattr(stream, "seekable") and stream.seekable())
-
-
-def receive(request: Any) -> None:
-    """Wait for the body of Django's request, and leave it unread for the view.
-
-    Raises ``RequestDataTooBig`` for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, as Django does, not
-    counting uploaded files; and ``BadRequest`` when the client goes away.
-    """
-    length = _length(request)
-    try:
-        if has_arrived(request):
-            # Django's CSRF middleware may have read a form, and ignores one that is cut off.
-            stream = django_private.body_stream(request)
-            received = django_private.bytes_read(stream, default=length)
-        elif request.content_type == "multipart/form-data":
-            received = _spool(request)
-        else:
-            received = len(request.body)
-    except UnreadablePostError as error:
-        raise BadRequest(f"The client went away: {error}") from error
-    if received < length:
-        raise BadRequest(f"Only {received} of {length} bytes of the body arrived.")
-
-
-def _length(request: Any) -> int:
-    try:
-        return int(request.META.get("CONTENT_LENGTH") or 0)
-    except ValueError:
-        return 0  # to Django as well
-
-
-def _spool(request: Any) -> int:
-    """Read the body into memory or a file, and return its size.
-
-    It is not parsed yet: the view may set upload handlers of its own.
-    """
-    with ExitStack() as closing:
-        spool: IO[bytes] = io.BytesIO()
-        if _length(request) > settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
-            spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
-        closing.enter_context(spool)
-        shutil.copyfileobj(request, spool)
-        size = spool.tell()
-        spool.seek(0)
-        django_private.replace_body_stream(request, spool)
-        closing.callback(request.close)
-        request.close = closing.pop_all().close
-    return size
-
-
-class NameMaker:
-    """Turns a request and its URL's arguments into the name of a lock."""
-
-    def __init__(self, source: Name, using: str) -> None:
-        self.source, self.using = source, using
-        self._roots: list[str] = []
-        if isinstance(source, str):
-            self._roots = list(dict.fromkeys(_roots(source)))
-            arguments.check_template(source, "name")
-            if not self._roots:
-                check_name(source.format())
-        elif not callable(source):
-            raise TypeError(
-                f"name={source!r} must be a template such as 'product:{{product_id}}', or a "
-                f"callable that is given the request and the arguments of its URL."
-            )
-        self.reads_request = callable(source) or REQUEST in self._roots
-        """Whether the name may depend on more than the URL's arguments."""
-
-    def check(self, view: View) -> None:
-        """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
-        handlers = _handlers(view)
-        for handler in handlers:
-            self._check_request(handler)
-        known = [item for handler in handlers for item in _arguments(handler)]
-        if not handlers or any(item.kind is item.VAR_KEYWORD for item in known):
-            return  # the URL decides
-        names = [REQUEST, *dict.fromkeys(item.name for item in known)]
-        self._check_roots(names, "the view takes")
-
-    def __call__(
-        self, view: View, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> str:
-        """Return the lock's name. Raises ``BadRequest`` if the client's data make none."""
-        if callable(self.source):
-            made = self.source(request, *args, **kwargs)
-            if not isinstance(made, str):
-                raise TypeError(f"The callable for a lock's name must return a str, not {made!r}.")
-        else:
-            values = {**kwargs, REQUEST: request}
-            if not values.keys() >= set(self._roots):
-                known = _arguments(view)
-                defaults = {
-                    each.name: each.default for each in known if each.default is not each.empty
-                }
-                unnamed = dict(zip((each.name for each in known), args, strict=False))
-                values = {**defaults, **unnamed, **values}
-            self._check_roots(values, "this URL has")
-            try:
-                made = self.source.format_map(values)
-            except (LookupError, TypeError, ValueError) as error:  # e.g. a field that is missing
-                raise BadRequest(f"No lock name for {self.source!r}: {error!r}") from error
-        try:
-            return check_name(locks._make_name(self.using, check_name(made)))
-        except ValueError as error:  # e.g. control characters in the URL
-            raise BadRequest(str(error)) from error
-
-    def _check_request(self, view: View) -> None:
-        """Raise ``TypeError`` for a function or method that takes no request."""
-        if not inspect.isfunction(view):
-            return
-        known = inspect.signature(view, follow_wrapped=False).parameters.values()
-        taken = [item.name for item in known if item.kind <= item.VAR_POSITIONAL]
-        first = taken[taken[:1] == ["self"] :][:1]
-        if not first or first[0] in {*self._roots} - {REQUEST}:
-            raise TypeError(f"{view!r} is no view: it takes no request. Add it as first argument.")
-
-    def _check_roots(self, known: Collection[str], where: str) -> None:
-        for root in self._roots:
-            if root not in known:
-                raise ValueError(
-                    f"The lock name {self.source!r} has a placeholder {root!r}, but {where} "
-                    f"{', '.join(known)}."
-                )
-
-
-def _refuse_view(name: Any) -> None:
-    """Raise ``TypeError`` if ``locked()`` was given a view in the place of a name.
-
-    A function that makes names is called like a view, so only how it came here tells them apart.
-    """
-    if (
-        isinstance(name, type)
-        or hasattr(name, "view_class")
-        or (callable(name) and (is_async(name) or is_generator(name) or _is_being_defined(name)))
-    ):
-        raise _no_name_and_view(name)
-
-
-def _no_name_and_view(*given: Any) -> TypeError:
-    return TypeError(
-        f"@locked needs the name of the lock and then a view, and was given "
-        f"{' and then '.join(map(repr, given))}. "
-        f"Write @locked('product:{{product_id}}') in place of @locked."
-    )
-
-
-def _is_being_defined(function: View) -> bool:
-    """Whether ``locked()`` decorates a function: its caller defines it and has not named it yet.
-
-    What has its name may be another function of the same code, or the function that it wraps.
-    """
-    code = _code(function)
-    caller = sys._getframe(3)
-    if code is None or code.co_name == "<lambda>":
-        return False
-    named = _code(caller.f_locals.get(code.co_name)) is code
-    return not named and any(item is code for item in caller.f_code.co_consts)
-
-
-def _code(function: Any) -> Any:
-    """Return the code of what a function wraps in the end; ``None`` if it has none."""
-    return getattr(inspect.unwrap(function), "__code__", None)
-
-
-def _roots(template: str) -> Iterator[str]:
-    """Yield the first part of each placeholder: an argument, or the request."""
-    try:
-        parsed = list(string.Formatter().parse(template))
-    except ValueError as error:
-        raise ValueError(f"name={template!r} is not a valid template: {error}.") from None
-    for literal, field, spec, _conversion in parsed:
-        if literal:
-            check_name(literal)
-        if field is None:
-            continue
-        root = re.split(r"[.\[]", field, maxsplit=1)[0]
-        if not root.isidentifier():
-            raise ValueError(
-                f"name={template!r} has a placeholder {{{field}}} without a name; name an "
-                f"argument of the URL, such as {{product_id}}."
-            )
-        yield root
-        yield from _roots(spec) if spec else ()
-
-
-def _handlers(view: View) -> list[View]:
-    """Return the functions that handle requests: of a class-based view, its methods."""
-    kind = view if isinstance(view, type) else getattr(view, "view_class", None)
-    if kind is None:
-        return [view]
-    methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
-    return [getattr(kind, method) for method in methods if hasattr(kind, method)]
-
-
-def _arguments(view: View) -> list[inspect.Parameter]:
-    target = view.func if isinstance(view, functools.partial) else view
-    known = list(inspect.signature(target).parameters.values())
-    return known[2 if known and known[0].name == "self" else 1 :]

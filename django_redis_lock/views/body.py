@@ -1,0 +1,71 @@
+"""The body of a request, which is received before the lock is taken."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from contextlib import ExitStack
+from typing import IO, Any
+
+from django.conf import settings
+from django.core.exceptions import BadRequest
+from django.http import UnreadablePostError
+
+from django_redis_lock.support import django_private
+
+
+def has_arrived(request: Any) -> bool:
+    """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
+    stream = django_private.body_stream(request)
+    if stream is None or django_private.has_begun_reading(request) or _length(request) <= 0:
+        return True
+    return bool(hasattr(stream, "seekable") and stream.seekable())
+
+
+def receive(request: Any) -> None:
+    """Wait for the body of Django's request, and leave it unread for the view.
+
+    Raises ``RequestDataTooBig`` for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, as Django does, not
+    counting uploaded files; and ``BadRequest`` when the client goes away.
+    """
+    length = _length(request)
+    try:
+        if has_arrived(request):
+            # Django's CSRF middleware may have read a form, and ignores one that is cut off.
+            stream = django_private.body_stream(request)
+            received = django_private.bytes_read(stream, default=length)
+        elif request.content_type == "multipart/form-data":
+            received = _spool(request)
+        else:
+            received = len(request.body)
+    except UnreadablePostError as error:
+        raise BadRequest(f"The client went away: {error}") from error
+    if received < length:
+        raise BadRequest(f"Only {received} of {length} bytes of the body arrived.")
+
+
+def _length(request: Any) -> int:
+    try:
+        return int(request.META.get("CONTENT_LENGTH") or 0)
+    except ValueError:
+        return 0  # to Django as well
+
+
+def _spool(request: Any) -> int:
+    """Read the body into memory or a file, and return its size.
+
+    It is not parsed yet: the view may set upload handlers of its own.
+    """
+    with ExitStack() as closing:
+        spool: IO[bytes] = io.BytesIO()
+        if _length(request) > settings.FILE_UPLOAD_MAX_MEMORY_SIZE:
+            spool = tempfile.TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115
+        closing.enter_context(spool)
+        shutil.copyfileobj(request, spool)
+        size = spool.tell()
+        spool.seek(0)
+        django_private.replace_body_stream(request, spool)
+        closing.callback(request.close)
+        request.close = closing.pop_all().close
+    return size

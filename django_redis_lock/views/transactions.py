@@ -1,0 +1,46 @@
+"""The transactions of ATOMIC_REQUESTS, which a guarded view begins once it holds its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db import connections, transaction
+
+from django_redis_lock.support import django_private
+
+View = Callable[..., Any]
+
+
+class NonAtomicAliases(set[str]):
+    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
+
+    Django finds every database in this set and so begins no transaction; the guard begins them once
+    it holds the lock, except for those that the view or a decorator above really declined.
+    """
+
+    def __init__(self, view: View) -> None:
+        given = django_private.non_atomic_databases(view)
+        super().__init__(given)
+        # An inner guard begins the transactions, after it has taken its own lock.
+        self._left_to_view = isinstance(given, NonAtomicAliases)
+
+    def __contains__(self, alias: object) -> bool:
+        return True
+
+    def wanted(self) -> list[str]:
+        """Return the databases that the view wants a transaction of."""
+        if self._left_to_view:
+            return []
+        really = set(self)
+        return [
+            alias
+            for alias, settings in connections.settings.items()
+            if settings["ATOMIC_REQUESTS"] and alias not in really
+        ]
+
+    def atomic(self, view: View) -> View:
+        """Wrap the view in a transaction of each database that it does not decline."""
+        for alias in self.wanted():
+            view = transaction.atomic(using=alias)(view)
+        return view
