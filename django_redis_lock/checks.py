@@ -12,7 +12,6 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError
-from django.utils.module_loading import import_string
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
@@ -20,29 +19,6 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
 from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
-
-
-@checks.register(checks.Tags.security, deploy=True)
-def check_reports(**kwargs: Any) -> Iterator[checks.CheckMessage]:
-    """Check, with ``--deploy``, that mails to ADMINS don't show the passwords in ``LOCKS``."""
-    from django.views.debug import SafeExceptionReporterFilter
-
-    from django_redis_lock.reporting import PasswordsInUrlsFilter
-
-    found = import_string(settings.DEFAULT_EXCEPTION_REPORTER_FILTER)
-    if not settings.ADMINS or issubclass(found, PasswordsInUrlsFilter):
-        return
-    value = (getattr(settings, "LOCKS", None), settings.CACHES)
-    shown = SafeExceptionReporterFilter().cleanse_setting("", value)
-    if PasswordsInUrlsFilter().cleanse_setting("", value) != shown:
-        yield checks.Warning(
-            "Error reports, which are mailed to ADMINS, show the passwords in the URLs of LOCKS "
-            "and CACHES.",
-            hint="Write DEFAULT_EXCEPTION_REPORTER_FILTER = "
-            "'django_redis_lock.reporting.PasswordsInUrlsFilter', or put the passwords into "
-            "OPTIONS['PASSWORD'] of CACHES, which Django hides.",
-            id="django_redis_lock.W006",
-        )
 
 
 @checks.register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
@@ -20,7 +19,6 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, Sharing
-from django_redis_lock.support.text import hide_secrets
 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
@@ -125,12 +123,11 @@ class LockHandler:
             raise InvalidLockBackend(
                 f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
             )
-        path, handled = params.get("BACKEND", DEFAULT_BACKEND), sys.exception()
+        path = params.get("BACKEND", DEFAULT_BACKEND)
         which, others = f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which", ", ".join(BACKENDS)
         try:
             kind = import_string(path)
         except (ImportError, TypeError, AttributeError) as error:
-            hide_secrets(error, handled)
             text = f"{which} can't be imported: {error}. The backends are {others}."
             raise InvalidLockBackend(text) from error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):

@@ -15,7 +15,6 @@ from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Claim, Release
 from django_redis_lock.support.process import cached_property_atomic, from_below
-from django_redis_lock.support.text import hide_secrets
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location
@@ -161,8 +160,10 @@ class ServersLockBackend(BaseLockBackend):
 
     def _error(self, call: Call, error: Exception, handled: BaseException | None) -> LockError:
         # Some frames of redis-py keep the error, which would keep the handles of all callers.
-        for each in hide_secrets(error, handled):
+        each: BaseException | None = error
+        while each is not None and each is not handled:
             each.__traceback__ = None
+            each = each.__context__
         return lock_error(call, error, using=self.alias, key_prefix=self.key_prefix)
 
 

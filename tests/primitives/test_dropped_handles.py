@@ -106,3 +106,22 @@ def test_error_keeps_no_handle(
     assert found == dict.fromkeys(methods, (True, None))
     if how == "silent":
         own_server.resume()
+
+
+def test_an_error_that_is_being_handled_keeps_its_traceback(
+    name: str, settings: Any, own_server: EmbeddedServer
+) -> None:
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+
+    def fail() -> None:
+        raise LookupError
+
+    with pytest.raises(LookupError) as caught:
+        try:
+            fail()
+        except LookupError:
+            own_server.kill()
+            with pytest.raises(LockUnavailable):
+                lock(name, blocking_timeout=0).acquire()
+            raise
+    assert [each.name for each in caught.traceback][-1] == "fail"
