@@ -16,7 +16,7 @@ from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from example_project.embedded import EmbeddedServer
 from tests.apps import views_app
-from tests.tools import Background, eventually, waiters
+from tests.tools import eventually
 from tests.views.conftest import ADDRESSES, BROWSER, both
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
@@ -90,16 +90,6 @@ def test_request_waits_as_long_as_the_alias_says(settings: Any) -> None:
 def test_reentrant_views(web: Client) -> None:
     assert web.post("/again/").json() == {"name": "again", "held": True}
     assert locks["default"].holder("again") is None
-
-
-def test_a_request_waits_for_its_turn() -> None:
-    answer = locked("view")(lambda request: HttpResponse("done"))
-    held = lock("view", timeout=60)
-    held.acquire()
-    request = Background(lambda: answer(RequestFactory().post("/")))
-    eventually(lambda: waiters("view") == 1)
-    held.release()
-    assert request.outcome().status_code == 200
 
 
 @pytest.mark.parametrize("address", ["/failing/", "/afailing/"])
