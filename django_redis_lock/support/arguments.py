@@ -1,4 +1,7 @@
-"""The arguments of callers and settings, checked before anything is sent."""
+"""The arguments of callers and settings, checked before anything is sent.
+
+Each check raises ``TypeError`` or ``ValueError``, which names the argument and its value.
+"""
 
 from __future__ import annotations
 
@@ -43,14 +46,12 @@ DEFAULT = Default()
 
 
 def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
-    """Raise ``ValueError`` for an option that has only some values, and none of them."""
     if value not in choices:
         known = ", ".join(map(repr, choices))
         raise ValueError(f"{argument}={value!r} is unknown; choose from {known}.")
 
 
 def check_types(using: Any = "", **flags: Any) -> None:
-    """Raise ``TypeError`` for an alias that is no str, and for a flag that is no bool."""
     if not isinstance(using, str):
         raise TypeError(f"using={_shown(using)} must be an alias of LOCKS.")
     for argument, value in flags.items():
@@ -59,10 +60,7 @@ def check_types(using: Any = "", **flags: Any) -> None:
 
 
 def check_timeout(value: Any, argument: str = "timeout") -> float | None:
-    """Return a lease in seconds, or ``None`` for one with no expiry.
-
-    Raises ``ValueError`` or ``TypeError`` naming the value: a lease has at least a millisecond.
-    """
+    """Return a lease in seconds, at least a millisecond, or ``None`` for one with no expiry."""
     seconds = _seconds(value, argument, 0.001, "for a lock that never expires")
     if seconds == math.inf:
         raise ValueError(
@@ -73,7 +71,7 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
 
 
 def check_blocking(value: Any) -> bool:
-    """Return whether to wait. Raises ``TypeError`` naming what is not a bool."""
+    """Return whether to wait."""
     if isinstance(value, bool):
         return value
     shown = _shown(value)
@@ -83,10 +81,7 @@ def check_blocking(value: Any) -> bool:
 
 
 def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
-    """Return how long to wait in seconds, ``None`` for no limit.
-
-    Raises ``ValueError`` or ``TypeError`` naming the value.
-    """
+    """Return how long to wait in seconds, ``None`` for no limit."""
     seconds = _seconds(value, argument, 0, "to wait without limit")
     return None if seconds == math.inf else seconds
 
@@ -94,10 +89,7 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
 def check_renewal(
     timeout: float | Default | None, auto_renew: bool | None, max_hold: Any
 ) -> tuple[bool, float | None]:
-    """Return whether to renew a lease of this ``timeout``, and for how many seconds at most.
-
-    Raises ``ValueError`` or ``TypeError`` for values that contradict each other.
-    """
+    """Return whether to renew a lease of this ``timeout``, and for how many seconds at most."""
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
     check_types(auto_renew=renewed)
     if renewed and timeout is None:
@@ -141,7 +133,7 @@ def _shown(value: Any) -> str:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a lock. Raises ``TypeError`` or ``ValueError`` saying what is wrong."""
+    """Return the name of a lock."""
     if not isinstance(name, str):
         raise TypeError(f"A lock's name must be a str, not {type(name).__name__}: {name!r}.")
     if not name:
@@ -162,7 +154,7 @@ def check_name(name: str) -> str:
 def check_template(template: str, argument: str) -> list[str]:
     """Return the arguments that a template of ``str.format`` names, also in format specifications.
 
-    Raises ``ValueError`` for one that makes no name, or is written for ``%``.
+    One that is written for ``%`` is refused.
     """
     if found := _PRINTF.search(re.sub(r"\{.*?\}", "", template)):
         raise ValueError(
@@ -194,10 +186,7 @@ def _fields(template: str) -> Iterator[str]:
 
 
 def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of a holder's metadata.
-
-    Raises ``TypeError`` naming what is not a str, or ``ValueError`` if it is too long.
-    """
+    """Return a copy of a holder's metadata."""
     if not isinstance(metadata, Mapping):
         raise TypeError(f"metadata must be a dict of str, not {type(metadata).__name__}.")
     for key, value in metadata.items():
@@ -218,17 +207,13 @@ to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def check_token_id(token_id: str) -> str:
-    """Return a token id. Anything that can't be one becomes ``"nobody"``, which matches no holder.
-
-    Raises ``TypeError`` if it is not a str.
-    """
+    """Return a token id. A text that can't be one becomes ``"nobody"``, which matches no holder."""
     if not isinstance(token_id, str):
         raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
     return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
 def check_number(argument: str, value: Any, least: int, most: float = math.inf) -> int:
-    """Return a whole number. Raises ``TypeError`` or ``ValueError`` naming the value."""
     whole = isinstance(value, int) and not isinstance(value, bool)
     if whole and least <= value <= most:
         return int(value)
@@ -238,10 +223,7 @@ def check_number(argument: str, value: Any, least: int, most: float = math.inf) 
 
 
 def check_text(value: Any, argument: str) -> str:
-    """Return the ``by`` or ``reason`` of a forced release, without leading and trailing blanks.
-
-    Raises ``TypeError`` or ``ValueError`` saying what is wrong.
-    """
+    """Return the ``by`` or ``reason`` of a forced release, without leading and trailing blanks."""
     if not isinstance(value, str):
         raise TypeError(f"{argument} must be a str, not {type(value).__name__}: {value!r}.")
     text = value.strip()
@@ -271,7 +253,6 @@ EXCLUSIVE = Sharing()
 
 
 def check_sharing(sharing: Sharing) -> Sharing:
-    """Return how a lock is shared. Raises ``TypeError`` or ``ValueError`` naming the value."""
     check_types(shared=sharing.shared)
     for argument in ("limit", "max_waiters"):
         value = getattr(sharing, argument)

@@ -31,11 +31,6 @@ from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_pos
 
 Policy = Literal["skip", "raise", "wait"]
 Decorated = TypeVar("Decorated")
-IN_QUEUE = (
-    *("scope", "queue_timeout", "supersede_for", "turns", "queue_limit", "beyond"),
-    *("countdown", "max_retries", "park", "retry", "supersede"),
-)
-"""Options and policies of Celery tasks about messages that wait in the queue, or are sent again."""
 GUARDED = "single_instance_task"
 """The attribute of a guarded function."""
 DB_WORKER = "django_tasks_db.management.commands.db_worker"
@@ -70,13 +65,6 @@ def single_instance_task(*target: Any, **options: Any) -> Any:
     raises ``LockUnavailable``, and ``LockLost`` at its end if the lock was lost while it ran.
     """
     refuse_by_position(target)
-    for name, value in options.items():
-        if name in IN_QUEUE or (name == "on_conflict" and value in IN_QUEUE):
-            raise TypeError(
-                f"{name}={value!r} is for Celery tasks: it is about messages in the queue, which "
-                f"django.tasks gives no way to hold up or to send again. A task of django.tasks "
-                f"can skip, raise or wait when it is about to run."
-            )
     guard = Guard(**options)
     return guard(*target) if target else guard
 
