@@ -210,42 +210,6 @@ async def _do_it_under_asyncio() -> None:
     await second.arelease()
 
 
-SOFT = "~lock-inbox:*"
-"""Without it waiters find their grants with their next heartbeat."""
-
-
-def test_each_key_pattern_of_the_acl_rule_is_needed(
-    locker: Callable[[list[str]], redis.Redis], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    rule = acl_rule() + acl_rule("worker")
-    for pattern in {word for word in rule if word[0] == "~" and word != SOFT}:
-        admin = locker([word for word in rule if word != pattern])
-        with pytest.raises(LockUnavailable, match=r"(?i)permissions to access .*key"):
-            lock("a", timeout=20).acquire(blocking=False)
-            lock("a", blocking_timeout=0.05).acquire()
-            locks["default"].force_release("a")
-            locks["default"].history("a")
-            _park()
-            _tick()
-            pytest.fail(f"{pattern} is not needed")
-        admin.flushdb()
-        locks.reset()
-
-
-@pytest.mark.parametrize(
-    ("missing", "told"),
-    [("&", r"listen for grants: .*channel"), ("~lock-waiters", r"(?i)permissions to access .*key")],
-)
-def test_without_channels_or_waiters_a_user_can_lock_but_not_wait(
-    missing: str, told: str, locker: Callable[[list[str]], redis.Redis]
-) -> None:
-    locker([word for word in acl_rule() if not word.startswith(missing)])
-    with lock("a", timeout=20), pytest.raises(LockUnavailable, match=told):
-        lock("a", blocking_timeout=20).acquire()
-    assert lock("a", timeout=20).acquire(blocking=False)
-
-
 def test_a_web_process_needs_no_parked_messages(
     own_server: EmbeddedServer, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
@@ -291,9 +255,7 @@ def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], re
         locks.reset()
 
 
-@pytest.mark.parametrize(
-    ("wait", "missing"), [("blpop", "+rpush"), ("poll", "+rpush"), ("poll", SOFT)]
-)
+@pytest.mark.parametrize(("wait", "missing"), [("blpop", "+rpush"), ("poll", "~lock-inbox:*")])
 def test_a_waiter_whose_grant_could_not_be_pushed_finds_it_by_itself(
     wait: str, missing: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:

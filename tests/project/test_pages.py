@@ -45,12 +45,6 @@ def test_the_links_of_the_readme_work_outside_the_repository() -> None:
                 assert path.with_suffix(ending or path.suffix).exists(), address
 
 
-def test_each_link_has_a_text() -> None:
-    """A code host shows nothing for one without, though Sphinx puts the page's title there."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *PAGES]
-    assert [page.name for page in pages if "[](" in page.read_text()] == []
-
-
 def test_the_index_lists_every_page() -> None:
     index = (DOCS / "index.md").read_text()
     names = [str(path.relative_to(DOCS)) for path in PAGES if path.stem != "index"]
@@ -98,20 +92,6 @@ def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
     contracts = project["tool"]["importlinter"]["contracts"]
     (contract,) = (each for each in contracts if each.get("containers") == ["django_redis_lock"])
     assert drawn == [re.split(r"\s*[:|]\s*", layer) for layer in contract["layers"]]
-
-
-def test_the_needed_versions_are_those_of_the_project() -> None:
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project, broker = asked["project"], asked["dependency-groups"]["broker"]
-    readme = (ROOT / "README.md").read_text()
-    sentence = re.search(r"^It needs .*?newer", readme, re.MULTILINE | re.DOTALL)
-    assert sentence
-    needed = [project["requires-python"].replace(">=", "Python>=")]
-    needed += project["dependencies"] + broker
-    titles = {"redis": "redis-py", "django": "Django", "celery": "Celery"}
-    for item in needed:
-        package, version = item.replace("[redis]", "").split(">=")
-        assert f"{titles.get(package, package)} {version}" in sentence[0], item
 
 
 def test_the_changelog_tells_of_this_version() -> None:

@@ -77,14 +77,6 @@ def placeholders(text: str) -> set[Any]:
     return {field for _, field, _, _ in string.Formatter().parse(text) if field}
 
 
-def test_texts_are_found() -> None:
-    found = marked()
-    assert ("Any task",) in found
-    assert ("This lock is free.",) in found
-    assert ("Release %(counter)s lock", "Release %(counter)s locks") in found
-    assert any(texts[0].startswith("The backend “%(backend)s” is not available") for texts in found)
-
-
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
     catalog = po(language)
