@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from celery import Celery, Task, chain, shared_task
+from celery import Celery, chain, shared_task
 from celery.result import AsyncResult
 
 from django_redis_lock import Holder, Lock
@@ -19,11 +19,6 @@ from django_redis_lock.celery import (
     parked,
     single_instance_task,
     skipped,
-    task_lock_lost,
-    task_parked,
-    task_skipped,
-    task_taken_over,
-    task_waiting,
 )
 
 app = Celery("shop")
@@ -68,20 +63,6 @@ def ask_supplier(product_id: int, tenant_id: int) -> None:
     """Bound the queue of a task that is parked, and serve tenants in turn."""
 
 
-@app.task(bind=True)
-@single_instance_task(on_conflict="retry", countdown=5, max_retries=3, at_least_for=1.5)
-def resize(self: Task[Any, Any], picture: str) -> str:
-    """Keep the type of a bound task."""
-    return f"{picture} {self.request.id}"
-
-
-@shared_task
-@single_instance_task(on_conflict="park", concurrency=4, queue_limit=1000, beyond="skip")
-def render(page: str) -> str:
-    """Wait without a worker."""
-    return page
-
-
 def said(conflict: Conflict) -> str:
     """Decide what becomes of a duplicate."""
     assert_type(conflict.task_id, str | None)
@@ -112,7 +93,6 @@ def calls() -> None:
     assert_type(index.delay("a").get(), str)
     chain(import_products.s(7), nightly_report.si()).delay()
     export_products.delay(7)
-    resize.delay("lamp.png")
 
 
 def miscalled() -> None:
@@ -128,10 +108,6 @@ def misspelt() -> None:
     single_instance_task(scope="que")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="park", queue_limit=1000, beyond="wait")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
     single_instance_task(on_conflict="rais")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_conflict={"run": "supersede"})  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_conflict="park", turns=7)  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(supersede_for="10")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
-    single_instance_task(on_unavailable="go")  # type: ignore[call-overload] # pyright: ignore[reportArgumentType]
 
 
 class Beat(LeaderScheduler):
@@ -149,11 +125,3 @@ def results(result: TaskSkipped, refused: TaskAlreadyRunning) -> None:
         assert_type(result["holder"]["ttl"], float | None)
     assert_type(refused.ttl, float | None)
     assert_type(skipped["shop.import"] + parked["shop.import"], int)
-
-
-def heard(sender: Task[Any, Any], task_id: str, key: str, holder: Holder, **more: object) -> None:
-    """Receive a signal about a task."""
-
-
-for signal in (task_skipped, task_waiting, task_parked, task_taken_over, task_lock_lost):
-    signal.connect(heard)
