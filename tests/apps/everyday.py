@@ -17,30 +17,12 @@ def skips(shop, what):
     return tell_and_wait(what)
 
 
-@single_instance_task(key="{shop}", on_conflict="raise")
-@task
-async def refuses(shop, what):
-    return tell_and_wait(what)
-
-
 @single_instance_task(key="{shop}", on_conflict="wait")
 @task
 def waits(shop, what):
     return tell_and_wait(what)
 
 
-@single_instance_task(key="{shop}", on_conflict="wait")
-@task
-async def async_waits(shop, what):
-    return tell_and_wait(what)
-
-
 @task
 def calls_one_that_waits(shop, what):
     return waits.call(shop, what)
-
-
-@single_instance_task(key="{shop}", concurrency=2)
-@task
-def shares(shop, what):
-    return tell_and_wait(what)
