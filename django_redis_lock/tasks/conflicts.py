@@ -40,7 +40,7 @@ task_lock_lost = Signal()
 
 
 class Described(TypedDict):
-    """A holder as plain values, for results and messages."""
+    """A holder as plain values."""
 
     task_id: str | None
     task_name: str | None

@@ -81,11 +81,10 @@ class KeyMaker:
     def __call__(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return the lock's name.
 
-        Raises ``TypeError`` if the arguments don't fit the task, or if one of them has no stable
-        representation.
+        Raises ``TypeError`` if the arguments don't fit the task, or have no stable representation.
         """
-        bound = self._bound(args, kwargs)
         if callable(self._key):
+            self._signature.bind(*args, **kwargs)
             made = self._called(self._key, args, kwargs)
             if not isinstance(made, str) or _ADDRESS.search(made):
                 raise TypeError(
@@ -93,9 +92,7 @@ class KeyMaker:
                     f"every process, not {made!r}."
                 )
             return made
-        values = self._values(self._used, bound, args, kwargs)
-        if self._variadic in values:
-            values = {**values[self._variadic], **values}
+        values = self._values(self._used, args, kwargs)
         if self._key is not None:
             return self._formatted(task_name, values) if self._fields else self._key
         if self._unique_on is not None:
@@ -104,26 +101,20 @@ class KeyMaker:
 
     def named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return all arguments of a call by name, with the defaults, in their normal form."""
-        bound = self._bound(args, kwargs)
-        values = self._values(bound, bound, args, kwargs)
-        return {**values.pop(self._variadic, {}), **values}
+        values = self._values(self._signature.parameters, args, kwargs)
+        values.pop(self._variadic, None)
+        return values
 
-    def _bound(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(self, names: Iterable[str], args: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        return bound.arguments
-
-    def _values(
-        self, names: Iterable[str], bound: dict[str, Any], args: Any, kwargs: dict[str, Any]
-    ) -> dict[str, Any]:
-        values = {name: normal(bound[name]) for name in names}
+        values = {name: normal(bound.arguments[name]) for name in names}
         if self._as_models is not None and values:
             given = self._as_models(normal(args), normal(kwargs))
             values.update(self._signature.bind(*given[0], **given[1]).arguments)
-        return values
+        return {**values.get(self._variadic, {}), **values}
 
     def _called(self, make: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Return what a function makes of a call's arguments in their normal form."""
         args, kwargs = normal(args), normal(kwargs)
         if self._as_models is not None:
             given = self._as_models(args, kwargs)

@@ -38,7 +38,6 @@ MAX_HOLD = 60.0
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 STATUSES = (409, 423, 503)
 """The statuses to choose from when another request holds the lock."""
-UNAVAILABLE = 503
 RETRY_AFTER = 5
 """Seconds for Retry-After when the server is unavailable and the view gives none."""
 TEMPLATE = "django_redis_lock/locked.html"
@@ -107,10 +106,7 @@ def locked(
     retry_after: int | None = None,
     answer: Answer | None = None,
 ) -> Callable[[Decorated], Decorated]:
-    """Run a view only while it holds a lock, which is ``request.lock``.
-
-    Decorates functions, methods, classes and the result of ``as_view()``, synchronous or
-    asynchronous, and those of Django REST framework.
+    """Run a view, of whatever kind, only while it holds a lock, which is ``request.lock``.
 
     ``name`` is a template over the URL's arguments and the request, such as
     ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
@@ -118,15 +114,13 @@ def locked(
     A lease is renewed for ``max_hold`` seconds, by default 60, and then lost.
 
     A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, or at
-    once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503; and
-    with 503 when the server is unavailable; or with ``on_unavailable="run"``, the view runs without
-    the lock then. ``answer(request, error)`` returns another response. With ``limit``, so many
-    requests hold it at once, as with ``semaphore()``. The other arguments are those of ``lock()``.
+    once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503. If
+    the server is unavailable, it is answered with 503, or with ``on_unavailable="run"`` runs
+    without the lock. ``answer(request, error)`` returns another response. ``limit`` requests hold
+    the lock at once, as with ``semaphore()``. The other arguments are those of ``lock()``.
 
-    The request's body is received before the lock is taken, so that a slow client holds no lock;
-    the transaction of ATOMIC_REQUESTS begins after that. Raises ``ValueError`` or ``TypeError`` for
-    invalid arguments when the view is defined. The view raises ``LockLost`` if the lock was lost
-    before it returned.
+    Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is defined. The view
+    raises ``LockLost`` if the lock was lost before it returned.
     """
     arguments.check_types(using)
     arguments.check_choice("status", status, STATUSES)
@@ -287,12 +281,11 @@ class _Guard:
         level = logging.ERROR if unavailable else logging.INFO
         logger.log(level, "A view could not take its lock: %s", error)
         api = request if request is not _djangos(request) else _api_view(view, args)
-        status, code, reason = self._status, "locked", _("This is busy right now.")
-        if unavailable:
-            status, code = UNAVAILABLE, "unavailable"
+        status, code = (503, "unavailable") if unavailable else (self._status, "locked")
+        reason = _("This is busy right now.")
         if unavailable or getattr(error, "paused", False):
             reason = _("This can't be done at the moment.")
-        wait = self._retry_after or (RETRY_AFTER if status == UNAVAILABLE else None)
+        wait = self._retry_after or (RETRY_AFTER if status == 503 else None)
 
         def respond(request: Any, *args: Any, **kwargs: Any) -> Any:
             if self._make_answer is not None:
@@ -316,7 +309,6 @@ class _Guard:
 
 
 def _respond(request: Any, status: int, code: str, reason: str, wait: int | None) -> HttpResponse:
-    """Return the response for a lock that is held, or for a server that is unavailable."""
     advice = _("Please try again in a moment.")
     data = {"error": code, "detail": f"{reason} {advice}"}
     response: HttpResponse = JsonResponse(data, status=status)

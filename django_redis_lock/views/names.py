@@ -20,8 +20,6 @@ REQUEST = "request"
 
 
 class NameMaker:
-    """Turns a request and its URL's arguments into the name of a lock."""
-
     def __init__(self, source: Name, using: str) -> None:
         self._source, self.using = source, using
         if not isinstance(source, str) and not callable(source):
