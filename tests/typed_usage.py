@@ -108,22 +108,11 @@ def sharing() -> None:
         assert_type(held.sharing.limit, int | None)
     assert_type(lock_many(["a", "b"], max_hold=60, on_unavailable="run"), LockGroup)
     assert_type(lock_many(["a", "b"], shared={"c"}, limit={"d": 2}), LockGroup)
-    assert_type(lock_many(["a", "b"], shared=True, max_waiters=20), LockGroup)
-    assert_type(lock_many(["a", "b"], limit=4), LockGroup)
     backend = locks["default"]
     assert_type(backend.can_share, bool)
     backend.set_limit("a", 6, by="ada")
     backend.set_limit("a", None)
     assert_type(backend.limits(), list[Limit])
-
-
-async def sharing_asynchronously() -> None:
-    async with semaphore("a", limit=4) as permit:
-        await permit.adowngrade()
-    await locks["default"].aset_limit("a", 6)
-    for each in await locks["default"].alimits():
-        assert_type((each.name, each.using, each.by), tuple[str, str, str])
-        assert_type((each.limit, each.at), tuple[int, datetime])
 
 
 def several() -> None:
@@ -136,11 +125,6 @@ def several() -> None:
         assert_type(group.lost, bool)
 
 
-@lock("nightly")
-def decorated(number: int) -> str:
-    return str(number)
-
-
 def operators() -> None:
     backend = locks["default"]
     assert_type(backend, BaseLockBackend)
@@ -149,7 +133,6 @@ def operators() -> None:
     assert_type(backend.force_release("a", token_id="0", by="ada", reason="stuck"), Holder | None)
     assert_type(backend.waiting("a"), list[Waiter])
     assert_type(backend.history("a", limit=10), list[AuditEntry])
-    assert_type(decorated(1), str)
     assert_type([*backend.holders_of(["a", "b"])], list[Holder])
     for outcome in release_shown(backend.holders("a*"), by="ada", reason="stuck"):
         assert_type(outcome.result, Result)

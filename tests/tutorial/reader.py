@@ -100,7 +100,6 @@ class Reader:
 
     directory: Path
     instead: dict[str, str]
-    seconds: float = 0.0
     _running: list[Running] = field(default_factory=list)
     _reload: bool = False
 
@@ -114,7 +113,7 @@ class Reader:
 
     def follow(self, block: Block) -> None:
         """Do what a block of the tutorial tells its reader to do."""
-        began, text = time.monotonic(), block.text
+        text = block.text
         for written, typed in self.instead.items():
             text = text.replace(written, typed)
         if block.how == "append":
@@ -133,7 +132,6 @@ class Reader:
             self._first.run(f"python - <<'END_OF_THE_BLOCK'\n{text}\nEND_OF_THE_BLOCK")
         else:
             raise ReaderError(f"line {block.line} is neither typed nor saved")
-        self.seconds += time.monotonic() - began
 
     def logs(self) -> str:
         return "\n".join(f"== {program.command}\n{program.told()}" for program in self._running)

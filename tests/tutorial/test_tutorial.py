@@ -1,4 +1,4 @@
-"""Whoever follows the tutorial in an empty folder gets what it shows."""
+"""A reader who follows the tutorial in an empty folder gets what it shows."""
 
 from __future__ import annotations
 
@@ -12,23 +12,17 @@ from tests.tools import ROOT
 from tests.tools.docs import TUTORIAL, blocks
 from tests.tutorial.reader import Reader
 
-TEN_MINUTES = 600
-
-
-def typed_instead() -> dict[str, str]:
-    return {
-        "laptop": socket.gethostname(),
-        "6379": str(free_port()),
-        "127.0.0.1:8000": f"127.0.0.1:{free_port()}",
-    }
-
 
 @pytest.mark.timeout(900)
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
     (tmp_path / "django-redis-lock").symlink_to(ROOT)  # the clone
-    with Reader(folder, typed_instead()) as reader:
+    instead = {
+        "laptop": socket.gethostname(),
+        "6379": str(free_port()),
+        "127.0.0.1:8000": f"127.0.0.1:{free_port()}",
+    }
+    with Reader(folder, instead) as reader:
         for block in blocks(TUTORIAL):
             reader.follow(block)
-    assert reader.seconds < TEN_MINUTES

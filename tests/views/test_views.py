@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.http import HttpResponse
 from django.test import AsyncClient, Client, RequestFactory
 
@@ -120,10 +119,8 @@ def test_a_lock_that_was_lost(web: Client, address: str) -> None:
     [
         (DEFAULT, {}, MAX_HOLD),
         (DEFAULT, {"max_hold": None}, None),
-        (DEFAULT, {"max_hold": 5}, 5.0),
         (10, {}, None),
         (10, {"auto_renew": True}, MAX_HOLD),
-        (None, {}, None),
     ],
 )
 def test_the_limit_of_renewal(timeout: Any, options: dict[str, Any], expected: Any) -> None:
@@ -132,22 +129,13 @@ def test_the_limit_of_renewal(timeout: Any, options: dict[str, Any], expected: A
 
 
 def test_a_view_that_takes_longer_than_max_hold() -> None:
-    ended: list[str] = []
-
-    def see_it_lost(request: Any) -> HttpResponse:
+    def answer(request: Any) -> HttpResponse:
         eventually(lambda: request.lock.lost)
-        with lock("view", blocking_timeout=10):
-            ended.append(request.method)
+        assert lock("view", blocking_timeout=10).acquire()
         return HttpResponse("done")
 
-    async def asee_it_lost(request: Any) -> HttpResponse:
-        return await sync_to_async(see_it_lost)(request)
-
     with pytest.raises(LockLost):
-        locked("view", max_hold=0.5)(see_it_lost)(RequestFactory().post("/"))
-    with pytest.raises(LockLost):
-        asyncio.run(locked("view", max_hold=0.5)(asee_it_lost)(RequestFactory().put("/")))
-    assert ended == ["POST", "PUT"]
+        locked("view", max_hold=0.5)(answer)(RequestFactory().post("/"))
 
 
 def test_a_server_that_goes_away_meanwhile(
