@@ -36,8 +36,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Any:
     if consumer.hub and isinstance(consumer.pool, TaskPool) and parks(task):
         parker = vars(consumer).get("lock_parker") or _Parker(consumer)
         consumer.lock_parker, consumer.on_task_request = parker, parker.receive
-        readers = consumer.hub.readers  # without it once a connection was lost
-        if parker.event.fileno() not in readers:
+        if parker.event.fileno() not in consumer.hub.readers:  # a loop forgets lost connections
             consumer.hub.add_reader(parker.event, parker.finish)
     try:
         return default(task, app, consumer)
