@@ -127,20 +127,6 @@ def test_workers_run_one_at_a_time(environment: Environment, workers: redis.Redi
     assert not workers.exists("started:b")
 
 
-def test_a_worker_waits_until_the_lease_of_a_killed_one_ends(
-    environment: Environment, workers: redis.Redis, own_server: EmbeddedServer
-) -> None:
-    enqueue(environment, "waits", "a")
-    killed = started(workers, "a")
-    second = enqueue(environment, "waits", "b")
-    with redis.Redis.from_url(own_server.url()) as locks:
-        eventually(lambda: locks.zcard("lock-queue:7") == 1, "the other waits")
-    os.kill(killed, signal.SIGKILL)
-    assert started(workers, "b") != killed
-    go(workers, "b")
-    assert result(environment, second) == ("SUCCESSFUL", "go")
-
-
 @pytest.mark.parametrize("task", ["waits", "calls_one_that_waits"])
 def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
     environment: Environment, own_server: EmbeddedServer, task: str

@@ -253,17 +253,3 @@ def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], re
             backend.force_release("a")
         locker(acl_rule())
         locks.reset()
-
-
-@pytest.mark.parametrize(("wait", "missing"), [("blpop", "+rpush"), ("poll", "~lock-inbox:*")])
-def test_a_waiter_whose_grant_could_not_be_pushed_finds_it_by_itself(
-    wait: str, missing: str, locker: Callable[[list[str]], redis.Redis]
-) -> None:
-    locker([word for word in acl_rule(wait) if word != missing])
-    first, heir = lock("a", timeout=20), lock("a", timeout=20)
-    assert first.acquire()
-    waiting = Background(heir.acquire)
-    eventually(lambda: waiters("a"))
-    first.release()
-    assert waiting.outcome()
-    heir.release()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from example_project.embedded import free_port
 from tests.tools import check_it_dies_with_its_parent
 
 
@@ -16,7 +15,3 @@ from tests.tools import check_it_dies_with_its_parent
 def test_server_dies_with_its_parent(how: signal.Signals) -> None:
     create = "from example_project.embedded import EmbeddedServer; server = EmbeddedServer()"
     check_it_dies_with_its_parent(create, how)
-
-
-def test_ports_that_are_not_used_yet_are_not_given_out_again() -> None:
-    assert len({free_port() for _ in range(100)}) == 100
