@@ -17,6 +17,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
+from django_redis_lock.support.celery_app import celery_app, import_tasks
 from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
 
@@ -95,8 +96,6 @@ def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessag
     Workers import them without that, and ``migrate`` (with databases) may have to create a table
     first that a module reads.
     """
-    from django_redis_lock.support.celery_app import celery_app
-
     app = celery_app()
     if app and not databases and not app.loader.worker_initialized and (why := _why_not(app)):
         text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
@@ -112,8 +111,6 @@ def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessag
 @lru_cache(maxsize=1)  # once more, it would find tasks that are half made
 def _why_not(app: Any) -> str:
     """Return why the tasks of an app can't be imported, if so, and in which line."""
-    from django_redis_lock.support.celery_app import import_tasks
-
     try:
         import_tasks(app)
     except DatabaseError:

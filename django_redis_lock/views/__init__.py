@@ -17,7 +17,7 @@ from django.template.loader import render_to_string
 from django.utils.cache import patch_vary_headers
 from django.utils.translation import gettext as _
 
-from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments, django_private
@@ -68,13 +68,19 @@ class ViewLock(Lock):
     def __bool__(self) -> bool:
         return True  # unlike the None of a request without a lock
 
+    unconfirmed: LockUnavailable | None = None
+    """Why it is unknown whether it was held at the end of the transaction."""
+
     def confirm(self) -> None:
         """Do as ``ensure_held()``, unless the view has released the lock or may run without."""
         try:
             self.ensure_held()
-        except LockError as error:
-            optional = self.on_unavailable == "run" and isinstance(error, LockUnavailable)
-            if not optional and type(error) is not LockNotOwned:
+        except LockUnavailable as error:
+            if self.on_unavailable != "run":
+                self.unconfirmed = error
+                raise
+        except LockNotOwned as error:
+            if type(error) is not LockNotOwned:  # but lost
                 raise
 
     def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
@@ -216,15 +222,10 @@ class _Guard:
         except (BadRequest, LockNotAcquired, LockUnavailable) as error:
             return self._refuse(view, args, kwargs, error)
         request.lock = held
-        unconfirmed: list[BaseException] = []
 
         def confirmed(*args: Any, **kwargs: Any) -> Any:
             response = answered(*args, **kwargs)
-            try:
-                held.confirm()  # an error rolls the transaction back
-            except LockUnavailable as error:
-                unconfirmed.append(error)
-                raise
+            held.confirm()  # an error rolls the transaction back
             return response
 
         try:
@@ -233,7 +234,7 @@ class _Guard:
                 run = declined.atomic(confirmed) if declined.wanted() else answered
                 return run(*args, **kwargs)
         except LockUnavailable as error:
-            if error not in unconfirmed:
+            if error is not held.unconfirmed:
                 raise
             return self._refuse(view, args, kwargs, error)  # nothing was written
 

@@ -85,6 +85,7 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
 
 
 def test_words_that_the_terms_exclude_are_nowhere() -> None:
+    """A ``hub`` of something is Celery's."""
     terms = DOCS / "contributing/terms.md"
     excluded = [word for row in table(terms, "Words not used") for word in row[0].split(", ")]
     found = re.compile(
