@@ -22,9 +22,10 @@ from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments, django_private
 from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
+from django_redis_lock.support.django_private import View
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views.body import has_arrived, receive
-from django_redis_lock.views.names import Name, NameMaker, View
+from django_redis_lock.views.names import Name, NameMaker
 from django_redis_lock.views.transactions import NonAtomicAliases
 
 logger = logging.getLogger("django_redis_lock")

@@ -11,8 +11,8 @@ from django.core.exceptions import BadRequest
 
 from django_redis_lock.handler import locks
 from django_redis_lock.support.arguments import check_name, check_template
+from django_redis_lock.support.django_private import View
 
-View = Callable[..., Any]
 Name = str | Callable[..., str]
 
 REQUEST = "request"

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from django.db import connections, transaction
 
 from django_redis_lock.support import django_private
-
-View = Callable[..., Any]
+from django_redis_lock.support.django_private import View
 
 
 class NonAtomicAliases(set[str]):
