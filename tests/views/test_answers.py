@@ -45,6 +45,11 @@ def test_the_methods_that_take_the_lock(options: dict[str, Any], expected: set[s
                     assert view(RequestFactory().generic(method, "/")).content == b"None"
 
 
+def test_the_lock_of_an_outer_decorator_stays() -> None:
+    view = locked("inner", methods=["POST"])(lambda request: HttpResponse(request.lock.name))
+    assert locked("outer")(view)(RequestFactory().get("/")).content == b"outer"
+
+
 @pytest.mark.parametrize(
     ("paused", "told", "options", "logged"),
     [
