@@ -96,7 +96,6 @@ class Conflict:
     moment: str
     """``queue`` if the task is being sent, ``run`` if it is about to run."""
     task: Any
-    """The task."""
     task_id: str | None
     """The id of the duplicate; ``None`` for a direct call."""
     key: str
@@ -104,9 +103,8 @@ class Conflict:
     holder: Holder | None
     """One who holds the lock; ``None`` if it was released just now, or if its limit is 0."""
     args: tuple[Any, ...]
-    """The duplicate's positional arguments."""
+    """The arguments of the duplicate."""
     kwargs: dict[str, Any]
-    """The duplicate's keyword arguments."""
     when_sent: Described | None = None
     """Who held the lock when the duplicate was sent, if that decides the conflict."""
     policy: str = "skip"
