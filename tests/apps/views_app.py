@@ -155,12 +155,14 @@ class Products(ViewSet):
         return Response(told(request))
 
 
-@on_product
-class OnViewSet(ViewSet):
-    lookup_url_kwarg = "product_id"
-
+class PlainViewSet(ViewSet):
     def retrieve(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
+
+
+@on_product
+class OnViewSet(PlainViewSet):
+    pass
 
 
 class BySku(APIView):
@@ -321,6 +323,9 @@ urlpatterns = [
     *[path(f"{kind}/<int:product_id>/", view) for kind, view in KINDS.items()],
     path("api/products/<str:product_id>/", Products.as_view({"post": "retrieve"})),
     path("api/on-view-set/<str:product_id>/", OnViewSet.as_view({"post": "retrieve"})),
+    path(
+        "api/on-as-view/<str:product_id>/", on_product(PlainViewSet.as_view({"post": "retrieve"}))
+    ),
     path("api/", include(router.urls)),
     path("by-sku/", BySku.as_view()),
     path("cart/", locked("cart:{request.user.pk}")(tell)),

@@ -22,6 +22,7 @@ ADDRESSES = [
     "/api/products/7/inner/",
     "/api/products/7/outer/",
     "/api/on-view-set/7/",
+    "/api/on-as-view/7/",
 ]
 
 
