@@ -1,4 +1,4 @@
-"""The model that gives held locks their place in Django's admin, permissions and log."""
+"""The model of held locks, for the admin, its permissions and its log."""
 
 from __future__ import annotations
 

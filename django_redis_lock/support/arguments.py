@@ -249,7 +249,7 @@ class Sharing(NamedTuple):
 
 
 EXCLUSIVE = Sharing()
-"""Shared with nobody, and waited for by any number."""
+"""Not shared, and with any number of waiters."""
 
 
 def check_sharing(sharing: Sharing) -> Sharing:

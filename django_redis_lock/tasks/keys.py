@@ -149,7 +149,7 @@ class KeyMaker:
         return TypeError(
             f"Argument {argument!r} of task {task_name} can't be part of its {self._option}: a "
             f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
-            f"Pass an id instead, or use {self._option}= with what tells calls apart."
+            f"Pass an id instead, or use {self._option}= with what distinguishes calls."
         )
 
 
@@ -294,6 +294,6 @@ def _plain(value: Any) -> Any:
 as_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=_plain).encode
 """Return the JSON text of a value in its normal form. Raises ``TypeError`` if it has none.
 
-Values that a message can't tell apart have the same: tuples and lists, an enum's member and its
+Values that a message can't distinguish have the same: tuples and lists, a member of an enum and its
 value, a date or UUID and its text. 1, "1" and True differ.
 """
