@@ -63,6 +63,12 @@ def protected(request: HttpRequest) -> HttpResponse:
 
 @csrf_exempt
 @locked(NAME, blocking=False)
+def raw(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(request.read())
+
+
+@csrf_exempt
+@locked(NAME, blocking=False)
 def not_interested(request: HttpRequest) -> HttpResponse:
     return HttpResponse("{}")
 
@@ -87,6 +93,7 @@ def api(request: Any) -> Response:
 urlpatterns = [
     path("form/", form),
     path("protected/", protected),
+    path("raw/", raw),
     path("not_interested/", not_interested),
     path("own_handlers/", own_handlers),
     path("api/", api),
@@ -95,6 +102,7 @@ urlpatterns = [
 SENDINGS = [
     ("POST", "form", FORM),
     ("POST", "protected", UPLOAD),
+    ("PATCH", "raw", UPLOAD),
     ("POST", "not_interested", JSON),
     ("POST", "own_handlers", UPLOAD),
     ("PUT", "api", UPLOAD),

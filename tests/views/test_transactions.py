@@ -52,6 +52,13 @@ def test_the_transaction_is_inside_of_the_lock(
 
 
 @pytest.mark.usefixtures("atomic_requests")
+def test_the_transaction_is_inside_of_two_locks(moments: list[tuple[Any, bool]]) -> None:
+    inner = locked("inner")(lambda request: HttpResponse(str(connection.in_atomic_block)))
+    assert locked("outer")(inner)(RequestFactory().post("/")).content == b"True"
+    assert [in_transaction for _, in_transaction in moments] == [False] * 4
+
+
+@pytest.mark.usefixtures("atomic_requests")
 def test_a_method_is_inside_of_the_transaction(
     web: Client, moments: list[tuple[Any, bool]]
 ) -> None:
