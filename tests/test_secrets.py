@@ -74,12 +74,15 @@ def test_a_password_of_the_settings_is_masked_anywhere(
         ("redis://:un/kno#wn@host:1/0,redis://host2", "redis://***@host:1/0,redis://host2"),
         ("redis://host?db=1&password=unknown&db=2", "redis://host?db=1&password=***&db=2"),
         ("product:ada@example.com, h1:6379", "product:ada@example.com, h1:6379"),
+        ("cast as qqxzv-7, qqxzv", "cast as ***, ***"),  # one is part of another
     ],
 )
 def test_ordinary_words_stay(settings: Any, text: str, clean: str) -> None:
     settings.LOCKS = {
         "short": {"LOCATION": "redis://:abc@host"},
         "a word": {"LOCATION": "redis://locker:redis@host/2"},
+        "a part": {"LOCATION": "redis://:qqxzv@host/3"},
+        "whole": {"LOCATION": "redis://:qqxzv-7@host/4"},
     }
     assert without_passwords(text) == clean
 
