@@ -74,6 +74,7 @@ def test_a_password_of_the_settings_is_masked_anywhere(
         ("redis://:un/kno#wn@host:1/0,redis://host2", "redis://***@host:1/0,redis://host2"),
         ("redis://host?db=1&password=unknown&db=2", "redis://host?db=1&password=***&db=2"),
         ("product:ada@example.com, h1:6379", "product:ada@example.com, h1:6379"),
+        ("ERR unknown command 'X', with args beginning with: 'token'", "ERR unknown command 'X'"),
         ("cast as qqxzv-7, qqxzv", "cast as ***, ***"),  # one is part of another
     ],
 )
