@@ -103,6 +103,8 @@ def test_parameters_of_every_kind() -> None:
     assert key_for(work, 9, 2, c=5, unique_on=["b", "c"]) == "task:b=2,c=5"
     with pytest.raises(TypeError):
         key_for(work, b=2, c=5)
+    named = KeyMaker(None, None, inspect.signature(work)).named((1, 2, 3), {"c": 5, "z": 6})
+    assert named == {"a": 1, "b": 2, "more": [3], "c": 5, "d": 4, "z": 6}
 
 
 def test_arguments_are_not_confused() -> None:

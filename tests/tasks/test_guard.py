@@ -16,6 +16,7 @@ from django_redis_lock.tasks import (
     single_instance_task,
     task_skipped,
 )
+from django_redis_lock.tasks.conflicts import Conflict, describe
 from tests.tools import ROOT, Background, eventually, waiters
 
 try:
@@ -132,6 +133,13 @@ def test_a_second_is_refused(server: Any, name: str) -> None:
     assert ended.errors[0].exception_class is TaskAlreadyRunning
     assert f"lock {name!r} is held by" in ended.errors[0].traceback
     assert refuses.enqueue(name).return_value[0] == refuses.module_path
+
+
+def test_a_lease_that_was_described_when_the_task_was_sent_is_unknown(server: Any) -> None:
+    with lock("a", timeout=60):
+        known = describe(locks["default"].holder("a"))
+    conflict = Conflict("run", below, None, "a", None, (), {}, when_sent=known)
+    assert conflict.described == {**known, "ttl": None}
 
 
 def test_a_paused_task_says_so(server: Any, name: str) -> None:
