@@ -21,8 +21,8 @@ from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Runner, Steps, ask
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
-from django_redis_lock.support.process import InThread
 from django_redis_lock.support.text import escape_unprintable
+from django_redis_lock.support.threads import InThread
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter

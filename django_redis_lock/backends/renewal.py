@@ -24,7 +24,8 @@ from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps, run
 from django_redis_lock.protocol.lease import Lease, milliseconds
-from django_redis_lock.support.process import Background, forget_after_fork
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.threads import Background
 
 logger = logging.getLogger("django_redis_lock")
 RENEWALS = 3

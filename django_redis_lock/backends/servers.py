@@ -14,7 +14,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Claim, Release
-from django_redis_lock.support.process import cached_property_atomic, from_below
+from django_redis_lock.support.threads import cached_property_atomic, from_below
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
 from django_redis_lock.transport.location import Location

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.process import InThread, Process, current_process, known_process
+from django_redis_lock.support.process import Process, current_process, known_process
+from django_redis_lock.support.threads import InThread
 
 if TYPE_CHECKING:
     from django_redis_lock.protocol.records import Fields

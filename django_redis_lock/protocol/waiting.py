@@ -29,7 +29,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Release, Steps, ask, run
 from django_redis_lock.protocol.lease import Lease, Request, token_id
-from django_redis_lock.support import process
+from django_redis_lock.support import process, threads
 
 logger = logging.getLogger("django_redis_lock")
 JITTER = 0.2
@@ -280,7 +280,7 @@ class WaiterRegistry:
     def _sleep(self, waiter: LocalWaiter, until: float) -> None:
         if threading.current_thread() is threading.main_thread():
             until = min(until, monotonic() + LISTEN_EVERY)
-        event = process.OneShotEvent()
+        event = threads.OneShotEvent()
         waiter.sleeper = event.ring
         try:
             event.wait(self._sleeps_until(waiter, until))
@@ -292,7 +292,7 @@ class WaiterRegistry:
         return waiter.wakes_at(until)
 
     async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
-        event = process.AsyncOneShotEvent()
+        event = threads.AsyncOneShotEvent()
         waiter.sleeper = event.ring
         try:
             await event.wait(waiter.wakes_at(until))
@@ -487,7 +487,7 @@ Waiters = Mapping[str, Collection[LocalWaiter]]
 """Those of one server that have a position, by the names of their locks."""
 
 
-class Heart(process.Background):
+class Heart(threads.Background):
     """Sends the heartbeats of a registry, from a thread that lives while there are waiters."""
 
     def __init__(self, registry: WaiterRegistry, backend: Any) -> None:

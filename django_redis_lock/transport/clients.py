@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import redis
 from redis.exceptions import ReadOnlyError, RedisError, ResponseError
 
-from django_redis_lock.support.process import forget_after_fork, from_below, struck
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.threads import from_below, struck
 from django_redis_lock.transport import redis_py
 from django_redis_lock.transport.connections import connect, leave_to_parent
 from django_redis_lock.transport.packing import Packed

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import redis
 from redis.sentinel import MasterNotFoundError, SentinelConnectionPool
 
-from django_redis_lock.support.process import struck
 from django_redis_lock.support.text import without_passwords
+from django_redis_lock.support.threads import struck
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
 SCHEMES = ("redis://", "rediss://", "unix://")

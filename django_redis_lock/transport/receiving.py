@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Release
 from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
-from django_redis_lock.support.process import LONGEST_SLEEP, InThread, OneShotEvent, from_below
+from django_redis_lock.support.threads import LONGEST_SLEEP, InThread, OneShotEvent, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import pack

@@ -266,7 +266,7 @@ def test_stopped_server_costs_no_lease_on_another(
 
 def test_threads_end_when_idle(name: str, stopped: EmbeddedServer, monkeypatch: Any) -> None:
     """Each server has its own thread, which ends some time after the last release."""
-    monkeypatch.setattr("django_redis_lock.support.process.IDLE", 0.1)
+    monkeypatch.setattr("django_redis_lock.support.threads.IDLE", 0.1)
     with lock(name), lock(name, using="other"):
         threads = {f"django-redis-lock-renewal-{using}" for using in ("default", "other")}
         eventually(lambda: threads <= {item.name for item in threading.enumerate()})

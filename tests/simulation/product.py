@@ -27,6 +27,7 @@ from django_redis_lock.primitives import lock as lock_module
 from django_redis_lock.protocol import calls, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
+from django_redis_lock.support import threads
 from django_redis_lock.transport import async_client, location, packing, parking
 from tests.simulation import loops, slots
 from tests.simulation.clients import Client
@@ -95,12 +96,9 @@ _VIRTUAL = {
     "socket_of": lambda connection: connection,
     "_Waker": slots.Waker,
 }  # fmt: skip
-_OF_BELLS = "threading", "monotonic"
-"""What is replaced in ``support.process``, whose identities are those of ``enter``."""
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_own_thread", _Execution()),
-    (processes, "_thread", virtual_thread),
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
     (cluster, "BlockingClient", Client),
@@ -120,7 +118,7 @@ def simulated() -> Iterator[None]:
     """Replace what the package uses of the system."""
     for thread in threading.enumerate():  # of earlier tests: to read the clock moves it
         if re.match("django-redis-lock-(heartbeat|renewal)", thread.name):
-            thread.join(processes.IDLE + 5)
+            thread.join(threads.IDLE + 5)
     replaced: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, value: Any) -> None:
@@ -131,7 +129,7 @@ def simulated() -> Iterator[None]:
     ours = _RenewerOfProcess()
     for module in _modules():
         for name, value in _VIRTUAL.items():
-            if hasattr(module, name) and (module is not processes or name in _OF_BELLS):
+            if hasattr(module, name) and module is not processes:  # of which ``enter`` takes care
                 replace(module, name, value)
         if getattr(module, "renewer", None) is real_renewer:
             replace(module, "renewer", ours)

@@ -13,7 +13,7 @@ import pytest
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.clusters.topology import Topology
-from django_redis_lock.support import process
+from django_redis_lock.support import threads
 from tests.tools import eventually
 from tests.tools.interruption import Interrupted
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("server")
 @pytest.fixture(autouse=True)
 def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Strike each new thread as task queues end a job, before the first line of its function."""
-    start, idents = process._thread.start_new_thread, list[int]()
+    start, idents = threads._thread.start_new_thread, list[int]()
 
     def start_struck(function: Callable[..., object], args: tuple[Any, ...]) -> None:
         gate = threading.Lock()
@@ -36,7 +36,7 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         idents.append(ident)
         gate.release()
 
-    monkeypatch.setattr(process._thread, "start_new_thread", start_struck)
+    monkeypatch.setattr(threads._thread, "start_new_thread", start_struck)
     return idents
 
 
@@ -62,7 +62,7 @@ def test_leases_are_renewed(name: str, struck: list[int]) -> None:
 def test_slots_of_a_cluster_are_read(struck: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     topology = Topology(["redis://localhost"])
     monkeypatch.setattr(topology, "_ask", lambda nodes: ({0: ("a", 1)}, []))
-    assert topology.address(0, until=process.monotonic() + 5) == ("a", 1)
+    assert topology.address(0, until=threads.monotonic() + 5) == ("a", 1)
     assert struck
 
 

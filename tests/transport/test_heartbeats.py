@@ -257,7 +257,7 @@ def test_where_no_thread_can_be_started(
     def refuse(function: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr("django_redis_lock.support.process.start_thread", refuse)
+    monkeypatch.setattr("django_redis_lock.support.threads.start_thread", refuse)
     held, fence = held_lock(name)
     line = line_up(name, 3, wait, tasks=tasks)
     assert not heart_of(wait).runs

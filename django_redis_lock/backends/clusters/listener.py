@@ -18,7 +18,7 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.support.process import from_below
+from django_redis_lock.support.threads import from_below
 from django_redis_lock.transport.connections import leave_to_parent, new_connection
 from django_redis_lock.transport.receiving import Liveness, ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of

@@ -28,7 +28,7 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.waiting import WaiterRegistry
-from django_redis_lock.support.process import from_below
+from django_redis_lock.support.threads import from_below
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location

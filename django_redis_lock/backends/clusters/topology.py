@@ -23,7 +23,8 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import MovedError, RedisError
 
-from django_redis_lock.support.process import InThread, forget_after_fork, from_below
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.threads import InThread, from_below
 from django_redis_lock.transport.connections import DEFAULTS, new_connection
 from django_redis_lock.transport.redis_py import parse_url
 

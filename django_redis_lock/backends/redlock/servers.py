@@ -31,14 +31,14 @@ from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
-from django_redis_lock.support.process import (
+from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.text import without_passwords
+from django_redis_lock.support.threads import (
     AsyncOneShotEvent,
     OneShotEvent,
     cached_property_atomic,
-    forget_after_fork,
     start_thread,
 )
-from django_redis_lock.support.text import without_passwords
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed, Packing, Script
