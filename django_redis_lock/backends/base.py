@@ -10,15 +10,15 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
-from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Runner, Steps, ask
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.protocol import calls, drivers
+from django_redis_lock.protocol.calls import Call, Emit, Steps, ask
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
 from django_redis_lock.support.text import escape_unprintable
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
 logger = logging.getLogger("django_redis_lock")
+Result = TypeVar("Result")
 
 
-class BaseLockBackend(Runner):
+class BaseLockBackend:
     """One entry of ``LOCKS``: where its locks are kept, and their defaults.
 
     A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the
@@ -107,6 +108,48 @@ class BaseLockBackend(Runner):
         """Close connections and stop threads; the backend can be used again afterwards."""
         for registry in [*self.registries.values()]:
             registry.close()
+
+    def call(self, call: Call) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        raise NotImplementedError
+
+    async def acall(self, call: Call) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        return self.call(call)
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out steps, blocking this thread or greenlet."""
+        try:
+            return drivers.run(self, steps)
+        except LockUnavailable as error:
+            for emission in self.unavailable(error):
+                drivers.carry_out(self, emission)
+            raise
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps in this asyncio task."""
+        try:
+            return await drivers.arun(self, steps)
+        except LockUnavailable as error:
+            for emission in self.unavailable(error):
+                await drivers.acarry_out(self, emission)
+            raise
+
+    def unavailable(self, error: LockUnavailable) -> tuple[Emit, ...]:
+        """Send ``lock_unavailable`` as ``emit`` does."""
+        return self.emit(signals.lock_unavailable, error.name, error=error)
+
+    def emit(self, signal: signals.LockSignal, name: str, **facts: Any) -> tuple[Emit, ...]:
+        """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
+        arguments = {"sender": type(self), "using": self.alias, "name": name, **facts}
+        if signal.may_block:
+            return (Emit(signal, arguments),)
+        for receiver in signal.quick:  # a further call would take as long as the receiver
+            try:
+                receiver(signal=signal, **arguments)
+            except Exception:
+                logger.exception("The receiver %r of a signal failed", receiver)
+        return ()
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
         """Return a registry of a waiting scheme; most backends have only one kind."""

@@ -22,7 +22,8 @@ from django_redis_lock.backends.servers import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Step, Steps, arun, run
+from django_redis_lock.protocol.calls import Call, Step, Steps
+from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.location import Location
@@ -109,19 +110,23 @@ class PlainCommand(Step):
     def __init__(self, *words: bytes | str | int) -> None:
         self.words = words
 
-    def do(self, port: tuple[SingleServer, Call]) -> Any:
-        server, call = port
-        return server.client.call(self._pack(call))
 
-    async def ado(self, port: tuple[SingleServer, Call]) -> Any:
-        server, call = port
-        return await server.async_client.call(self._pack(call))
+class _Port:
+    """Sends the commands of one call, which counts as sent when the first of them is."""
 
-    def _pack(self, call: Call) -> Packed:
-        name, *args = self.words
-        # A call counts as sent when its first command is.
-        sending = call.sending if name == "TIME" else lambda: None
-        return Packed(Command(str(name)), (), args, sending, until=call.until)
+    def __init__(self, server: SingleServer, call: Call) -> None:
+        self._server, self._call = server, call
+
+    def call(self, command: PlainCommand) -> Any:
+        return self._server.client.call(self._pack(command))
+
+    async def acall(self, command: PlainCommand) -> Any:
+        return await self._server.async_client.call(self._pack(command))
+
+    def _pack(self, command: PlainCommand) -> Packed:
+        name, *args = command.words
+        sending = self._call.sending if name == "TIME" else lambda: None
+        return Packed(Command(str(name)), (), args, sending, until=self._call.until)
 
 
 class _PlainServer(SingleServer):
@@ -140,10 +145,10 @@ class _PlainServer(SingleServer):
         self._written: dict[str, dict[bytes, float]] = {}
 
     def call(self, call: Call) -> Any:
-        return run((self, call), self.carry_out(call))
+        return run(_Port(self, call), self.carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await arun((self, call), self.carry_out(call))
+        return await arun(_Port(self, call), self.carry_out(call))
 
     def carry_out(self, call: Call) -> Steps[Any]:
         """Carry out a call. Returns what the script of its name returns."""

@@ -22,7 +22,8 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import Call, Release, Renew, Steps, run
+from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
+from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.threads import Background

@@ -1,1 +1,4 @@
-"""The lock protocol without I/O: calls, leases, records, and the drivers that carry them out."""
+"""The lock protocol: what servers are asked, how replies are read, and how waiters sleep.
+
+It opens no connection. Its functions are generators of steps; ``drivers`` carry these out.
+"""

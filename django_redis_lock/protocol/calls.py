@@ -1,38 +1,22 @@
-"""The steps that the protocol yields, calls to the server, waits, pauses and signals; and drivers,
-which carry out generators of them.
+"""The steps that the protocol yields: calls to the server, waits, pauses and signals.
 
-Each step knows how to carry itself out, with blocking calls (``do``) and under asyncio (``ado``).
-The drivers ``run`` and ``arun`` handle interruption, cancellation and forks. They carry out what a
-caller asked for, and within that the steps of a call which has some of its own. A ``Runner`` is
-what calls are carried out on: a backend.
+A step says what is to be done. ``drivers`` carry it out, with blocking calls or under asyncio.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import logging
 import math
-import sys
-import time
-import warnings
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from django_redis_lock import signals
-from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-from django_redis_lock.support.process import Process, current_process, known_process
-from django_redis_lock.support.threads import InThread
 
 if TYPE_CHECKING:
-    from django_redis_lock.protocol.records import Fields
-    from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
+    from django_redis_lock.signals import LockSignal
 
-logger = logging.getLogger("django_redis_lock")
 Result = TypeVar("Result")
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
 """Seconds before each further sending of a call that the server did not answer."""
@@ -40,16 +24,9 @@ RETRY_FOR = 2.0
 """Seconds after which a call is not sent again; a server that lets calls time out is down."""
 GRACE = 0.3
 """Seconds that the server gets to answer once the wait of a caller has ended."""
-LAST_CALL = 0.02
-"""Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
-not answered."""
-TIDY_FOR = 0.25
-"""Seconds that an interrupted or cancelled caller waits for the server to clean up."""
 PAGE = 50
 """Entries of the audit that one call reads, so that it does not block the server for long. A script
 reads about a hundred in a millisecond."""
-PASSED_OVER = {"django_redis_lock", "contextlib"}
-"""Packages that call on behalf of the caller."""
 
 
 class Step:
@@ -59,14 +36,6 @@ class Step:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.lock_name!r}>"  # without tokens, for tracebacks
-
-    def do(self, port: Any) -> Any:
-        """Carry it out, blocking this thread or greenlet."""
-        raise NotImplementedError
-
-    async def ado(self, port: Any) -> Any:
-        """Carry it out in this asyncio task."""
-        raise NotImplementedError
 
     @property
     def lock_name(self) -> str:
@@ -92,28 +61,6 @@ class Call(Step):
     first_sent_at: float | None = field(default=None, init=False)
     sent_at: float = field(default=0.0, init=False)
     """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
-
-    def do(self, port: Runner) -> Any:
-        return port.call(self)
-
-    async def ado(self, port: Runner) -> Any:
-        return await self._in_time(port.acall(self))
-
-    async def _in_time(self, answer: Awaitable[Result]) -> Result:
-        if self.until == math.inf:
-            return await answer
-        loop, left = asyncio.get_running_loop(), max(0.0, self.until - monotonic())
-        try:
-            async with asyncio.timeout(None) as limit:
-                timer = loop.call_later(left, lambda: limit.reschedule(loop.time() + LAST_CALL))
-                try:
-                    return await answer
-                finally:
-                    timer.cancel()
-        except TimeoutError:
-            raise LockUnavailable(
-                "The server did not answer in time", name=self.lock_name
-            ) from None
 
     @property
     def resent(self) -> bool:
@@ -241,7 +188,7 @@ class ForceRelease(Call):
 
     name: str
     token_id: str
-    entry: Fields
+    entry: Mapping[str, str]
     cap: int
     """How many entries the audit has beside this one."""
 
@@ -315,31 +262,19 @@ class ComeBack(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Listen(Call):
-    """Make a ``ReceivingRegistry`` receive the grants of a lock for this process."""
+    """Make a registry of waiters receive the grants of a lock for this process."""
 
     registry: Any
     name: str
-
-    def do(self, port: Runner) -> None:
-        self.registry.listen(self.name, self.until)
-
-    async def ado(self, port: Runner) -> None:
-        await self._in_time(self.registry.alisten(self.name))
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Wait(Step):
     """Sleep until the waiter has something to do, or until a time (monotonic)."""
 
-    registry: WaiterRegistry
-    waiter: LocalWaiter
+    registry: Any
+    waiter: Any
     until: float
-
-    def do(self, port: Runner) -> None:
-        self.registry.wait(self.waiter, self.until)
-
-    async def ado(self, port: Runner) -> None:
-        await self.registry.await_(self.waiter, self.until)
 
 
 class BeginToWait(Step):
@@ -347,35 +282,20 @@ class BeginToWait(Step):
 
     __slots__ = ()
 
-    def do(self, port: Any) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return
-        level, frame = 1, sys._getframe()  # the warning is for who called this package
-        while frame.f_back and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
-            level, frame = level + 1, frame.f_back
-        warnings.warn(  # with a text that names no lock, so that Python shows it once a place
-            "A lock is waited for with a blocking call, which stops the event loop of this thread: "
-            "its other tasks can neither run nor release the lock. Use 'async with', or await "
-            "aacquire().",
-            RuntimeWarning,
-            stacklevel=level,
-        )
-
-    async def ado(self, port: Any) -> None:
-        pass
-
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
+    """Sleep for some seconds."""
+
     seconds: float
 
-    def do(self, port: Any) -> None:
-        time.sleep(self.seconds)
 
-    async def ado(self, port: Any) -> None:
-        await asyncio.sleep(self.seconds)
+@dataclass(slots=True, eq=False, repr=False)
+class Emit(Step):
+    """Send a Django signal. A failing receiver is logged and changes nothing."""
+
+    signal: LockSignal
+    arguments: dict[str, Any]
 
 
 def withdrawal(request: Request, *, patient: bool = False, until: float = math.inf) -> Release:
@@ -404,225 +324,3 @@ def ask(call: Call, *, patient: bool = True) -> Steps[Any]:
             if pause is None or error.silent or not error.passing or now + pause >= call.until:
                 raise
         yield Pause(pause)
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class Emit(Step):
-    """Send a Django signal. A failing receiver is logged and changes nothing."""
-
-    signal: signals.LockSignal
-    arguments: dict[str, Any]
-
-    def do(self, port: Runner) -> None:
-        self.signal.send_robust(**self.arguments)
-
-    async def ado(self, port: Runner) -> None:
-        await self.signal.asend_robust(**self.arguments)
-
-
-def run(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps in this thread or greenlet, and return their result.
-
-    After an interruption the remaining steps clean up. A server that does not answer soon then
-    counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
-    child that was forked meanwhile, since the parent continues with the steps.
-    """
-    process = current_process()
-    first: Step | None = None
-    try:
-        first = step = next(steps)
-        while True:
-            answer = step.do(port)
-            if process is not known_process():
-                break
-            step = steps.send(answer)
-    except StopIteration as stop:
-        if process is known_process():
-            result: Result = stop.value
-            return result
-    except BaseException as error:  # of a step, or of a signal handler at any moment
-        if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-            raise
-        return _run_on(port, steps, error, process, first)
-    steps.close()
-    raise _begun_by(process, first)
-
-
-def _run_on(
-    port: Any,
-    steps: Steps[Result],
-    raised: BaseException | None,
-    process: Process,
-    first: Step | None,
-) -> Result:
-    """Let the steps handle an error, and carry out those that they take then."""
-    answer: Any = None
-    until: float | None = None  # set once it cleans up
-    while True:
-        if process is not known_process():
-            steps.close()
-            raise _begun_by(process, first)
-        if until is None and not isinstance(raised, LockError | None):
-            until = monotonic() + TIDY_FOR
-        try:
-            step = steps.send(answer) if raised is None else steps.throw(raised)
-            raised = None
-            answer = step.do(port) if until is None else _tidy(port, step, until)
-        except StopIteration as stop:
-            if process is not known_process():
-                raise _begun_by(process, first) from None
-            result: Result = stop.value
-            return result
-        except BaseException as error:
-            if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                raised = None  # else the error keeps this frame, and the frame the error
-                raise
-            raised = error
-
-
-def _tidy(port: Any, step: Step, until: float) -> Any:
-    left, step = _limited(step, until)
-    if not isinstance(step, Call):
-        return step.do(port)
-    if not left:
-        raise _late()
-    try:
-        return InThread(partial(step.do, port)).result(until)
-    except TimeoutError:
-        raise _late() from None
-
-
-def _limited(step: Step, until: float) -> tuple[float, Step]:
-    left = max(0.0, until - monotonic())
-    return left, Pause(min(left, step.seconds)) if isinstance(step, Pause) else step
-
-
-def _late() -> LockUnavailable:
-    return LockUnavailable(f"The server did not answer within {TIDY_FOR:g} s of the interruption")
-
-
-def _begun_by(process: Process, first: Step | None) -> LockError:
-    name = "" if first is None else first.lock_name  # pauses and signals have none
-    return LockError(
-        f"This operation on lock {name!r} was begun by the parent process {process.pid}, which "
-        f"continues it. Begin a new one in the forked child.",
-        name=name,
-    )
-
-
-async def arun(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
-
-    After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
-    own, so a second cancellation does not stop them.
-    """
-    return await _arun(port, steps, steps.send, None, current_process())
-
-
-async def _arun(
-    port: Any,
-    steps: Steps[Result],
-    resume: Callable[[Any], Step],
-    value: Any,
-    process: Process,
-    *,
-    until: float | None = None,
-) -> Result:
-    first: Step | None = None
-    try:
-        while process is known_process():
-            step = resume(value)
-            first = first or step
-            try:
-                answer = await (step.ado(port) if until is None else _atidy(port, step, until))
-                resume, value = steps.send, answer
-            except GeneratorExit:
-                steps.close()
-                raise
-            except asyncio.CancelledError as cancelled:
-                if until is None and process is known_process():
-                    soon = monotonic() + TIDY_FOR
-                    rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
-                    task = retain(asyncio.ensure_future(rest))
-                    # Unlike shield() of Python 3.14, it reports no error of an abandoned task.
-                    await asyncio.wait([task])
-                    return task.result()
-                resume, value = steps.throw, cancelled
-            except BaseException as error:
-                resume, value = steps.throw, error
-    except StopIteration as stop:
-        if process is known_process():
-            result: Result = stop.value
-            return result
-    finally:
-        value = None  # else an error keeps this frame, and the frame the error
-    steps.close()
-    raise _begun_by(process, first)
-
-
-async def _atidy(port: Any, step: Step, until: float) -> Any:
-    left, step = _limited(step, until)
-    if not isinstance(step, Call):
-        return await step.ado(port)
-    try:
-        async with asyncio.timeout(left):
-            return await step.ado(port)
-    except TimeoutError:
-        raise _late() from None
-
-
-_retained: set[asyncio.Future[Any]] = set()
-
-
-def retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
-    """Retain a task that nothing may be awaiting, and retrieve its exception."""
-    _retained.add(task)
-    task.add_done_callback(_retained.discard)
-    task.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return task
-
-
-class Runner:
-    """Carries out the steps of the protocol, with the calls that a subclass carries out."""
-
-    alias: str
-
-    def call(self, call: Call) -> Any:
-        """Carry out one call. Raises ``LockUnavailable``."""
-        raise NotImplementedError
-
-    async def acall(self, call: Call) -> Any:
-        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
-        return self.call(call)
-
-    def run(self, steps: Steps[Result]) -> Result:
-        try:
-            return run(self, steps)
-        except LockUnavailable as error:
-            for emission in self.unavailable(error):
-                emission.do(self)
-            raise
-
-    async def arun(self, steps: Steps[Result]) -> Result:
-        try:
-            return await arun(self, steps)
-        except LockUnavailable as error:
-            for emission in self.unavailable(error):
-                await emission.ado(self)
-            raise
-
-    def unavailable(self, error: LockUnavailable) -> tuple[Emit, ...]:
-        """Send ``lock_unavailable`` as ``emit`` does."""
-        return self.emit(signals.lock_unavailable, error.name, error=error)
-
-    def emit(self, signal: signals.LockSignal, name: str, **facts: Any) -> tuple[Emit, ...]:
-        """Send a signal about a lock: at once, or by the step to take if a receiver may block."""
-        arguments = {"sender": type(self), "using": self.alias, "name": name, **facts}
-        if signal.may_block:
-            return (Emit(signal, arguments),)
-        for receiver in signal.quick:  # a further call would take as long as the receiver
-            try:
-                receiver(signal=signal, **arguments)
-            except Exception:
-                logger.exception("The receiver %r of a signal failed", receiver)
-        return ()

@@ -1,6 +1,6 @@
 """What the server is asked, to take, hold and release locks, and how its answers are read.
 
-No I/O happens here: each function is a generator of steps, which ``calls`` carries out. The model
+No I/O happens here: each function is a generator of steps, which ``drivers`` carry out. The model
 is psycopg 3, which writes the PostgreSQL protocol once in this way.
 """
 
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import GRACE, TIDY_FOR, Call, Steps, TakeOver, ask
+from django_redis_lock.protocol.calls import GRACE, Call, Steps, TakeOver, ask
+from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Release, Steps, ask, run
+from django_redis_lock.protocol.calls import Release, Steps, ask
+from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.support import process, threads
 

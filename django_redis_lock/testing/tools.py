@@ -24,8 +24,8 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol.calls import FORCED_RELEASE, Call, Listen
+from django_redis_lock.protocol import calls, drivers, locking
+from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
 from django_redis_lock.support.arguments import DEFAULT, Sharing
@@ -180,19 +180,18 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     meanwhile is lost. At the end, releases that failed are sent.
     """
     with ExitStack() as stack:
-        for step in (Call, Listen):
-            for method in ("do", "ado"):
-                failing = _failing(getattr(step, method), using)
-                stack.enter_context(patch.object(step, method, failing))
+        for name in ("carry_out", "acarry_out"):
+            failing = _failing(getattr(drivers, name), using)
+            stack.enter_context(patch.object(drivers, name, failing))
         yield
     renewer.at_exit()
 
 
-def _failing(do: Callable[..., Any], using: str | None) -> Callable[..., Any]:
-    def fail(step: Any, port: Any) -> Any:
-        alias = getattr(port, "alias", None)
-        if alias is None or using not in (None, alias):  # a part of a call has no alias
-            return do(step, port)
+def _failing(carry_out: Callable[..., Any], using: str | None) -> Callable[..., Any]:
+    def fail(port: Any, step: Any) -> Any:
+        alias = getattr(port, "alias", None)  # which the port of a part of a call has not
+        if not isinstance(step, Call) or alias is None or using not in (None, alias):
+            return carry_out(port, step)
         error = LockUnavailable(
             f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
         )

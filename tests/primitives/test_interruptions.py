@@ -15,11 +15,11 @@ from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore
 from django_redis_lock.backends import renewal
 from django_redis_lock.primitives import group, handle, held
 from django_redis_lock.primitives import lock as lock_module
-from django_redis_lock.protocol import calls, lease, locking
+from django_redis_lock.protocol import calls, drivers, lease, locking
 from tests.tools import eventually
 from tests.tools.interruption import Interrupted, Interruption, strike
 
-MODULES = (lock_module, handle, group, held, calls, lease, locking, renewal)
+MODULES = (lock_module, handle, group, held, calls, drivers, lease, locking, renewal)
 
 
 def enter(handle: Any) -> None:

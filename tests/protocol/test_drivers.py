@@ -12,52 +12,10 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps, arun, run
+from django_redis_lock.protocol import drivers
+from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps
+from django_redis_lock.protocol.drivers import arun, run
 from django_redis_lock.support.process import Process, known_process
-
-
-class Connection:
-    """Something that a step has in hand."""
-
-
-class Interrupted(Step):
-    """A step that is interrupted with a connection in hand."""
-
-    __slots__ = ("connection",)
-
-    def do(self, port: Any) -> None:
-        in_hand = Connection()
-        self.connection = weakref.ref(in_hand)
-        raise KeyboardInterrupt
-
-
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """Let only reference counts free objects."""
-    gc.disable()
-    yield
-    gc.enable()
-
-
-@pytest.mark.usefixtures("no_collector")
-def test_an_interruption_keeps_nothing_that_was_in_hand() -> None:
-    """Otherwise a connection is lost to its pool until the garbage collector runs."""
-    step = Interrupted()
-
-    def steps() -> Steps[None]:
-        yield step
-
-    try:
-        run(None, steps())
-    except KeyboardInterrupt:
-        pass
-    else:
-        pytest.fail("the interruption was swallowed")
-    assert step.connection() is None
-
-
-# What is done after an interruption.
 
 Driver = Callable[[Any, Steps[Any]], Any]
 DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
@@ -67,27 +25,15 @@ both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slow machine clean up."""
-    monkeypatch.setattr(calls, "TIDY_FOR", 60.0)
+    monkeypatch.setattr(drivers, "TIDY_FOR", 60.0)
 
 
 class Interruption(Step):
     """A step in which a signal handler, or the caller of a task, interrupts."""
 
-    def do(self, port: Any) -> None:
-        raise KeyboardInterrupt
 
-    async def ado(self, port: Any) -> None:
-        raise asyncio.CancelledError
-
-
-class Told(Step):
-    """A step that tells on which port it was carried out."""
-
-    def do(self, port: Any) -> Any:
-        return port
-
-    async def ado(self, port: Any) -> Any:
-        return port
+class Forks(Step):
+    """A step after which another process goes on."""
 
 
 class Server:
@@ -97,22 +43,31 @@ class Server:
         self.answering = threading.Event()
         self.answering.set()
         self.asked_by: list[Any] = []
+        self.in_hand: weakref.ref[Any] | None = None
 
-    def call(self, call: Any) -> str:
-        self.asked_by.append(threading.current_thread())
-        self.answering.wait()
-        return self._answer(call)
+    def call(self, step: Any) -> Any:
+        if isinstance(step, ReadQueue):
+            self.asked_by.append(threading.current_thread())
+            self.answering.wait()
+        return self._answer(step, KeyboardInterrupt)
 
-    async def acall(self, call: Any) -> str:
-        self.asked_by.append(asyncio.current_task())
-        while not self.answering.is_set():
-            await asyncio.sleep(0.001)
-        return self._answer(call)
+    async def acall(self, step: Any) -> Any:
+        if isinstance(step, ReadQueue):
+            self.asked_by.append(asyncio.current_task())
+            while not self.answering.is_set():
+                await asyncio.sleep(0.001)
+        return self._answer(step, asyncio.CancelledError)
 
-    def _answer(self, call: Any) -> str:
-        if call.name == "fails":
+    def _answer(self, step: Any, interruption: type[BaseException]) -> str:
+        if isinstance(step, Interruption):
+            connection = threading.Event()
+            self.in_hand = weakref.ref(connection)
+            raise interruption
+        if isinstance(step, Forks):
+            drivers.known_process = Process  # type: ignore[assignment]
+        elif step.name == "fails":
             raise LookupError("fails")
-        return f"answer about {call.name}"
+        return f"answer about {step.lock_name}"
 
 
 def interrupted(*cleaning: Step) -> Steps[list[Any]]:
@@ -129,17 +84,42 @@ def interrupted(*cleaning: Step) -> Steps[list[Any]]:
     return found
 
 
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Let only reference counts free objects."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_an_interruption_keeps_nothing_that_was_in_hand() -> None:
+    """Otherwise a connection is lost to its pool until the garbage collector runs."""
+    server = Server()
+
+    def steps() -> Steps[None]:
+        yield Interruption()
+
+    try:
+        run(server, steps())
+    except KeyboardInterrupt:
+        pass
+    else:
+        pytest.fail("the interruption was swallowed")
+    assert server.in_hand is not None
+    assert server.in_hand() is None
+
+
 @both
 @pytest.mark.usefixtures("unhurried")
 def test_cleaning_up_goes_on(driver: Driver) -> None:
     """With the answers of the server, and with its errors."""
     server = Server()
-    answer, error, port, again = driver(
-        server, interrupted(ReadQueue("one"), ReadQueue("fails"), Told(), ReadQueue("two"))
+    answer, error, again = driver(
+        server, interrupted(ReadQueue("one"), ReadQueue("fails"), ReadQueue("two"))
     )
     assert (answer, again) == ("answer about one", "answer about two")
     assert isinstance(error, LookupError)
-    assert port is server
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -189,12 +169,12 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        (kept,) = calls._retained
+        (kept,) = drivers._retained
         assert server.asked_by == [task, kept]
         server.answering.set()
         await asyncio.wait([kept])
         await asyncio.sleep(0)  # for its callbacks
-        assert not calls._retained
+        assert not drivers._retained
 
     asyncio.run(main())
     assert found == ["answer about two"]
@@ -220,7 +200,7 @@ def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
             await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait([task])
-        (kept,) = calls._retained
+        (kept,) = drivers._retained
         server.answering.set()
         await asyncio.wait([kept])
 
@@ -237,21 +217,15 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 ) -> None:
     """Whether it was forked in the last step or before."""
     parent = known_process()
+    monkeypatch.setattr(drivers, "known_process", known_process)  # to be undone
     closed = []
-
-    class Forks(Step):
-        def do(self, port: Any) -> None:
-            monkeypatch.setattr(calls, "known_process", Process)
-
-        async def ado(self, port: Any) -> None:
-            self.do(port)
 
     def steps() -> Steps[str]:
         try:
             yield ReadQueue("n")
             yield Forks()
             if not last:
-                yield Told()
+                yield ReadQueue("m")
         finally:
             closed.append(True)
         return "the result"

@@ -13,7 +13,7 @@ from greenlet import getcurrent
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.group import LockGroup
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol.calls import TIDY_FOR
+from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.support.arguments import EXCLUSIVE, Sharing
 from tests.simulation.ledger import ROUNDING, Attempt
 from tests.simulation.threads import Killed

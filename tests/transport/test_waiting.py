@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.protocol import calls, locking
+from django_redis_lock.protocol import drivers, locking
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.waiting import LocalWaiter
 from django_redis_lock.support.arguments import WAITING_SCHEMES
@@ -127,7 +127,7 @@ def test_interrupted_waiter_leaves_the_queue(
     name: str, error: type[BaseException], wait: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever interrupts a wait, the place is given up: no orphan in the queue."""
-    for module in (calls, locking):  # else a busy server may be told in the background
+    for module in (drivers, locking):  # else a busy server may be told in the background
         monkeypatch.setattr(module, "TIDY_FOR", PATIENCE)
     registry = locks["default"].registry_for(wait)
     assert isinstance(registry, ReceivingRegistry)

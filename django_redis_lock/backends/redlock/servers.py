@@ -202,13 +202,13 @@ class QuorumCall(Step):
         if wake is not None and missing <= len(self._received) // 2:
             wake()
 
-    def do(self, port: Any) -> Any:
+    def wait(self) -> Any:
         event = OneShotEvent()
         while isinstance(outcome := self._outcome(event.ring), Pending):
             event.wait(self.until)
         return outcome
 
-    async def ado(self, port: Any) -> Any:
+    async def await_(self) -> Any:
         while isinstance(outcome := self._outcome((event := AsyncOneShotEvent()).ring), Pending):
             await event.wait(self.until)
         return outcome
@@ -226,6 +226,16 @@ class QuorumCall(Step):
         elif outcome is not PENDING:
             self._wake = None
         return outcome
+
+
+class Answers:
+    """The port of a call to several servers: it waits for their answers."""
+
+    def call(self, quorum_call: QuorumCall) -> Any:
+        return quorum_call.wait()
+
+    async def acall(self, quorum_call: QuorumCall) -> Any:
+        return await quorum_call.await_()
 
 
 @dataclass(slots=True, eq=False)

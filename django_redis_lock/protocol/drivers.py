@@ -1,0 +1,255 @@
+"""Drivers of the protocol: ``run`` with blocking calls, ``arun`` under asyncio.
+
+Both carry out the steps of a generator, one after the other, and send back the results. They handle
+interruption, cancellation and forks. Calls go to a port: a backend, or what sends the parts of a
+call that has steps of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import time
+import warnings
+from collections.abc import Awaitable, Callable
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
+
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.calls import (
+    BeginToWait,
+    Call,
+    Emit,
+    Listen,
+    Pause,
+    Step,
+    Steps,
+    Wait,
+)
+from django_redis_lock.support.process import Process, current_process, known_process
+from django_redis_lock.support.threads import InThread
+
+Result = TypeVar("Result")
+LAST_CALL = 0.02
+"""Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
+not answered."""
+TIDY_FOR = 0.25
+"""Seconds that an interrupted or cancelled caller waits for the server to clean up."""
+PASSED_OVER = {"django_redis_lock", "contextlib"}
+"""Packages that call on behalf of the caller."""
+
+
+def run(port: Any, steps: Steps[Result]) -> Result:
+    """Carry out steps in this thread or greenlet, and return their result.
+
+    After an interruption the remaining steps clean up. A server that does not answer soon then
+    counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
+    child that was forked meanwhile, since the parent continues with the steps.
+    """
+    process = current_process()
+    first: Step | None = None
+    raised: BaseException | None = None  # by a step, or by a signal handler at any moment
+    until: float | None = None  # set once it cleans up
+    while True:
+        try:
+            step = next(steps) if raised is None else steps.throw(raised)
+            first, raised = first or step, None
+            while True:
+                answer = carry_out(port, step) if until is None else _tidy(port, step, until)
+                if process is not known_process():
+                    break
+                step = steps.send(answer)
+            break
+        except StopIteration as stop:
+            if process is not known_process():
+                break
+            result: Result = stop.value
+            return result
+        except BaseException as error:
+            if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                raised = None  # else the error keeps this frame, and the frame the error
+                raise
+            if process is not known_process():
+                break
+            raised = error
+            if until is None and not isinstance(error, LockError):
+                until = monotonic() + TIDY_FOR
+    steps.close()
+    raise _begun_by(process, first)
+
+
+def carry_out(port: Any, step: Step) -> Any:
+    """Carry out a step, blocking this thread or greenlet."""
+    match step:
+        case Listen():
+            step.registry.listen(step.name, step.until)
+        case Wait():
+            step.registry.wait(step.waiter, step.until)
+        case Pause():
+            time.sleep(step.seconds)
+        case Emit():
+            step.signal.send_robust(**step.arguments)
+        case BeginToWait():
+            _warn_event_loop()
+        case _:
+            return port.call(step)
+    return None
+
+
+async def acarry_out(port: Any, step: Step) -> Any:
+    """Carry out a step in this asyncio task."""
+    match step:
+        case Listen():
+            await _in_time(step, step.registry.alisten(step.name))
+        case Wait():
+            await step.registry.await_(step.waiter, step.until)
+        case Pause():
+            await asyncio.sleep(step.seconds)
+        case Emit():
+            await step.signal.asend_robust(**step.arguments)
+        case BeginToWait():
+            pass
+        case Call():
+            return await _in_time(step, port.acall(step))
+        case _:
+            return await port.acall(step)
+    return None
+
+
+def _warn_event_loop() -> None:
+    """Warn a caller whose wait blocks the event loop of this thread, if there is one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    level, frame = 1, inspect.currentframe()  # the warning is for who called this package
+    while frame and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(  # with a text that names no lock, so that Python shows it once a place
+        "A lock is waited for with a blocking call, which stops the event loop of this thread: "
+        "its other tasks can neither run nor release the lock. Use 'async with', or await "
+        "aacquire().",
+        RuntimeWarning,
+        stacklevel=level,
+    )
+
+
+async def _in_time(call: Call, answer: Awaitable[Result]) -> Result:
+    if call.until == math.inf:
+        return await answer
+    loop, left = asyncio.get_running_loop(), max(0.0, call.until - monotonic())
+    try:
+        async with asyncio.timeout(None) as limit:
+            timer = loop.call_later(left, lambda: limit.reschedule(loop.time() + LAST_CALL))
+            try:
+                return await answer
+            finally:
+                timer.cancel()
+    except TimeoutError:
+        raise LockUnavailable("The server did not answer in time", name=call.lock_name) from None
+
+
+def _tidy(port: Any, step: Step, until: float) -> Any:
+    """Carry out a step of a clean-up, which nobody waits for longer."""
+    left = max(0.0, until - monotonic())
+    if isinstance(step, Pause):
+        step = Pause(min(left, step.seconds))
+    if not isinstance(step, Call):
+        return carry_out(port, step)
+    if not left:
+        raise _late()
+    try:
+        return InThread(partial(carry_out, port, step)).result(until)
+    except TimeoutError:
+        raise _late() from None
+
+
+def _late() -> LockUnavailable:
+    return LockUnavailable(f"The server did not answer within {TIDY_FOR:g} s of the interruption")
+
+
+def _begun_by(process: Process, first: Step | None) -> LockError:
+    name = "" if first is None else first.lock_name  # pauses and signals have none
+    return LockError(
+        f"This operation on lock {name!r} was begun by the parent process {process.pid}, which "
+        f"continues it. Begin a new one in the forked child.",
+        name=name,
+    )
+
+
+async def arun(port: Any, steps: Steps[Result]) -> Result:
+    """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
+
+    After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
+    own, so a second cancellation does not stop them.
+    """
+    return await _arun(port, steps, steps.send, None, current_process())
+
+
+async def _arun(
+    port: Any,
+    steps: Steps[Result],
+    resume: Callable[[Any], Step],
+    value: Any,
+    process: Process,
+    *,
+    until: float | None = None,
+) -> Result:
+    first: Step | None = None
+    try:
+        while process is known_process():
+            step = resume(value)
+            first = first or step
+            try:
+                answer = await (
+                    acarry_out(port, step) if until is None else _atidy(port, step, until)
+                )
+                resume, value = steps.send, answer
+            except GeneratorExit:
+                steps.close()
+                raise
+            except asyncio.CancelledError as cancelled:
+                if until is None and process is known_process():
+                    soon = monotonic() + TIDY_FOR
+                    rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
+                    task = retain(asyncio.ensure_future(rest))
+                    # Unlike shield() of Python 3.14, it reports no error of an abandoned task.
+                    await asyncio.wait([task])
+                    return task.result()
+                resume, value = steps.throw, cancelled
+            except BaseException as error:
+                resume, value = steps.throw, error
+    except StopIteration as stop:
+        if process is known_process():
+            result: Result = stop.value
+            return result
+    finally:
+        value = None  # else an error keeps this frame, and the frame the error
+    steps.close()
+    raise _begun_by(process, first)
+
+
+async def _atidy(port: Any, step: Step, until: float) -> Any:
+    left = max(0.0, until - monotonic())
+    if isinstance(step, Pause):
+        step = Pause(min(left, step.seconds))
+    if not isinstance(step, Call):
+        return await acarry_out(port, step)
+    try:
+        async with asyncio.timeout(left):
+            return await acarry_out(port, step)
+    except TimeoutError:
+        raise _late() from None
+
+
+_retained: set[asyncio.Future[Any]] = set()
+
+
+def retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
+    """Retain a task that nothing may be awaiting, and retrieve its exception."""
+    _retained.add(task)
+    task.add_done_callback(_retained.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
