@@ -39,7 +39,7 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             continue
         yield from backend.check()
         with suppress(ImportError):  # check() has reported it
-            if backend._name_maker():
+            if backend.name_maker():
                 yield checks.Info(
                     f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by "
                     f"the KEY_FUNCTION and VERSION of the cache that LOCATION names.",

@@ -145,7 +145,7 @@ class LockHandler:
             return given  # the settings may be importing this
         if using not in self._name_makers:
             with suppress(InvalidLockBackend, ImportError):  # raised when the lock is acquired
-                self._name_makers[using] = self.create(using)._name_maker() or str
+                self._name_makers[using] = self.create(using).name_maker() or str
         return self._name_makers.get(using, str)(given)
 
     def reset(self) -> None:

@@ -1,30 +1,24 @@
-"""What every backend offers, and the settings that every backend takes.
-
-The modules that read records, the audit and the index are imported by the methods that need them. A
-program that only locks imports none of them.
-"""
+"""What every backend offers, and the settings that every backend takes."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
-from django_redis_lock.protocol import calls, drivers
-from django_redis_lock.protocol.calls import Call, Emit, Steps, ask
-from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import check_name, check_text, check_timeout, check_wait
-from django_redis_lock.support.text import escape_unprintable
-from django_redis_lock.support.threads import InThread
+from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
+from django_redis_lock.protocol import drivers
+from django_redis_lock.protocol.calls import Call, Emit, Steps
+from django_redis_lock.support.arguments import check_name, check_timeout, check_wait
+from django_redis_lock.support.threads import InThread, cached_property_atomic
 
 if TYPE_CHECKING:
+    from django_redis_lock.backends.operations import Operations
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
@@ -53,7 +47,7 @@ class BaseLockBackend:
     can_pass: ClassVar[bool] = True
     """Whether a lock can be passed on, as the server knows who holds it."""
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
-    _indexes = 1
+    indexes = 1
     """How many servers or shards list the locks."""
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
@@ -61,7 +55,7 @@ class BaseLockBackend:
         self.params = params
         self.registries: dict[str, WaiterRegistry] = {}
         """Where callers have waited, by waiting scheme."""
-        self._failed_until: dict[Hashable, float] = {}
+        self.failed_until: dict[Hashable, float] = {}
         """When (monotonic) callers that may run unguarded give a server its usual time again."""
         settings.check_keys(params, settings.SETTINGS, f"LOCKS[{alias!r}]")
         try:
@@ -88,7 +82,7 @@ class BaseLockBackend:
         """Return where the keys are, as far as the settings tell; equal values are one database."""
         return set()
 
-    def _name_maker(self) -> Callable[[str], str] | None:
+    def name_maker(self) -> Callable[[str], str] | None:
         """Return the function that makes a lock's name of the given one, or ``None``."""
         return None
 
@@ -187,13 +181,20 @@ class BaseLockBackend:
 
     # What operators do.
 
+    @cached_property_atomic
+    def operations(self) -> Operations:
+        """The steps of the methods below."""
+        from django_redis_lock.backends.operations import Operations
+
+        return Operations(self)
+
     def holder(self, name: str) -> Holder | None:
         """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
-        return next(iter(self.run(self._read([check_name(name)]))), None)
+        return next(iter(self.run(self.operations.read([check_name(name)]))), None)
 
     async def aholder(self, name: str) -> Holder | None:
         """Return the holder of a lock, or ``None``. Raises ``LockUnavailable``."""
-        return next(iter(await self.arun(self._read([check_name(name)]))), None)
+        return next(iter(await self.arun(self.operations.read([check_name(name)]))), None)
 
     def holders(self, pattern: str = "*") -> Iterator[Holder]:
         """Yield the holders of all locks whose name matches a shell pattern.
@@ -206,11 +207,9 @@ class BaseLockBackend:
 
     async def aholders(self, pattern: str = "*") -> AsyncIterator[Holder]:
         """Yield the holders of locks, as ``holders`` does."""
-        from django_redis_lock.backends.index import in_pages
-
-        index = await self.arun(self._read_index(pattern))
-        for names in in_pages(index, self.page_size):
-            for holder in await self.arun(self._read(names)):
+        index = await self.arun(self.operations.read_index(pattern))
+        for names in self.operations.pages(index):
+            for holder in await self.arun(self.operations.read(names)):
                 yield holder
 
     def read_index(self, pattern: str = "*", queues: bool = False) -> dict[str, float]:
@@ -220,17 +219,15 @@ class BaseLockBackend:
         themselves are not read, so what another program did to a lock does not show. With
         ``queues``, the names are those of queues without a held lock. Raises ``LockUnavailable``.
         """
-        return self.run(self._read_index(pattern, queues))
+        return self.run(self.operations.read_index(pattern, queues=queues))
 
     def holders_of(self, names: Iterable[str]) -> Iterator[Holder]:
         """Yield the holders of some locks, not of free ones.
 
         Raises ``LockUnavailable``, and ``ValueError`` for an invalid name.
         """
-        from django_redis_lock.backends.index import in_pages
-
-        for page in in_pages(map(check_name, names), self.page_size):
-            yield from self.run(self._read(page))
+        for page in self.operations.pages(map(check_name, names)):
+            yield from self.run(self.operations.read(page))
 
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, the longest waiting first.
@@ -238,11 +235,11 @@ class BaseLockBackend:
         ``limit`` is the most that are returned. A waiter whose process has died or is stopped is no
         longer returned after a few seconds. Raises ``LockUnavailable``.
         """
-        return self.run(self._read_queue(name, limit))
+        return self.run(self.operations.read_queue(name, limit))
 
     async def awaiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, as ``waiting`` does."""
-        return await self.arun(self._read_queue(name, limit))
+        return await self.arun(self.operations.read_queue(name, limit))
 
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
@@ -251,11 +248,11 @@ class BaseLockBackend:
         About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
         ``LockUnavailable``.
         """
-        return self.run(self._read_history(name, limit))
+        return self.run(self.operations.read_history(name, limit))
 
     async def ahistory(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit, as ``history`` does."""
-        return await self.arun(self._read_history(name, limit))
+        return await self.arun(self.operations.read_history(name, limit))
 
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
@@ -272,13 +269,13 @@ class BaseLockBackend:
 
         Raises ``LockUnavailable``, whose ``undone`` says that certainly nothing was released.
         """
-        return self.run(self._force_release(name, token_id, by=by, reason=reason))
+        return self.run(self.operations.force_release(name, token_id, by=by, reason=reason))
 
     async def aforce_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
     ) -> Holder | None:
         """Take a lock from its holder, as ``force_release`` does."""
-        return await self.arun(self._force_release(name, token_id, by=by, reason=reason))
+        return await self.arun(self.operations.force_release(name, token_id, by=by, reason=reason))
 
     def require_sharing(self, name: str) -> None:
         """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
@@ -302,49 +299,19 @@ class BaseLockBackend:
         Raises ``LockUnavailable``, ``InvalidLockBackend`` where locks can't be shared, and
         ``ValueError`` or ``TypeError`` for invalid arguments.
         """
-        self.run(self._set_limit(name, limit, by))
+        self.run(self.operations.set_limit(name, limit, by))
 
     async def aset_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
         """Set how many permits there are, as ``set_limit`` does."""
-        await self.arun(self._set_limit(name, limit, by))
+        await self.arun(self.operations.set_limit(name, limit, by))
 
     def limits(self) -> list[Limit]:
         """Return the limits that were set, by name. Raises ``LockUnavailable``."""
-        return self.run(self._read_limits())
+        return self.run(self.operations.read_limits())
 
     async def alimits(self) -> list[Limit]:
         """Return the limits that were set, as ``limits`` does."""
-        return await self.arun(self._read_limits())
-
-    def _set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
-        arguments.check_sharing(arguments.Sharing(shared=True, limit=limit))
-        self.require_sharing(name)
-        yield from ask(calls.SetLimit(check_name(name), limit, check_text(by, "by")))
-        self.freed(name)
-
-    def _read_limits(self) -> Steps[list[Limit]]:
-        from django_redis_lock.protocol.records import read_limit
-
-        found = (yield from ask(calls.ReadLimits())) if self.can_share else []
-        pairs = zip(found[::2], found[1::2], strict=True)
-        limits = [read_limit(name, value, using=self.alias) for name, value in pairs]
-        return sorted(filter(None, limits), key=attrgetter("name"))
-
-    def _why_refused(self, name: str, limit: int | None) -> Steps[str]:
-        """Return why a permit, one of ``limit``, can't be had; ``""`` if that is not known."""
-        try:
-            held = yield from self._read([name])
-            found = [one for one in (yield from self._read_limits()) if one.name == name]
-        except LockError:
-            return ""
-        by = ""
-        for one in found:
-            limit, by = one.limit, f", set by {escape_unprintable(one.by) or 'an operator'}"
-        if limit == 0:
-            return f"paused: limit 0{by}"
-        if limit is None or len(held) < limit or not all(one.shared for one in held):
-            return ""
-        return f"all {limit} permits are taken" if limit > 1 else "the only permit is taken"
+        return await self.arun(self.operations.read_limits())
 
     def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
         """Release a lock for its dead holder.
@@ -352,105 +319,14 @@ class BaseLockBackend:
         It works as ``force_release()``, but the audit says ``freed`` and the signal is
         ``lock_freed``.
         """
-        return self.run(self._force_release(name, token_id, reason=reason, freed=True))
+        return self.run(self.operations.force_release(name, token_id, reason=reason, freed=True))
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return a key that two audit entries share only if they record the same event."""
         return entry_id, *pairs
 
-    def _read(self, names: list[str]) -> Steps[list[Holder]]:
-        from django_redis_lock.protocol.records import read_sharing
-
-        now_ms, *rest = yield from ask(calls.Inspect(names))
-        holders: list[Holder] = []
-        for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
-            known = {"name": name, "using": self.alias, "waiters": waiters, "now_ms": now_ms}
-            if isinstance(value, list):
-                yield from self._read_permits(name, value)
-                holders += read_sharing(self._read_holder, value, **known)
-            elif value is not None:
-                holders.append(self._read_holder(value, ttl_ms=ttl, **known))
-        return holders
-
-    def _read_permits(self, name: str, value: list[Any]) -> Steps[None]:
-        """Add to those who share a lock the others, which took more than one call to read."""
-        _, number, ends, rests = value
-        while len(rests) < number:
-            _, more, *_ = yield from ask(calls.Inspect([name], len(rests)))
-            if not isinstance(more, list) or not more[3]:
-                break  # some have ended meanwhile
-            ends += more[2]
-            rests += more[3]
-
-    def _read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
+    def read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
+        """Return the holder in a lock's value. ``known`` is what else is known of it."""
         from django_redis_lock.protocol.records import read_holder
 
         return read_holder(value, now_ms=now_ms, **known)
-
-    def _read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
-        from django_redis_lock.protocol.records import read_waiter
-
-        if limit is not None:
-            arguments.check_number("limit", limit, 1)
-        waiters: dict[str | None, Waiter] = {}  # a quorum may return one twice
-        after = 0
-        while limit is None or len(waiters) < limit:
-            now_ms, *page = yield from ask(calls.ReadQueue(check_name(name), after))
-            known = {"name": name, "using": self.alias, "now_ms": now_ms}
-            for position, entry in zip(map(int, page[::2]), page[1::2], strict=True):
-                waiter = read_waiter(entry, position=position, **known)
-                waiters.setdefault(waiter.token_id, waiter)
-            if not page:
-                break
-            after = int(page[-2])
-        return list(waiters.values())[:limit]
-
-    def _read_index(self, pattern: str, queues: bool = False) -> Steps[dict[str, float]]:
-        from django_redis_lock.backends.index import read_indexes
-
-        return read_indexes(pattern, self._indexes, 10 * self.page_size, queues)  # of names alone
-
-    def _read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
-        from django_redis_lock.protocol.records import newest, read_entry
-
-        arguments.check_number("limit", limit, 1)
-        wanted = "" if name is None else check_name(name)
-        found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
-        before = b"+"
-        while before and len(found) < limit:
-            call = calls.ReadHistory(wanted, before.decode(), limit - len(found))
-            before, entries = newest((yield from ask(call)))
-            for entry_id, pairs in entries:
-                found.setdefault(self.event_of(entry_id, pairs), (entry_id, pairs))
-        return [read_entry(*one, using=self.alias) for one in list(found.values())[:limit]]
-
-    def _force_release(
-        self, name: str, token_id: str | None, *, reason: str, by: str = "", freed: bool = False
-    ) -> Steps[Holder | None]:
-        from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, audit_fields
-
-        by, reason = check_text(by, "by"), check_text(reason, "reason")
-        if token_id is not None:
-            arguments.check_token_id(token_id)  # of another program, it may be any text
-        # The call always names the holder: sent twice, it must not hit the next one.
-        shown = yield from self._read([check_name(name)])
-        if token_id is None and len(shown) > 1:
-            raise LockError(
-                f"Lock {name!r} has {len(shown)} holders; give the token_id of the one to release.",
-                name=name,
-            )
-        holder = next((each for each in shown if token_id in (None, each.token_id)), None)
-        if holder is None:
-            return None
-        entry = audit_fields(FREED if freed else FORCE_RELEASED, holder, by, reason)
-        call = calls.ForceRelease(name, holder.token_id, entry, self.operators.audit_entries)
-        answer = yield from ask(call)
-        if answer is None:
-            return None  # it has another holder by now
-        self.freed(name)
-        if answer == 2:
-            logger.warning("Lock %r was released, but the audit did not take the entry", name)
-        signal = signals.lock_freed if freed else signals.lock_force_released
-        facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
-        yield from self.emit(signal, name, **facts, reason=reason)
-        return holder

@@ -46,8 +46,7 @@ class RedisLockBackend(ServersLockBackend):
 
             self.servers = Cluster(self.location, self.key_prefix, self.replicas)
             self.servers.check_scheme(self.wait)
-            self.renewal_group = self.servers.renewal_group  # type: ignore[method-assign]
-            self._indexes = SHARDS
+            self.indexes = SHARDS
         else:
             self.servers = ScriptedServer(self.location, self.key_prefix, self.replicas, interval)
 

@@ -49,6 +49,10 @@ class SingleServer:
 
         return AsyncClient(self.pool)
 
+    def renewal_group(self, name: str) -> Hashable:
+        """Return the same for all locks that one script can take: all of them."""
+        return None
+
     def open(self) -> None:
         """Make what calls need, without connecting. Raises ``InvalidLockBackend``."""
         self.client  # noqa: B018 - is made when it is first read
@@ -130,8 +134,12 @@ class ServersLockBackend(BaseLockBackend):
     def databases(self) -> set[Hashable]:
         return self.location.databases()
 
-    def _name_maker(self) -> Callable[[str], str] | None:
+    def name_maker(self) -> Callable[[str], str] | None:
         return self.location.name_maker()
+
+    def renewal_group(self, name: str) -> Hashable:
+        group: Hashable = self.servers.renewal_group(name)
+        return group
 
     def check(self) -> list[checks.CheckMessage]:
         return self.location.check()

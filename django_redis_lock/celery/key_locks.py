@@ -284,7 +284,9 @@ class GuardedCall:
         why, own = self.why, holder and self.task_id is not None and holder.task_id == self.task_id
         shared = holder is None or (holder.limit is not None and holder.name == self.name)
         if why is None and shared and not own:
-            why = self.backend.run(self.backend._why_refused(self.name, self.sharing.limit))
+            why = self.backend.run(
+                self.backend.operations.why_refused(self.name, self.sharing.limit)
+            )
         about = self.task, self.task_id, self.key, holder, *self.arguments
         return Conflict(self.moment, *about, policy=policy or self.policy, why=why or "")
 

@@ -332,7 +332,7 @@ class Handle(ABC):
                 name=first.name,
             )
         failed, server, until = (
-            backend._failed_until,
+            backend.failed_until,
             backend.renewal_group(first.name),
             now + PROBE_FOR,
         )

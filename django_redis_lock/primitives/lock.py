@@ -179,8 +179,8 @@ class Lock(Held, Handle):
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
             ended, server = monotonic(), self.backend.renewal_group(self.name)
-            if ended >= self.backend._failed_until.get(server, 0.0):
-                self.backend._failed_until[server] = ended + FAILED_FOR
+            if ended >= self.backend.failed_until.get(server, 0.0):
+                self.backend.failed_until[server] = ended + FAILED_FOR
             facts = {"waited": ended - began, "reason": "unavailable"}
             yield from self.backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             raise
@@ -418,7 +418,7 @@ class Lock(Held, Handle):
     def _why_not(self) -> Steps[str]:
         if self.sharing.limit is None:
             return (yield from super()._why_not())
-        why = yield from self.backend._why_refused(self.name, self.sharing.limit)
+        why = yield from self.backend.operations.why_refused(self.name, self.sharing.limit)
         return why or "no permit was free"
 
     def _locked(self) -> Steps[bool]:

@@ -165,7 +165,7 @@ class _Run:
         holder = backend.holder(self.lock.name)
         about = task, self._id, self.lock.name, holder, *self._arguments
         if limit is not None or holder is None:
-            why = backend.run(backend._why_refused(self.lock.name, limit))
+            why = backend.run(backend.operations.why_refused(self.lock.name, limit))
         conflict = Conflict("run", *about, policy=self._policy, why=why)
         if self._policy == "skip":
             return conflict.skip()

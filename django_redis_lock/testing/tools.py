@@ -75,7 +75,7 @@ def held_by_another(
         handle._share(request, backend)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
-        why = backend.run(backend._why_refused(name, limit)) or "it is held already"
+        why = backend.run(backend.operations.why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
     lease.why_lost = REASON_EXPIRED  # no holder in this process is notified of a loss
     if request.auto_renew:

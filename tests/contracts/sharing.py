@@ -565,7 +565,7 @@ class UnsharedContract(_Sharing):
 
     def test_sharing_is_refused(self, name: str) -> None:
         """At the call, with what to use instead; nothing is held or waited for, nor asked."""
-        locks[self.using]._failed_until[None] = math.inf
+        locks[self.using].failed_until[None] = math.inf
         for handle in (
             self.semaphore(name, 2, on_unavailable="run"),
             self.reader(name),

@@ -83,12 +83,12 @@ def test_the_block_runs_without_the_lock(
     assert [each.get("reason") for each in sent] == ["unavailable", None]
     assert not refused.holds(name)
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
-    locks["default"]._failed_until[None] = math.inf
+    locks["default"].failed_until[None] = math.inf
     with handle as held:
         held.ensure_held()
         assert held.guarded
         assert alone(held, name).fence > 0
-    assert locks["default"]._failed_until == {}
+    assert locks["default"].failed_until == {}
     assert not held.guarded
 
 
@@ -124,7 +124,7 @@ def test_blocks_are_nested(
         assert held.guarded
         with monkeypatch.context() as patch:
             patch.setattr(locks["default"], "call", None)
-            locks["default"]._failed_until[None] = math.inf
+            locks["default"].failed_until[None] = math.inf
             with optional("reentrant", name) as other, handle:
                 assert other.guarded
         held.ensure_held()
@@ -144,7 +144,7 @@ def test_a_read_only_server_is_asked_once(
     """
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
     settings.LOCKS = {"default": {"LOCATION": own_server.url(), "OPTIONS": {"REPLICAS": 1}}}
-    only_probe = locks["default"]._failed_until = {None: math.inf}
+    only_probe = locks["default"].failed_until = {None: math.inf}
     assert optional("lock", name).acquire()
     assert only_probe == {None: math.inf}
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
@@ -152,7 +152,7 @@ def test_a_read_only_server_is_asked_once(
     with redis.Redis.from_url(own_server.url()) as client:
         client.replicaof("127.0.0.1", 1)
         for until in (0.0, math.inf):
-            locks["default"]._failed_until[None] = until
+            locks["default"].failed_until[None] = until
             with optional("lock", name) as held:
                 assert not held.guarded
                 asked.append(int(client.info("errorstats")["errorstat_READONLY"]["count"]))
@@ -211,9 +211,9 @@ def test_a_stopped_server_is_probed_after_a_failure(
     with optional("several", name, blocking=False) as held:
         assert not held.guarded
     assert [kind for kind, _ in sent] == ["Acquire"]
-    assert 0 < backend._failed_until[None] <= time.monotonic() + handles.FAILED_FOR
+    assert 0 < backend.failed_until[None] <= time.monotonic() + handles.FAILED_FOR
     sent.clear()
-    backend._failed_until[None] = time.monotonic() + 1000
+    backend.failed_until[None] = time.monotonic() + 1000
     for _ in range(3):
         with optional("several", name) as held:
             assert not held.guarded
@@ -224,11 +224,11 @@ def test_a_stopped_server_is_probed_after_a_failure(
         MAKERS["several"](name, blocking=False).acquire()
     assert [kind for kind, _ in sent] == ["Acquire"]
     sent.clear()
-    backend._failed_until[None] = time.monotonic() - 1
+    backend.failed_until[None] = time.monotonic() - 1
     trying = Background(lambda: optional("several", name, blocking=False).acquire())
     eventually(lambda: sent)
     assert sent == [("Renew", math.inf)]
-    assert backend._failed_until[None] > time.monotonic() - 1  # so that others only probe
+    assert backend.failed_until[None] > time.monotonic() - 1  # so that others only probe
     proxy.let_go()
     assert trying.outcome()
 
@@ -237,12 +237,12 @@ def test_the_servers_of_a_cluster_fail_apart(
     name: str, refused: failed.Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answer of one ends no probing of another, whose callers would wait for it again."""
-    monkeypatch.setattr(locks["default"], "together", lambda name: name[-1])
+    monkeypatch.setattr(locks["default"], "renewal_group", lambda name: name[-1])
     with refused.refusing(), optional("lock", f"{name}-a"), optional("several", f"{name}-b"):
         pass
     monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
     assert optional("lock", f"{name}-a").acquire()
-    assert locks["default"]._failed_until.keys() == {"b"}
+    assert locks["default"].failed_until.keys() == {"b"}
 
 
 @every_kind
@@ -274,9 +274,9 @@ def test_a_slow_server_that_is_back_is_noticed(name: str, proxy: Proxy) -> None:
     """An answer to the caller who tries in earnest ends the probing, even if its lock is held."""
     assert lock(name, timeout=60, using="direct").acquire()
     proxy.delay = 2 * handles.PROBE_FOR
-    locks["default"]._failed_until[None] = time.monotonic() - 1
+    locks["default"].failed_until[None] = time.monotonic() - 1
     assert not optional("lock", name, blocking=False).acquire()
-    assert locks["default"]._failed_until == {}
+    assert locks["default"].failed_until == {}
     assert not optional("lock", name, blocking=False).acquire()
 
 
@@ -290,7 +290,7 @@ def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
         proxy.hold_back()
         acquiring = asyncio.ensure_future(lock(name, blocking_timeout=20).aacquire())
         await asyncio.sleep(0)  # it is sent
-        locks["default"]._failed_until[None] = math.inf
+        locks["default"].failed_until[None] = math.inf
         async with optional("lock", name) as held:
             assert not held.guarded
         proxy.let_go()

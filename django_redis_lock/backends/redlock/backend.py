@@ -62,7 +62,7 @@ class RedlockLockBackend(BaseLockBackend):
             servers.Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
             for item in servers.check_servers(self.alias, location)
         ]
-        self._indexes = len(self.servers)  # locks without a majority turn out to have no holder
+        self.indexes = len(self.servers)  # locks without a majority turn out to have no holder
         self.interval = read_poll_interval(options, self.alias, 0.1)
         self._delay_ms = round(self.rejoin_delay * 1000)
         self._ahead: dict[int, float] = {}  # by server: its clock less the monotonic one (µs)
@@ -73,8 +73,8 @@ class RedlockLockBackend(BaseLockBackend):
         # Waiters are in the queue to be counted, not to be served.
         return PollingRegistry(self.interval, "quorum")
 
-    def _name_maker(self) -> Callable[[str], str] | None:
-        return self.servers[0]._name_maker()
+    def name_maker(self) -> Callable[[str], str] | None:
+        return self.servers[0].name_maker()
 
     def databases(self) -> set[Hashable]:
         return {found for server in self.servers for found in server.databases()}

@@ -1,0 +1,168 @@
+"""What operators ask of a backend: holders, queues, limits, the audit and forced releases.
+
+A program that only locks never imports this module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any
+
+from django_redis_lock import signals
+from django_redis_lock.backends.index import in_pages, read_indexes
+from django_redis_lock.exceptions import LockError
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Steps, ask
+from django_redis_lock.protocol.records import (
+    FORCE_RELEASED,
+    FREED,
+    AuditEntry,
+    Holder,
+    Limit,
+    Waiter,
+    audit_fields,
+    newest,
+    read_entry,
+    read_limit,
+    read_sharing,
+    read_waiter,
+)
+from django_redis_lock.support.arguments import (
+    Sharing,
+    check_name,
+    check_number,
+    check_sharing,
+    check_text,
+    check_token_id,
+)
+from django_redis_lock.support.text import escape_unprintable
+
+logger = logging.getLogger("django_redis_lock")
+
+
+class Operations:
+    """The steps of one backend's methods for operators."""
+
+    def __init__(self, backend: Any) -> None:
+        self._backend = backend
+
+    def pages(self, names: Iterable[str]) -> Iterator[list[str]]:
+        return in_pages(names, self._backend.page_size)
+
+    def read(self, names: list[str]) -> Steps[list[Holder]]:
+        """Read the holders of locks."""
+        now_ms, *rest = yield from ask(calls.Inspect(names))
+        using, read_holder = self._backend.alias, self._backend.read_holder
+        holders: list[Holder] = []
+        for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
+            known = {"name": name, "using": using, "waiters": waiters, "now_ms": now_ms}
+            if isinstance(value, list):
+                yield from self._read_permits(name, value)
+                holders += read_sharing(read_holder, value, **known)
+            elif value is not None:
+                holders.append(read_holder(value, ttl_ms=ttl, **known))
+        return holders
+
+    def _read_permits(self, name: str, value: list[Any]) -> Steps[None]:
+        """Add to those who share a lock the others, which took more than one call to read."""
+        _, number, ends, rests = value
+        while len(rests) < number:
+            _, more, *_ = yield from ask(calls.Inspect([name], len(rests)))
+            if not isinstance(more, list) or not more[3]:
+                break  # some have ended meanwhile
+            ends += more[2]
+            rests += more[3]
+
+    def read_index(self, pattern: str, *, queues: bool = False) -> Steps[dict[str, float]]:
+        size = 10 * self._backend.page_size  # of names alone
+        return read_indexes(pattern, self._backend.indexes, size, queues)
+
+    def read_queue(self, name: str, limit: int | None) -> Steps[list[Waiter]]:
+        if limit is not None:
+            check_number("limit", limit, 1)
+        waiters: dict[str | None, Waiter] = {}  # a quorum may return one twice
+        after = 0
+        while limit is None or len(waiters) < limit:
+            now_ms, *page = yield from ask(calls.ReadQueue(check_name(name), after))
+            known = {"name": name, "using": self._backend.alias, "now_ms": now_ms}
+            for position, entry in zip(map(int, page[::2]), page[1::2], strict=True):
+                waiter = read_waiter(entry, position=position, **known)
+                waiters.setdefault(waiter.token_id, waiter)
+            if not page:
+                break
+            after = int(page[-2])
+        return list(waiters.values())[:limit]
+
+    def read_history(self, name: str | None, limit: int) -> Steps[list[AuditEntry]]:
+        check_number("limit", limit, 1)
+        wanted = "" if name is None else check_name(name)
+        found: dict[Hashable, tuple[bytes, list[bytes]]] = {}
+        before = b"+"
+        while before and len(found) < limit:
+            call = calls.ReadHistory(wanted, before.decode(), limit - len(found))
+            before, entries = newest((yield from ask(call)))
+            for entry_id, pairs in entries:
+                event = self._backend.event_of(entry_id, pairs)
+                found.setdefault(event, (entry_id, pairs))
+        some = list(found.values())[:limit]
+        return [read_entry(*one, using=self._backend.alias) for one in some]
+
+    def set_limit(self, name: str, limit: int | None, by: str) -> Steps[None]:
+        check_sharing(Sharing(shared=True, limit=limit))
+        self._backend.require_sharing(name)
+        yield from ask(calls.SetLimit(check_name(name), limit, check_text(by, "by")))
+        self._backend.freed(name)
+
+    def read_limits(self) -> Steps[list[Limit]]:
+        found = (yield from ask(calls.ReadLimits())) if self._backend.can_share else []
+        pairs = zip(found[::2], found[1::2], strict=True)
+        limits = [read_limit(name, value, using=self._backend.alias) for name, value in pairs]
+        return sorted(filter(None, limits), key=attrgetter("name"))
+
+    def why_refused(self, name: str, limit: int | None) -> Steps[str]:
+        """Return why a permit, one of ``limit``, can't be had; ``""`` if that is not known."""
+        try:
+            held = yield from self.read([name])
+            found = [one for one in (yield from self.read_limits()) if one.name == name]
+        except LockError:
+            return ""
+        by = ""
+        for one in found:
+            limit, by = one.limit, f", set by {escape_unprintable(one.by) or 'an operator'}"
+        if limit == 0:
+            return f"paused: limit 0{by}"
+        if limit is None or len(held) < limit or not all(one.shared for one in held):
+            return ""
+        return f"all {limit} permits are taken" if limit > 1 else "the only permit is taken"
+
+    def force_release(
+        self, name: str, token_id: str | None, *, reason: str, by: str = "", freed: bool = False
+    ) -> Steps[Holder | None]:
+        by, reason = check_text(by, "by"), check_text(reason, "reason")
+        if token_id is not None:
+            check_token_id(token_id)  # of another program, it may be any text
+        # The call always names the holder: sent twice, it must not hit the next one.
+        shown = yield from self.read([check_name(name)])
+        if token_id is None and len(shown) > 1:
+            raise LockError(
+                f"Lock {name!r} has {len(shown)} holders; give the token_id of the one to release.",
+                name=name,
+            )
+        holder = next((each for each in shown if token_id in (None, each.token_id)), None)
+        if holder is None:
+            return None
+        backend = self._backend
+        entry = audit_fields(FREED if freed else FORCE_RELEASED, holder, by, reason)
+        call = calls.ForceRelease(name, holder.token_id, entry, backend.operators.audit_entries)
+        answer = yield from ask(call)
+        if answer is None:
+            return None  # it has another holder by now
+        backend.freed(name)
+        if answer == 2:
+            logger.warning("Lock %r was released, but the audit did not take the entry", name)
+        signal = signals.lock_freed if freed else signals.lock_force_released
+        facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
+        yield from backend.emit(signal, name, **facts, reason=reason)
+        return holder
