@@ -14,7 +14,8 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import OTHER_PREFIX, SETTINGS, collisions
+from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
+from django_redis_lock.backends.settings import SETTINGS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments
@@ -23,7 +24,6 @@ from django_redis_lock.support.arguments import DEFAULT, MOST_AT_ONCE, Default, 
 if TYPE_CHECKING:
     from django_redis_lock.primitives.group import LockGroup
     from django_redis_lock.support.arguments import OnUnavailable
-    from django_redis_lock.testing.tools import LockSpace
 
 DEFAULT_ALIAS = "default"
 DEFAULT_BACKEND = "django_redis_lock.backends.redis.RedisLockBackend"
@@ -49,8 +49,8 @@ class LockHandler:
     Unlike Django's caches, the threads of a process share them: all waiters share a connection.
     """
 
-    space: LockSpace | None = None
-    """Where a test has its locks, in place of where ``LOCKS`` says."""
+    space: Any = None
+    """The ``LockSpace`` where a test has its locks, in place of where ``LOCKS`` says."""
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
@@ -109,7 +109,7 @@ class LockHandler:
                 with suppress(InvalidLockBackend):
                     yield self._backends.get(other) or self.create(other, self.space)
 
-    def create(self, alias: str, space: LockSpace | None = None) -> BaseLockBackend:
+    def create(self, alias: str, space: Any = None) -> BaseLockBackend:
         """Make a new backend for an alias, as LOCKS says. Raises ``InvalidLockBackend``."""
         configured = self.settings
         if alias not in configured:
@@ -136,9 +136,10 @@ class LockHandler:
         params = dict(params)
         if space is not None:
             kind, params = space.move(kind, params)
-        return kind(alias, params)
+        backend: BaseLockBackend = kind(alias, params)
+        return backend
 
-    def _make_name(self, using: str, given: str) -> str:
+    def make_name(self, using: str, given: str) -> str:
         """Return the name that a lock has on the server, which the cache of an alias may make."""
         arguments.check_types(using)
         if not settings.configured:
@@ -324,7 +325,7 @@ def _handle(using: str, *given: Any, **options: Any) -> Lock:
     """Return a handle of one lock. The cache of the alias may make its name."""
     made = Lock(partial(locks.__getitem__, using), *given, **options)
     plain = isinstance(using, str) and locks._name_makers.get(using) is str  # which changes none
-    return made if plain else made._name_by(partial(locks._make_name, using))
+    return made if plain else made._name_by(partial(locks.make_name, using))
 
 
 @receiver(setting_changed, dispatch_uid="django_redis_lock")

@@ -11,6 +11,7 @@ from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
+from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Call, Emit, Steps
@@ -68,7 +69,7 @@ class BaseLockBackend:
         self.key_prefix = settings.read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
-        self.operators = settings.read_operators(params.get("OPERATORS"), alias)
+        self.operators = read_operators(params.get("OPERATORS"), alias)
         """What the entry sets for the command and the admin page."""
         options = settings.read_options(
             params.get("OPTIONS"), self.options, alias, type(self).__name__

@@ -62,7 +62,7 @@ class NameMaker:
             except (LookupError, TypeError, ValueError) as error:  # e.g. a field that is missing
                 raise BadRequest(f"No lock name for {self._source!r}: {error!r}") from error
         try:
-            return check_name(locks._make_name(self.using, check_name(made)))
+            return check_name(locks.make_name(self.using, check_name(made)))
         except ValueError as error:  # e.g. control characters in the URL
             raise BadRequest(str(error)) from error
 
