@@ -8,7 +8,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 
 OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
 KEY_WORDS = (
-    *("queue", "index", "fence", "audit", "grant", "seen", "server", "claim"),
+    *("queue", "index", "fence", "audit", "grant", "seen", "server"),
     *("permits", "limits", "parked", "ticks", "waiters", "tokens", "inbox", "due"),
 )
 """What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
