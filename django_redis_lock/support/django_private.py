@@ -1,7 +1,7 @@
 """The private parts of Django that the package depends on.
 
-Seen to work with Django 5.2 and 6.0; ``tests/support/test_django_private.py`` fails first when one
-of them changes. ``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as well.
+Seen to work with Django 5.2 and 6.0. ``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as
+well.
 """
 
 from __future__ import annotations

@@ -22,11 +22,6 @@ def test_an_entry_of_another_program(strange: str) -> None:
     assert str(entry) == "another program"
 
 
-def test_bytes_that_are_no_text() -> None:
-    entry = read_entry(b"\xff-0", [b"name", b"a\xff", b"\xff", b"x", b"alone"], using="")
-    assert (entry.id, entry.name) == ("\ufffd-0", "a\ufffd")
-
-
 def entries(*ids: str) -> list[Any]:
     return [[each.encode(), []] for each in ids]
 
@@ -34,8 +29,6 @@ def entries(*ids: str) -> list[Any]:
 @pytest.mark.parametrize(
     ("pages", "end", "merged"),
     [
-        ([], b"", []),
-        ([[b""], [b""]], b"", []),
         ([[b"", *entries("5-0", "3-0")], [b"", *entries("4-0")]], b"", ["5-0", "4-0", "3-0"]),
         ([[b"", *entries("10-0", "9-0")], [b"", *entries("9-10", "9-9")]], b"", None),
         (

@@ -122,16 +122,6 @@ def test_cleaning_up_goes_on(driver: Driver) -> None:
     assert isinstance(error, LookupError)
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_cleaning_up_is_left_to_a_thread_that_does_not_keep_the_process() -> None:
-    """No exception of a signal handler interrupts that."""
-    server = Server()
-    run(server, interrupted(ReadQueue("one")))
-    (thread,) = server.asked_by
-    assert thread is not threading.main_thread()
-    assert thread.daemon
-
-
 @both
 def test_cleaning_up_does_not_wait_for_long(driver: Driver) -> None:
     """A server that does not answer then is unavailable, and a pause is cut short."""

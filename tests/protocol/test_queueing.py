@@ -15,7 +15,6 @@ from django_redis_lock.protocol.calls import (
     Acquire,
     Pause,
     Release,
-    Renew,
     Wait,
 )
 from django_redis_lock.protocol.lease import Request
@@ -33,19 +32,6 @@ class KnowingRegistry(WaiterRegistry):
 
 def request(timeout: float | None = 30.0) -> Request:
     return Request("name", "token", timeout, "{}")
-
-
-def test_lock_without_end_is_made_so_by_a_second_call() -> None:
-    """If it was lost in between, it is taken again."""
-    steps = locking.acquire(KnowingRegistry(), request(None), None)
-    poll(steps)
-    for answer in (-2, -1):
-        renewal = steps.send(7)
-        assert isinstance(renewal, Renew)
-        assert renewal.leases == [("name", "token", -1)]
-        if answer == -2:
-            poll(steps, [answer])
-    assert ended(steps, [-1]).deadline == math.inf
 
 
 # A waiter asks for its lock.
@@ -158,16 +144,3 @@ def test_a_caller_that_gives_up_does_not_ask_again() -> None:
         steps.throw(LockUnavailable("timed out"))
     assert caught.value.silent
     assert asked.may_be_held
-
-
-def test_a_waiter_takes_its_position_along() -> None:
-    """So it comes back to its place, if the queue was lost; the first question does without."""
-    registry, wanted = WaiterRegistry(), request()
-    steps = locking.acquire(registry, wanted, monotonic() + 60)
-    assert poll(steps).waits_in == registry.waits_in("name")
-    assert wanted.position == 0
-    assert isinstance(steps.send([HELD, 30_000, 5_000, JOINED, 77]), Wait)
-    assert (wanted.position, registry.server_ms()) == (77, pytest.approx(5_000, abs=1_000))
-    registry.notify("token")
-    assert poll(steps).request.position == 77
-    steps.close()

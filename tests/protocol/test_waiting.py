@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import math
 from functools import partial
 from time import monotonic
@@ -11,10 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.calls import ComeBack, Heartbeat
-from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import (
     A_DAY,
     CLOCK_VALID,
@@ -26,7 +22,6 @@ from django_redis_lock.protocol.waiting import (
 )
 from tests.protocol.steps import joined
 from tests.tools import Background, eventually
-from tests.tools.interruption import Interrupted, Interruption
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
@@ -75,24 +70,6 @@ def test_forked_child_forgets_its_parents_waiters() -> None:
     assert registry.waits_in("name") != before
     assert not registry.notify("token", Grant(7, 1_000, 0))
     assert registry.present() == []
-
-
-def test_what_happens_to_others_wakes_nobody() -> None:
-    registry = WaiterRegistry()
-    waiters = [
-        joined(registry, token, name) for token, name in [("a", "n"), ("b", "n"), ("c", "m")]
-    ]
-    first, *others = sleeping(registry, *waiters)
-    asleep = [waiter.sleeper for waiter in waiters[1:]]
-    registry.notify("a")
-    first.outcome()
-    registry.leave(waiters[0])
-    assert [waiter.sleeper for waiter in waiters[1:]] == asleep
-    for waiter in waiters[1:]:
-        registry.fail(waiter, LockUnavailable("gone"))
-    for thread in others:
-        thread.outcome()
-    assert [waiter.error for waiter in waiters[1:]] == ["gone", "gone"]
 
 
 @pytest.mark.parametrize(
@@ -168,27 +145,3 @@ def test_waiters_of_a_lock_take_turns_at_asking() -> None:
     assert turns([elsewhere]) == []
     registry.waits(elsewhere, 98)
     assert elsewhere.turn_at - monotonic() <= 0.1
-
-
-def test_wherever_a_waiter_is_interrupted() -> None:
-    """A signal handler may raise as it joins or leaves; those who wait later are served."""
-    registry = WaiterRegistry()
-
-    def come_and_go(token: str) -> None:
-        waiter = LocalWaiter(Request("name", token, 30.0, "{}"))
-        try:
-            registry.join(waiter)
-        finally:
-            registry.leave(waiter)
-
-    for at in itertools.count():
-        interruption = Interruption(at, waiting)
-        with contextlib.suppress(Interrupted), interruption:
-            come_and_go(f"token {at}")
-        assert not registry._waiters
-        for waiter in [joined(registry, f"other {at}"), joined(registry, f"another {at}")]:
-            assert registry.notify(waiter.request.token)
-            registry.leave(waiter)
-        if not interruption.raised:
-            break
-    assert at >= 5  # in join() and leave()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.clusters.topology import Topology
 from django_redis_lock.support import threads
 from tests.tools import eventually
 from tests.tools.interruption import Interrupted
@@ -56,23 +55,4 @@ def test_leases_are_renewed(name: str, struck: list[int]) -> None:
     ends = lease.deadline
     eventually(lambda: lease.deadline > ends)
     held.release()
-    assert struck
-
-
-def test_slots_of_a_cluster_are_read(struck: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    topology = Topology(["redis://localhost"])
-    monkeypatch.setattr(topology, "_ask", lambda nodes: ({0: ("a", 1)}, []))
-    assert topology.address(0, until=threads.monotonic() + 5) == ("a", 1)
-    assert struck
-
-
-def test_jobs_of_a_quorum_are_sent(struck: list[int]) -> None:
-    from django_redis_lock.backends.redlock.servers import Executor
-
-    executor = Executor(lambda: None, timeout=5)  # type: ignore[arg-type,return-value]
-    ended = threading.Event()
-    executor._carry_out = lambda jobs: ended.set()  # type: ignore[method-assign]
-    executor.submit(None)  # type: ignore[arg-type]
-    assert ended.wait(5)
-    executor.close()
     assert struck
