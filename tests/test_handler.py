@@ -14,10 +14,8 @@ import pytest
 from django.test import override_settings
 
 from django_redis_lock import lock, lock_many, locks, semaphore
-from django_redis_lock.celery.key_locks import TaskLock
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.primitives.held import register
-from django_redis_lock.views import ViewLock
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, Background, eventually, waiters
 
@@ -88,16 +86,6 @@ def test_a_thread_that_waits_for_itself_by_another_alias(
         held.ensure_held()
 
 
-@pytest.mark.parametrize("module", ["celery", "celery.options"])
-def test_tasks_without_celery(module: str) -> None:
-    """The error says what to install."""
-    program = f"import sys; sys.modules['celery'] = None; import django_redis_lock.{module}"
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    told = done.stderr.splitlines()[-1]
-    assert "needs Celery: run python -m pip install 'django-redis-lock[celery]'" in told
-
-
 PLAIN = """
 import sys
 import django
@@ -126,26 +114,6 @@ def test_backends_that_are_not_used_are_not_imported(name: str, server: Embedded
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    "make", [lock, partial(semaphore, limit=2), lambda name: lock_many([name])]
-)
-def test_a_handle_has_no_truth(make: Any) -> None:
-    with pytest.raises(TypeError, match="To acquire lock 'x', use it in a with statement"):
-        assert make("x")
-
-
-@pytest.mark.parametrize("argument", ["auto_renew", "reentrant", "after_commit", "using"])
-def test_an_argument_of_another_type(argument: str) -> None:
-    with pytest.raises(TypeError, match=rf"{argument}=\['0'\] must be"):
-        lock("x", **{argument: ["0"]})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("kind", [ViewLock, TaskLock])
-def test_a_handle_that_may_be_missing_is_true(kind: Any) -> None:
-    """Of a request whose method takes no lock, or of a task that has none."""
-    assert kind(lambda: locks["default"], "x")
-
-
 def test_each_permit_that_a_thread_holds_is_known(name: str, server: EmbeddedServer) -> None:
     with semaphore(name, 2) as first, semaphore(name, 2) as second:
         holds = [holder.token_id for holder in locks["default"].holders(name)]
@@ -162,3 +130,11 @@ def test_a_reader_may_write_under_the_same_name_of_another_alias(
         with pytest.raises(LockError, match="downgrade"):
             lock(name, blocking_timeout=20).acquire()
         assert not lock(name, using="other").acquire(blocking_timeout=0.01)
+
+
+@pytest.mark.parametrize(
+    "make", [lock, partial(semaphore, limit=2), lambda name: lock_many([name])]
+)
+def test_a_handle_has_no_truth(make: Any) -> None:
+    with pytest.raises(TypeError, match="To acquire lock 'x', use it in a with statement"):
+        assert make("x")

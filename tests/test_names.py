@@ -6,7 +6,6 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from django.core.exceptions import BadRequest
 from django.http import HttpResponse
 from django.test import RequestFactory
 
@@ -86,21 +85,6 @@ def test_each_tenant_has_its_own_locks(
     with of_both as held:
         assert held["x"] is held["acme//1/x"]
         assert held_now() == ["acme//1/a", "acme//1/x"]
-
-
-def test_a_url_whose_name_is_too_long_on_the_server(server: EmbeddedServer, settings: Any) -> None:
-    configure(settings, server.url(), {"VERSION": 2})
-    view = locked("{given}")(lambda request, given: HttpResponse())
-    with pytest.raises(BadRequest):
-        view(RequestFactory().post("/"), given="x" * 510)
-
-
-def test_names_of_several_servers(settings: Any) -> None:
-    """The first server's cache makes them."""
-    redlock = f"{BACKENDS}.redlock.RedlockLockBackend"
-    several = ["locks", "redis://127.0.0.1:1", "redis://127.0.0.1:2"]
-    configure(settings, "redis://127.0.0.1:3", {"VERSION": 2}, BACKEND=redlock, LOCATION=several)
-    assert lock("x").name == ":2:x"
 
 
 def test_functions_that_make_no_names(

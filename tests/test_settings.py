@@ -44,11 +44,6 @@ def test_backends_are_shared_and_listed() -> None:
     assert [backend.alias for backend in locks.all()] == list(locks)
 
 
-def test_settings_of_these_tests_are_clean() -> None:
-    """Valid settings give no message."""
-    assert findings() == []
-
-
 def test_changed_settings_take_effect(settings: Any) -> None:
     """After ``setting_changed`` there are new backends, for existing handles, too."""
     handle = lock("a")
@@ -311,16 +306,3 @@ def test_sharing_a_database_with_a_cache(
     found = findings()
     assert [item.id for item in found] == (["django_redis_lock.W001"] if shared else [])
     assert all(isinstance(item, CheckWarning) for item in found)
-
-
-def test_key_prefix_keeps_projects_apart(name: str, settings: Any, client: Any) -> None:
-    """Two prefixes on one database are two sets of locks."""
-    from tests.settings import server_url
-
-    settings.LOCKS = {
-        alias: {"LOCATION": server_url(), "KEY_PREFIX": prefix}
-        for alias, prefix in (("default", "shop"), ("other", "blog"))
-    }
-    with lock(name), lock(name, using="other", blocking=False):
-        assert client.exists(f"shop:{name}", f"blog:{name}") == 2
-        assert [holder.using for holder in locks["other"].holders()] == ["other"]

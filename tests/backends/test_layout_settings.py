@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import socket
-from contextlib import suppress
 from typing import Any
 
 import pytest
-from redis.crc import key_slot
-from redis.exceptions import RedisError
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.clusters.servers import Cluster
 from django_redis_lock.backends.clusters.topology import (
-    SHARD_SLOTS,
     SHARDS,
     TAGS,
-    Topology,
     shard_of,
 )
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.calls import Acquire, SetLimit
-from django_redis_lock.protocol.lease import Request
-from django_redis_lock.transport.packing import Packing
-from tests.tools import Background
 
 NODES = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"]
 
@@ -46,25 +36,6 @@ def test_shards_are_what_they_have_always_been() -> None:
         "ключ:{42}": 52,
         "鎖 🔒": 33,
     }
-
-
-@pytest.mark.parametrize("name", ["a", "{b}", "x{y}z", "}{", "鎖 {🔒}"])
-def test_all_keys_of_a_lock_are_in_its_slot(name: str) -> None:
-    """Braces in a name change nothing about the slot of its keys."""
-    shard = shard_of(name)
-    packing = Packing("lock", TAGS[shard])
-    keys = [*packing.pack(SetLimit(name, 1, "")).keys, packing.audit_key]
-    assert len(keys) == 8
-    assert {key_slot(key.encode()) for key in keys} == {SHARD_SLOTS[shard]}
-
-
-def test_the_bound_of_a_queue_is_sent_to_join_it() -> None:
-    """It follows the position of the caller; who does not wait has neither."""
-    request = Request("a", "token", 1.0, "{}")
-    request.max_waiters = 5
-    assert Packing("lock").pack(Acquire(request, "")).args[4:] == [""]
-    request.position = 7
-    assert Packing("lock").pack(Acquire(request, "c0-1")).args[4:7] == ["c0-1", "7", "5"]
 
 
 def test_list_makes_a_cluster() -> None:
@@ -110,28 +81,6 @@ def test_braces_in_a_prefix_of_a_cluster() -> None:
     with pytest.raises(InvalidLockBackend, match="leave them out"):
         backend(NODES, KEY_PREFIX="{shop}")
     assert backend(NODES[0], KEY_PREFIX="{shop}").key_prefix == "{shop}"
-
-
-def attempts(callers: int) -> int:
-    """Return how often a node is asked that never replies, when so many threads ask at once."""
-    accepted: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0), backlog=100) as node:
-        topology = Topology([f"redis://127.0.0.1:{node.getsockname()[1]}?socket_timeout=0.5"])
-        asking = [Background(lambda: topology.address(SHARD_SLOTS[0])) for _ in range(callers)]
-        for one in asking:
-            with pytest.raises(RedisError, match="none of 1 nodes says"):
-                one.outcome()
-        node.setblocking(False)
-        with suppress(BlockingIOError):
-            while True:
-                accepted.append(node.accept()[0])
-    for connection in accepted:
-        connection.close()
-    return len(accepted)
-
-
-def test_threads_share_one_failure_to_read_the_slots() -> None:
-    assert attempts(10) == attempts(1) > 0
 
 
 @pytest.mark.parametrize("number", [-1, True, 1.0, "1", None])

@@ -170,36 +170,6 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
     assert found == ["answer about two"]
 
 
-@pytest.mark.usefixtures("unhurried")
-def test_error_of_a_clean_up_that_nobody_awaits_is_not_reported() -> None:
-    """The caller was cancelled again, and has nothing to do with it any more."""
-    server = Server()
-    server.answering.clear()
-    reported: list[Any] = []
-
-    def steps() -> Steps[None]:
-        try:
-            yield Interruption()
-        finally:
-            yield ReadQueue("fails")
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
-        task = asyncio.ensure_future(arun(server, steps()))
-        while not server.asked_by:
-            await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        (kept,) = drivers._retained
-        server.answering.set()
-        await asyncio.wait([kept])
-
-    asyncio.run(main())
-    server.asked_by.clear()
-    gc.collect()  # which is when asyncio reports an exception that nobody has retrieved
-    assert reported == []
-
-
 @both
 @pytest.mark.parametrize("last", [True, False])
 def test_a_child_does_not_go_on_with_what_its_parent_began(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from time import monotonic
 from typing import Any
 
@@ -13,7 +12,6 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import locking
 from django_redis_lock.protocol.calls import (
     Acquire,
-    Pause,
     Release,
     Wait,
 )
@@ -69,34 +67,6 @@ def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
     assert withdrawal.patient
     assert ended(steps, 0) is None
     assert not wanted.may_be_held
-
-
-def test_waiter_bears_with_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks again, less and less often; one that is not waiting yet gives up."""
-    shares = []
-
-    def share(low: float, high: float) -> float:
-        shares.append((low, high))
-        return 0.5
-
-    monkeypatch.setattr(random, "uniform", share)
-    registry = KnowingRegistry()
-    steps = waiting(registry, request())
-    registry.notify("token")
-    poll(steps)
-    for seconds in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
-        pause = steps.throw(refused())
-        assert isinstance(pause, Pause)
-        assert pause.seconds == pytest.approx(seconds / 2)
-        poll(steps)
-    steps.close()
-    assert set(shares) == {(0.5, 1.5)}
-    steps = locking.acquire(KnowingRegistry(), request(), monotonic() + 60)
-    poll(steps)
-    assert isinstance(steps.throw(refused()), Release)
-    with pytest.raises(LockUnavailable) as caught:
-        steps.send(0)
-    assert caught.value.name == "name"
 
 
 def test_waiter_bears_with_an_outage_as_long_as_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import unittest
 from pathlib import Path
@@ -79,11 +78,6 @@ class Cases:
             with lock("left", blocking=False):
                 pass
 
-    class Asynchronous(LockTestMixin, unittest.IsolatedAsyncioTestCase):
-        async def test_a_lock_may_not_be_left(self) -> None:
-            await lock("left").aacquire()
-            await asyncio.sleep(0)
-
 
 def test_a_transaction_of_a_test_case_holds_no_lock_back(db: Any) -> None:
     result = outcome(Cases.InATransaction)
@@ -96,19 +90,6 @@ def test_a_transaction_of_a_test_case_holds_no_lock_back(db: Any) -> None:
 
 def test_locks_may_be_left_where_the_class_says_so() -> None:
     assert outcome(Cases.Lenient).wasSuccessful()
-
-
-def test_asynchronous_test_cases_have_the_mixin_too() -> None:
-    result = outcome(Cases.Asynchronous)
-    ((case, told),) = result.failures
-    assert case.id().endswith("test_a_lock_may_not_be_left")
-    assert ", acquired at tests/testing/test_cases.py:" in told
-
-
-def test_the_space_of_a_class_ends_with_it(server: Any) -> None:
-    before = type(locks["default"])
-    outcome(Cases.Lenient)
-    assert type(locks["default"]) is before
 
 
 # The pages about tests, with the tests that they show.
