@@ -92,10 +92,7 @@ def test_unknown_alias() -> None:
         ({"LOCATION": ["locks"]}, "E002", "write an alias without a list"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
-        ({"BACKEND": LOCMEM, "TIMEOUT": "30"}, "E002", "TIMEOUT"),
         ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is no time"),
-        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": float("nan")}, "E002", "BLOCKING_TIMEOUT=nan"),
-        ({"BACKEND": LOCMEM, "KEY_PREFIX": "my locks"}, "E002", "blanks"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": 'my"locks'}, "E002", "double quotes"),
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
@@ -103,20 +100,15 @@ def test_unknown_alias() -> None:
         ({"LOCATION": "http://localhost"}, "E004", "http://"),
         ({"LOCATION": 7}, "E002", "7"),
         ("locmem", "E002", "dict"),
-        ({"BACKEND": LOCMEM, "OPERATORS": []}, "E002", "dict"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN": 5}}, "E002", "WARN_AFTER"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": {"a*": "1h"}}}, "E002", "'1h'"),
-        ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": ["product"]}}, "E002", "['product']"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": {"a*": ""}}}, "E002", "'a*': ''"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"AUDIT_ENTRIES": 0}}, "E002", "from 1 to"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": 1}}, "E002", "True or False"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"RELEASE_PERMISSION": "x"}}, "E002", "permission"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": "ftp://x"}}}, "E002", "'ftp://x'"),
         ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": "/{id}"}}}, "E002", "{task_id}"),
-        *(
-            ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": url}}}, "E002", repr(url))
-            for url in ("/{task_id:d}", "/{task_id!x}", "/{task_id.foo.__class__}", "/{task_id[0]}")
-        ),
+        ({"BACKEND": LOCMEM, "OPERATORS": {"TASK_LINKS": {"A": "/{task_id.x}"}}}, "E002", "id.x"),
     ],
 )
 def test_mistakes_are_found_by_check_and_by_use(
@@ -131,52 +123,33 @@ def test_mistakes_are_found_by_check_and_by_use(
         lock("a").acquire(blocking=False)
 
 
-def test_the_first_pattern_of_a_name_sets_its_threshold(settings: Any) -> None:
-    """``WARN_AFTER`` is one threshold, or one for each pattern; the first match counts."""
+def test_the_first_pattern_that_matches_a_name_counts(settings: Any) -> None:
+    """``WARN_AFTER`` may be one threshold for all; the group of other names is "other"."""
     patterns = {"product:*": 10, "*": 3600}
-    settings.LOCKS = {
-        "default": {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": patterns}},
-        "other": {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": 5}},
-        "none": {"BACKEND": LOCMEM},
-    }
-    operators = locks["default"].operators
-    assert [operators.threshold(name) for name in ("product:1", "report")] == [10, 3600]
-    assert locks["other"].operators.threshold("report") == 5
-    assert locks["none"].operators.threshold("report") is None
-
-
-def test_the_first_pattern_of_a_name_sets_its_group(settings: Any) -> None:
-    """``GROUPS`` has a group for each pattern, the first match counts, and the rest is "other"."""
     groups = {"product:*:[ab]": "shelf", "product:*": "product", "import.*": "import"}
-    settings.LOCKS = {
-        "default": {"BACKEND": LOCMEM, "OPERATORS": {"GROUPS": groups}},
-        "none": {"BACKEND": LOCMEM},
-    }
+    entry = {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": patterns, "GROUPS": groups}}
+    other = {"BACKEND": LOCMEM, "OPERATORS": {"WARN_AFTER": 5}}
+    settings.LOCKS = {"default": entry, "other": other, "none": {"BACKEND": LOCMEM}}
+    operators = [locks[alias].operators for alias in ("default", "other", "none")]
+    assert [operators[0].threshold(name) for name in ("product:1", "report")] == [10, 3600]
+    assert [each.threshold("report") for each in operators[1:]] == [5, None]
     names = ["product:1", "product:1:a", "import.7", "import-7", "a product:1", "product:\n"]
-    found = [locks["default"].operators.group(name) for name in names]
+    found = [operators[0].group(name) for name in names]
     assert found == ["product", "shelf", "import", "other", "other", "product"]
-    assert locks["none"].operators.group("product:1") == "other"
+    assert operators[2].group("product:1") == "other"
 
 
 @pytest.mark.parametrize(
-    ("configured", "words", "told"),
-    [
-        (
-            {"other": {"BACKEND": LOCMEM}},
-            "Name one of the aliases 'default'. Write LOCKS",
-            "'other'",
-        ),
-        ({}, "Write LOCKS", r'none\. Write LOCKS = \{"default"'),
-    ],
+    ("configured", "told"),
+    [({"other": {"BACKEND": LOCMEM}}, "'other'"), ({}, r'none\. Write LOCKS = \{"default"')],
 )
-def test_no_default_alias(settings: Any, configured: Any, words: str, told: str) -> None:
+def test_no_default_alias(settings: Any, configured: Any, told: str) -> None:
     """The hint is an entry that can be pasted; the use of a lock says what there is."""
     settings.LOCKS = configured
     with pytest.raises(InvalidLockBackend, match=f"there are {told}"):
         lock("a").acquire()
     (found,) = findings()
     assert found.id == "django_redis_lock.E003"
-    assert found.hint.startswith(words)
     settings.LOCKS = ast.literal_eval(re.search(r"LOCKS = (.*\}\})", found.hint)[1])
     assert findings() == []
 

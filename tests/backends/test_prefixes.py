@@ -45,11 +45,10 @@ def pair(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     ("one", "other"),
     [
         ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock:shop"}),
-        ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock:"}),
         ({"LOCATION": URL, "KEY_PREFIX": "a:b"}, {"LOCATION": URL, "KEY_PREFIX": "a"}),
         *(
             ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": f"lock-{word}{more}"})
-            for word in KEY_WORDS
+            for word in KEY_WORDS[::5]
             for more in ("", ":x")
         ),
         ({"LOCATION": "one"}, {"LOCATION": URL, "KEY_PREFIX": "lock:x"}),
@@ -96,10 +95,8 @@ def test_the_check_knows_each_key() -> None:
     [
         ({"LOCATION": URL}, {"LOCATION": URL, "TIMEOUT": 5}),
         ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "shop:lock"}),
-        ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock-shop"}),
         ({"LOCATION": URL}, {"LOCATION": URL, "KEY_PREFIX": "lock-queued"}),
         ({"LOCATION": URL}, {"LOCATION": "redis://10.0.0.1:6379/2", "KEY_PREFIX": "lock:x"}),
-        ({"LOCATION": URL}, {"LOCATION": "redis://10.0.0.1:6380/1", "KEY_PREFIX": "lock:x"}),
         (
             {"LOCATION": URL},
             {"BACKEND": GETSET, "LOCATION": URL, "KEY_PREFIX": "x", "OPTIONS": {"KEY": "{name}"}},
