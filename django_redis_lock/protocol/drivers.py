@@ -83,6 +83,8 @@ def run(port: Any, steps: Steps[Result]) -> Result:
 def carry_out(port: Any, step: Step) -> Any:
     """Carry out a step, blocking this thread or greenlet."""
     match step:
+        case Call() if not isinstance(step, Listen):
+            return port.call(step)
         case Listen():
             step.registry.listen(step.name, step.until)
         case Wait():

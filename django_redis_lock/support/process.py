@@ -141,8 +141,13 @@ _own_thread = _Thread()
 
 def current_execution() -> object:
     """Return the running asyncio task, or an object of the thread or greenlet."""
-    task = asyncio.current_task() if asyncio._get_running_loop() else None
-    return task or _current_greenlet() or _own_thread.identity
+    if asyncio._get_running_loop() and (task := asyncio.current_task()):
+        return task
+    # Of the greenlet with which a thread begins, the thread stands for it. Where gevent patches
+    # threads late, as in a preloaded gunicorn, greenlets share ``_own_thread``.
+    getcurrent = getattr(sys.modules.get("greenlet"), "getcurrent", None)
+    greenlet = getcurrent and getcurrent()
+    return _own_thread.identity if getattr(greenlet, "parent", None) is None else greenlet
 
 
 def kind_of_execution() -> str:
@@ -150,17 +155,7 @@ def kind_of_execution() -> str:
     running = current_execution()
     if running is _own_thread.identity:
         return "thread"
-    return "greenlet" if running is _current_greenlet() else "task"
-
-
-def _current_greenlet() -> object | None:
-    """Return the greenlet that runs, ``None`` for the one that a thread begins with.
-
-    Where gevent patches threads late, as in a preloaded gunicorn, greenlets share ``_own_thread``.
-    """
-    getcurrent = getattr(sys.modules.get("greenlet"), "getcurrent", None)
-    running = getcurrent and getcurrent()
-    return None if running is None or running.parent is None else running
+    return "task" if asyncio.isfuture(running) else "greenlet"
 
 
 def _begin() -> Process:
