@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from time import monotonic
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +19,6 @@ from django_redis_lock.protocol.waiting import (
     beat,
 )
 from tests.protocol.steps import joined
-from tests.tools import Background, eventually
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
@@ -46,30 +43,6 @@ def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch)
     assert registry.server_ms() == 7_500
     now += CLOCK_VALID
     assert registry.server_ms() is None
-
-
-# Sleeping and waking.
-
-
-def sleeping(registry: WaiterRegistry, *waiters: LocalWaiter) -> list[Background]:
-    """Let waiters sleep in threads."""
-    threads = [Background(partial(registry.wait, waiter, monotonic() + 60)) for waiter in waiters]
-    for waiter in waiters:
-        eventually(lambda waiter=waiter: waiter.sleeper is not None)
-    return threads
-
-
-def test_forked_child_forgets_its_parents_waiters() -> None:
-    """Those that it inherited ask, and then find that they belong to the parent."""
-    registry = WaiterRegistry()
-    waiter, before = joined(registry, "token"), registry.waits_in("name")
-    (thread,) = sleeping(registry, waiter)
-    registry.after_fork()
-    thread.outcome()
-    assert waiter.must_ask
-    assert registry.waits_in("name") != before
-    assert not registry.notify("token", Grant(7, 1_000, 0))
-    assert registry.present() == []
 
 
 @pytest.mark.parametrize(
@@ -101,22 +74,6 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
     else:
         assert isinstance(steps.send(answer), ComeBack)
     assert waiter.must_ask is told
-
-
-def test_first_waiters_come_back_where_positions_may_be_lost() -> None:
-    """Though their names are not among those whose queue is lost."""
-    asked: list[bool] = []
-    registry = WaiterRegistry()
-    registry.heart = SimpleNamespace(ask_first=lambda: asked.append(True))  # type: ignore[assignment]
-    registry.take_in(b"lost")
-    assert asked == [True]
-    steps = beat(registry, {"name": [joined(registry, "token")]}, 0, monotonic() + 1, asks=True)
-    next(steps)
-    assert isinstance(steps.send([b"1000 -1", b""]), ComeBack)
-    steps = beat(registry, {"name": [joined(registry, "token")]}, 0, monotonic() + 1, asks=False)
-    next(steps)
-    with pytest.raises(StopIteration):
-        steps.send([b"1000 -1", b""])
 
 
 # Waiters that ask in turns.
