@@ -15,7 +15,6 @@ from django_redis_lock import lock, locks
 from django_redis_lock.backends.servers import ScriptedServer
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.outbox import Publisher, sealed
-from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import release_shown
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.tasks.conflicts import Conflict
@@ -78,13 +77,3 @@ def test_log_lines_show_what_is_invisible(
         way(holder, patched)
     assert caplog.messages
     assert [line for line in caplog.messages if not line.isprintable()] == []
-
-
-def test_errors_show_what_is_invisible(monkeypatch: pytest.MonkeyPatch, server: object) -> None:
-    def call(self: Any, call: Any) -> Any:
-        raise redis.ResponseError(f"ERR {EVIL}")
-
-    monkeypatch.setattr(ScriptedServer, "call", call)
-    with pytest.raises(LockUnavailable) as caught:
-        lock("a").locked()
-    assert str(caught.value).isprintable()
