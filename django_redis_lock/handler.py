@@ -14,7 +14,6 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
 from django_redis_lock.backends.settings import SETTINGS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
@@ -85,8 +84,11 @@ class LockHandler:
     def _make(self, alias: str) -> BaseLockBackend:
         backends = self._backends  # before the settings are read: reset() replaces it
         backend = self.create(alias, self.space)
-        for problem in collisions(backend, self._others(alias)):
-            raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
+        if others := [*self._others(alias)]:
+            from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
+
+            for problem in collisions(backend, others):
+                raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
         backend = backends.setdefault(alias, backend)  # where two threads make one, both use one
         if self.space is not None:
             self.space.note(backend)

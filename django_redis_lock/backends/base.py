@@ -11,7 +11,6 @@ from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
-from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Call, Emit, Steps
@@ -20,6 +19,7 @@ from django_redis_lock.support.threads import InThread, cached_property_atomic
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operations import Operations
+    from django_redis_lock.backends.operator_settings import Operators
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
@@ -69,8 +69,8 @@ class BaseLockBackend:
         self.key_prefix = settings.read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
-        self.operators = read_operators(params.get("OPERATORS"), alias)
-        """What the entry sets for the command and the admin page."""
+        if params.get("OPERATORS") is not None:
+            self.operators  # noqa: B018 - raises if they are invalid
         options = settings.read_options(
             params.get("OPTIONS"), self.options, alias, type(self).__name__
         )
@@ -181,6 +181,13 @@ class BaseLockBackend:
         return None
 
     # What operators do.
+
+    @cached_property_atomic
+    def operators(self) -> Operators:
+        """What the entry sets for the command, the admin page and metrics."""
+        from django_redis_lock.backends.operator_settings import read_operators
+
+        return read_operators(self.params.get("OPERATORS"), self.alias)
 
     @cached_property_atomic
     def operations(self) -> Operations:

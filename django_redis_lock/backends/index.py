@@ -38,35 +38,6 @@ def _read_names(members: bytes) -> list[str] | list[str | None]:
     return [*map(read_name, members.split(b"\n"))]
 
 
-class Index:
-    """The names of held locks that match a shell pattern, with the ends of their leases."""
-
-    def __init__(self, pattern: str) -> None:
-        self._matches = compile_pattern(translate(pattern)).match
-        self._ends: dict[str, float] = {}
-
-    def add(self, call: ReadIndex, answer: Sequence[bytes]) -> ReadIndex | None:
-        """Add the reply to a call; return the call for the next page, ``None`` after the last.
-
-        An offset would not do: when an entry leaves, one that was not read yet takes its place. The
-        next page begins at the last lease end, so that some names come twice and count once. If the
-        whole page has one lease end, as leases with no expiry do, it begins after the last name.
-        """
-        members, lease_ends, last = answer
-        ends = lease_ends.split()
-        for name, end in zip(_read_names(members), map(float, ends), strict=False):
-            if name is not None and self._matches(name) and end >= self._ends.get(name, end):
-                self._ends[name] = end
-        if len(ends) < call.count:
-            return None
-        return replace(call, start=ends[-1].decode(), after=last if ends[0] == ends[-1] else b"")
-
-    def latest_first(self) -> dict[str, float]:
-        """Return the ends of the leases by name, in ms, infinite for none; the latest first."""
-        ordered = sorted(zip(self._ends.values(), self._ends, strict=True), reverse=True)
-        return {name: end for end, name in ordered}
-
-
 @dataclass(slots=True, eq=False)
 class ReadPages(Call):
     """Read a page of the index of each of several servers or shards.
@@ -83,18 +54,39 @@ class ReadPages(Call):
 
 
 def read_indexes(pattern: str, number: int, size: int, queues: bool) -> Steps[dict[str, float]]:
-    """Read the indexes of so many servers or shards, ``size`` names in all at a time."""
-    index = Index(pattern)
+    """Read the indexes of so many servers or shards, ``size`` names in all at a time.
+
+    Returns the names that match a shell pattern with the ends of their leases, in ms, infinite for
+    none; the latest first.
+    """
+    matches, found = compile_pattern(translate(pattern)).match, dict[str, float]()
     # With pages of one name, a lock that is renewed again and again would fill them for ever.
     parts: list[ReadIndex | None] = [ReadIndex("", b"", max(2, size // number), queues)] * number
     while any(parts):
         only = parts[0] if number == 1 else None
         pages = [(yield from ask(only))] if only else (yield from ask(ReadPages(parts)))
-        parts = [
-            index.add(call, page) if call is not None and page is not None else None
-            for call, page in zip(parts, pages, strict=True)
-        ]
-    return index.latest_first()
+        for position, (call, page) in enumerate(zip(parts, pages, strict=True)):
+            parts[position] = None
+            if call is not None and page is not None:
+                members, ends, last = page[0], page[1].split(), page[2]
+                for name, end in zip(_read_names(members), map(float, ends), strict=False):
+                    if name is not None and matches(name) and end >= found.get(name, end):
+                        found[name] = end
+                parts[position] = _next_page(call, ends, last)
+    ordered = sorted(zip(found.values(), found, strict=True), reverse=True)
+    return {name: end for end, name in ordered}
+
+
+def _next_page(call: ReadIndex, ends: Sequence[bytes], last: bytes) -> ReadIndex | None:
+    """Return the call for the next page, ``None`` after the last.
+
+    An offset would not do: when an entry leaves, one that was not read yet takes its place. The
+    next page begins at the last lease end, so that some names come twice and count once. If the
+    whole page has one lease end, as leases with no expiry do, it begins after the last name.
+    """
+    if len(ends) < call.count:
+        return None
+    return replace(call, start=ends[-1].decode(), after=last if ends[0] == ends[-1] else b"")
 
 
 def in_pages(names: Iterable[str], size: int) -> Iterator[list[str]]:

@@ -10,9 +10,9 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.index import Index, read_name, write_page
-from django_redis_lock.protocol.calls import ReadIndex
+from django_redis_lock.backends.index import read_indexes, read_name, write_page
 from example_project.embedded import EmbeddedServer
+from tests.protocol.steps import ended
 from tests.tools import counted
 from tests.tools.admin import hold_as
 
@@ -30,29 +30,28 @@ from tests.tools.admin import hold_as
     ],
 )
 def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str | None]) -> None:
-    """Each member of a page is a name, or ``None`` if it can't be one."""
+    """Each member of a page is a name, or is left out if it can't be one."""
     ends = [str(number).encode() for number in range(len(members))]
-    index = Index("*")
-    index.add(ReadIndex("", b"", 10), write_page(zip(members, ends, strict=True)))
+    steps = read_indexes("*", 1, 10, queues=False)
+    next(steps)
     found = {name: float(end) for end, name in enumerate(names) if name is not None}
-    assert index.latest_first() == found
+    assert ended(steps, write_page(zip(members, ends, strict=True))) == found
 
 
 def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
     """A lock that was renewed between two pages is listed once."""
-    index, call = Index("*"), ReadIndex("", b"", 2)
+    steps: Any = read_indexes("*", 1, 2, queues=False)
+    next(steps)
     pages = [
         ([(b"a", b"1"), (b"b", b"2")], ("2", b"")),
         ([(b"b", b"2"), (b"c", b"2")], ("2", b"c")),
         ([(b"d", b"2"), (b"a", b"inf")], ("inf", b"")),
     ]
     for entries, begins in pages:
-        following = index.add(call, write_page(entries))
-        assert following is not None
+        following = steps.send(write_page(entries))
         assert (following.start, following.after) == begins
-        call = following
-    assert index.add(call, write_page([])) is None
-    assert list(index.latest_first().items()) == [("a", math.inf), ("d", 2), ("c", 2), ("b", 2)]
+    found = ended(steps, write_page([]))
+    assert list(found.items()) == [("a", math.inf), ("d", 2), ("c", 2), ("b", 2)]
 
 
 def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:
@@ -107,15 +106,15 @@ def test_what_leaves_between_two_pages_hides_nothing(
         members = [b"".join(chosen.choices(parts, k=chosen.randint(0, 5))) for _ in range(number)]
         return {member: chosen.choice([9e15, 9e15 + 2, math.inf]) for member in members}
 
-    def add_then_change(self: Index, call: Any, answer: Any) -> Any:
-        following = add(self, call, answer)
+    def read_then_change(call: Any) -> Any:
+        page = carry_out(call)
         others = sorted(set(client.zrange("lock-index", 0, -1)) - held.keys())
         client.zrem("lock-index", *chosen.sample(others, len(others) // 4))
         client.zadd("lock-index", entries(20) | held)
-        return following
+        return page
 
-    add = Index.add
-    monkeypatch.setattr(Index, "add", add_then_change)
+    carry_out = locks["default"].call
+    monkeypatch.setattr(locks["default"], "call", read_then_change)
     with redis.Redis.from_url(server.url()) as client:
         for _ in range(5):
             held = entries(100)
