@@ -1,8 +1,9 @@
 """Signals about locks, for metrics and logs.
 
-Each is sent with ``sender`` (the class of the backend), ``using`` (its alias) and ``name``.
-Receivers are called with ``send_robust``: Django logs a receiver that fails, and the lock is not
-affected. Asyncio code awaits them with ``asend_robust``.
+Each is sent with ``sender`` (the class of the backend), ``using`` (its alias) and ``name``. A
+receiver that fails is logged, and the lock is not affected. Receivers are called with
+``send_robust``, by asyncio code with ``asend_robust``; if ``never_blocks`` marks all of them, they
+are called in place.
 """
 
 from collections.abc import Callable

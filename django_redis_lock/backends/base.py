@@ -192,6 +192,9 @@ class BaseLockBackend:
     @cached_property_atomic
     def operations(self) -> Operations:
         """The steps of the methods below."""
+        return InThread(self._import_operations).result()
+
+    def _import_operations(self) -> Operations:  # where no signal handler can interrupt the import
         from django_redis_lock.backends.operations import Operations
 
         return Operations(self)

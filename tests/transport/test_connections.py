@@ -328,8 +328,8 @@ def test_first_use_imports_nothing() -> None:
     program = """
         backend = locks["url"]
         known = set(sys.modules)
-        with lock("first", using="url", timeout=5):
-            backend.holder("first")
+        with lock("first", using="url", timeout=5) as held:
+            held.ensure_held()
         say(*sorted(set(sys.modules) - known))
     """
     with Child(program) as child:
