@@ -137,9 +137,8 @@ class ServersLockBackend(BaseLockBackend):
     def name_maker(self) -> Callable[[str], str] | None:
         return self.location.name_maker()
 
-    def renewal_group(self, name: str) -> Hashable:
-        group: Hashable = self.servers.renewal_group(name)
-        return group
+    def renewal_group(self, name: str) -> Any:
+        return self.servers.renewal_group(name)
 
     def check(self) -> list[checks.CheckMessage]:
         return self.location.check()

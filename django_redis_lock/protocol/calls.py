@@ -69,8 +69,7 @@ class Call(Step):
 
     def sending(self) -> None:
         self.sent_at = monotonic()
-        if self.first_sent_at is None:
-            self.first_sent_at = self.sent_at
+        self.first_sent_at = self.first_sent_at or self.sent_at
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Awaitable, Callable
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import (
@@ -48,10 +48,10 @@ def run(port: Any, steps: Steps[Result]) -> Result:
     counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
     child that was forked meanwhile, since the parent continues with the steps.
     """
-    process = current_process()
-    first: Step | None = None
-    raised: BaseException | None = None  # by a step, or by a signal handler at any moment
-    until: float | None = None  # set once it cleans up
+    first: Step | None
+    raised: BaseException | None  # by a step, or by a signal handler at any moment
+    until: float | None  # set once it cleans up
+    process, first, raised, until = current_process(), None, None, None
     while True:
         try:
             step = next(steps) if raised is None else steps.throw(raised)
@@ -65,8 +65,7 @@ def run(port: Any, steps: Steps[Result]) -> Result:
         except StopIteration as stop:
             if process is not known_process():
                 break
-            result: Result = stop.value
-            return result
+            return cast("Result", stop.value)
         except BaseException as error:
             if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                 raised = None  # else the error keeps this frame, and the frame the error
@@ -82,9 +81,9 @@ def run(port: Any, steps: Steps[Result]) -> Result:
 
 def carry_out(port: Any, step: Step) -> Any:
     """Carry out a step, blocking this thread or greenlet."""
+    if isinstance(step, Call) and not isinstance(step, Listen):
+        return port.call(step)
     match step:
-        case Call() if not isinstance(step, Listen):
-            return port.call(step)
         case Listen():
             step.registry.listen(step.name, step.until)
         case Wait():
@@ -225,8 +224,7 @@ async def _arun(
                 resume, value = steps.throw, error
     except StopIteration as stop:
         if process is known_process():
-            result: Result = stop.value
-            return result
+            return cast("Result", stop.value)
     finally:
         value = None  # else an error keeps this frame, and the frame the error
     steps.close()
