@@ -35,8 +35,11 @@ class LockSignal(Signal):
         super().__init__(use_caching=True)
         self.quick: tuple[Callable[..., Any], ...] = ()
         """The receivers with the mark of ``never_blocks``."""
-        self.may_block = False
+
+    @property
+    def may_block(self) -> bool:
         """Whether a receiver without the mark of ``never_blocks`` is connected."""
+        return len(self.receivers) > len(self.quick)
 
     def connect(
         self,
@@ -51,17 +54,12 @@ class LockSignal(Signal):
         plain = sender is None and dispatch_uid is None and not (weak and ismethod(receiver))
         if getattr(receiver, "never_blocks", False) and plain:
             self.quick = (*(each for each in self.quick if each != receiver), receiver)
-        self._note_blocking()
 
     def disconnect(self, receiver: Any = None, *args: Any, **kwargs: Any) -> bool:
         found = super().disconnect(receiver, *args, **kwargs)
         if found:
             self.quick = tuple(each for each in self.quick if each != receiver)
-        self._note_blocking()
         return found
-
-    def _note_blocking(self) -> None:
-        self.may_block = len(self.receivers) > len(self.quick)
 
 
 lock_acquired = LockSignal()

@@ -47,9 +47,6 @@ class LocMemLockBackend(BaseLockBackend):
             if location == self._location:
                 store.after_fork()
 
-    def clear_history(self) -> None:
-        self.store.audit.clear()
-
     def call(self, call: Call) -> Any:
         call.sending()
         return self.store.carry_out(call)

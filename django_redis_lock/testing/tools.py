@@ -359,7 +359,7 @@ class LockSpace:
         for backend in self._in_memory:
             _release(backend, but)
             if but:
-                backend.clear_history()
+                backend.store.audit.clear()
             else:
                 backend.clear()
 
