@@ -54,6 +54,14 @@ def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
     assert list(found.items()) == [("a", math.inf), ("d", 2), ("c", 2), ("b", 2)]
 
 
+def test_the_latest_end_that_a_server_knows_counts() -> None:
+    """One server may have missed a renewal, and another may not answer."""
+    steps = read_indexes("*", 3, 10, queues=False)
+    next(steps)
+    pages = [write_page([(b"a", b"5")]), write_page([(b"a", b"3")]), None]
+    assert ended(steps, pages) == {"a": 5}
+
+
 def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> None:
     """Names are listed without reading the locks; invalid members are left out."""
     hold_as(client, "endless", ttl=None)

@@ -190,8 +190,10 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
             closed.append(True)
         return "the result"
 
+    server = Server()
     with pytest.raises(LockError) as caught:
-        driver(Server(), steps())
+        driver(server, steps())
+    assert len(server.asked_by) == 1
     assert caught.value.name == "n"
     assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
     assert closed
