@@ -15,7 +15,9 @@ from celery.result import AsyncResult
 
 from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import UNSENT_LEASE, TaskLock
+from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Renew
+from django_redis_lock.protocol.drivers import carry_out
 from example_project.embedded import EmbeddedServer
 from tests.celery.consumer import Consumer, held, id_of, unavailable
 
@@ -43,6 +45,10 @@ def site(name: str, server: EmbeddedServer) -> Iterator[Consumer]:
     consumer.close()
 
 
+def renew_nothing(port: Any, step: Any) -> Any:
+    return unavailable() if isinstance(step, Renew) else carry_out(port, step)
+
+
 def failing(site: Consumer, failure: str, step: Callable[[], Any]) -> Any:
     """Carry out a step that fails when it publishes, or right after that.
 
@@ -64,8 +70,9 @@ def failing(site: Consumer, failure: str, step: Callable[[], Any]) -> Any:
 
         def lose_server(*args: Any, **kwargs: Any) -> None:
             publish(*args, **kwargs)
-            for kind, method in ((TaskLock, "take_over"), (TaskLock, "detach"), (Renew, "do")):
-                patched.setattr(kind, method, unavailable)
+            for method in ("take_over", "detach"):
+                patched.setattr(TaskLock, method, unavailable)
+            patched.setattr(drivers, "carry_out", renew_nothing)
 
         broken = {"kill": die, "no s": lose_server, "no b": no_broker}[failure[:4]]
         patched.setattr(site.app.amqp, "send_task_message", broken)
