@@ -31,7 +31,7 @@ class _Guard:
         if isinstance(held, bool) or not isinstance(held, Lock | int):
             raise TypeError(f"fenced() takes a lock that is held, or its fence, not {held!r}.")
         self.name = "" if isinstance(held, int) else held.name
-        self.fence = held if isinstance(held, int) else held._held().fence
+        self.fence = held if isinstance(held, int) else held.held_lease().fence
 
     def raise_if_stale(self, rows: models.QuerySet[Any, Any]) -> None:
         if rows.filter(fence__gt=self.fence).exists():

@@ -327,7 +327,7 @@ def _handle(using: str, *given: Any, **options: Any) -> Lock:
     """Return a handle of one lock. The cache of the alias may make its name."""
     made = Lock(partial(locks.__getitem__, using), *given, **options)
     plain = isinstance(using, str) and locks._name_makers.get(using) is str  # which changes none
-    return made if plain else made._name_by(partial(locks.make_name, using))
+    return made if plain else made.named_by(partial(locks.make_name, using))
 
 
 @receiver(setting_changed, dispatch_uid="django_redis_lock")

@@ -101,14 +101,11 @@ class Withdrawal:
     until: float
 
 
-def mark_lost(lease: Lease, reason: str) -> bool:
-    """Mark and log a lease as lost; return whether it was not known yet."""
-    lease.lost = True
-    if lease.why_lost:
-        return False
-    lease.why_lost = reason
-    logger.error("Lock %r was lost while it was held: %s", lease.name, reason)
-    return True
+def report_loss(backend: Any, lease: Lease, lock: Any, reason: str) -> Steps[None]:
+    """Log and signal that a lock was lost, once."""
+    if lease.lose(reason):
+        logger.error("Lock %r was lost while it was held: %s", lease.name, reason)
+        yield from backend.emit(signals.lock_lost, lease.name, lock=lock)
 
 
 class Renewer:
@@ -307,12 +304,12 @@ class ServerRenewer(Background):
                 over = lease.renew_until <= call.sent_at
                 self._lose(entry, lease, MAX_HOLD_OVER if over else REASON_EXPIRED, gone=True)
             else:
-                lease.verify_by = None
+                # Otherwise its holder has released it, or sets it to something else.
+                current = lease.version == version and entries.get(entry.token) is entry
+                lease.renewed(left_ms, call.sent_at, current=current and entry.renews)
                 if not entry.renews:
                     self._renewer.remove(entry)
-                elif lease.version == version and entries.get(entry.token) is entry:
-                    # Otherwise its holder has released it, or sets it to something else.
-                    lease.renewed(left_ms, call.sent_at)
+                elif current:
                     entry.final = ms < milliseconds(RENEWALS * entry.period)
                     entry.due = lease.deadline if entry.final else call.sent_at + entry.period
 
@@ -360,11 +357,10 @@ class ServerRenewer(Background):
         if not gone:
             call = Release(lease.name, lease.token, shared=lease.permit, patient=False)
             self._renewer.withdraw(call, self.backend, lease.longest)
-        if lease.release_sent_at is not None:  # the release may have been carried out
-            lease.lost = True
-        elif mark_lost(lease, reason):
-            sender, using = type(self.backend), self.backend.alias
-            signals.lock_lost.send_robust(sender, using=using, name=lease.name, lock=entry.lock())
+        if lease.left_at is not None:  # a detach may have been carried out
+            lease.lose()
+        else:
+            self.backend.run(report_loss(self.backend, lease, entry.lock(), reason))
 
     def _send(self, item: Withdrawal, until: float) -> None:
         item.call.until = until

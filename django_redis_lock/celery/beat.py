@@ -139,7 +139,7 @@ class LeaderScheduler(Scheduler):
 
     def note(self, entry: Any) -> None:
         """Note that an entry is sent. Raises ``LockLost`` if another leads, ``LockUnavailable``."""
-        at, token = time(), self._lock._held().token
+        at, token = time(), self._lock.held_lease().token
         if not self._backend.run(ask(NoteTick(self._lock.name, token, entry.name, at))):
             raise LockLost(f"another beat may have sent {entry.name!r}", name=self.lock_name)
         self._sent[entry.name] = at

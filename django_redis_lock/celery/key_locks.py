@@ -90,7 +90,7 @@ def leave_to_rest(backend: BaseLockBackend, dead: Holder) -> bool:
     if left < 0.001:
         return False
     lock = Lock(lambda: backend, dead.name, left, task_id=dead.task_id, task_name=dead.task_name)
-    lock._origin["marks"] = {**dead.marks, "state": RESTING}
+    lock.origin["marks"] = {**dead.marks, "state": RESTING}
     if dead.shared:
         lock.sharing = Sharing(shared=True, limit=dead.limit)
     if lock.take_over(dead.token_id):
@@ -120,14 +120,14 @@ class TaskLock(Lock):
     def __bool__(self) -> bool:
         return True  # unlike the lock of a task that has none
 
-    def _request(self, backend: BaseLockBackend) -> Request:
-        request = super()._request(backend)
+    def make_request(self, backend: BaseLockBackend) -> Request:
+        request = super().make_request(backend)
         request.before_sleep = self.check_wait
         request.token = self.token or request.token
         return request
 
-    def _let_go(self, lease: Lease) -> None:
-        super()._let_go(lease)
+    def let_go(self, lease: Lease) -> None:
+        super().let_go(lease)
         self.passed_to_message = lease.passed_to_message
 
     def check_wait(self) -> float:
@@ -176,7 +176,7 @@ class MessageHeader:
     def naming(self, lock: TaskLock) -> Self:
         """Return the header for a lock that is held, or that is taken once the message was sent."""
         made = lock.token or secrets.token_hex(16)
-        lock.token = lock._held().token if lock.is_held_here else made
+        lock.token = lock.held_lease().token if lock.is_held_here else made
         ticket = token_id(lock.token.encode())
         return replace(self, lock=lock.name, ticket=ticket, using=lock.backend.alias)
 
@@ -273,7 +273,7 @@ class GuardedCall:
         backend = partial(locks.__getitem__, using) if using else lambda: self.backend
         lock = TaskLock(backend, name, timeout, task_id=task_id, task_name=self.task.name)
         lock.task, lock.task_id = self.task, task_id
-        lock._origin["marks"] = {"worker": FAMILY, **marks}
+        lock.origin["marks"] = {"worker": FAMILY, **marks}
         return lock
 
     def holders(self, names: Sequence[str] = ()) -> list[Holder]:

@@ -81,8 +81,7 @@ def _reserved(run: Run) -> tuple[Request, MessageHeader]:
     attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
     lock.token = digest(run.task_id or "") + digest(attempt) + digest(run.task.name)
     lock.sharing = run.sharing._replace(max_waiters=run.options.queue_limit)
-    request = lock._request(run.backend)
-    lock._share(request, run.backend)
+    request = lock.make_request(run.backend)
     queued = [old.lock, old.ticket, old.using] if old.lock in run.reservations else None
     header = replace(run.header_to_send(), queued=queued, parked=old.parked + 1)
     return request, header.naming(lock)

@@ -114,9 +114,9 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
     rest = run.options.at_least_for - seconds
     try:
         if run.reserve_for is not None:
-            lock.backend.run(lock._detach(run.reserve_for, state=QUEUED))
+            lock.backend.run(lock.detach_steps(run.reserve_for, state=QUEUED))
         elif rest >= 0.001 and not run.followed:
-            lock.backend.run(lock._detach(rest, late=False, state=key_locks.RESTING))
+            lock.backend.run(lock.detach_steps(rest, late=False, state=key_locks.RESTING))
         else:
             lock.release()
     except LockError as error:

@@ -9,9 +9,7 @@ which an exit waits.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
-from time import monotonic
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -47,7 +45,7 @@ def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: 
 
     A hold ends once. If it was locked again meanwhile, it is detached if either caller says so.
     """
-    before, holds = earlier(held), [(one, one._held()) for one in held]
+    before, holds = earlier(held), [(one, one.held_lease()) for one in held]
     ending = [each for each in before if each.ends]
     if leave is finish:
         waits = {lease for each in ending for lease in each.leases}
@@ -60,12 +58,12 @@ def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: 
             wrapped: _Wrapped = connection.__dict__.get(_WRAPPED_AS) or _Wrapped(connection)
             wrapped.add(each)
     for one in held:
-        one._deferred |= ends
+        one.deferred |= ends
 
 
 def earlier(held: Sequence[Held]) -> list[_Exit]:
     """Return the exits from these holds that wait."""
-    leases = {each._held() for each in held}
+    leases = {each.held_lease() for each in held}
     return [each for each in _waiting_here() if leases & each.leases]
 
 
@@ -74,7 +72,7 @@ def released_here(handle: Held) -> Held | None:
 
     That of the handle itself comes first.
     """
-    released = [one for each in _waiting_here() for one in each.held() if one._deferred]
+    released = [one for each in _waiting_here() for one in each.held() if one.deferred]
     found = [one for one in released if one.name == handle.name and _same_locks(one, handle)]
     return handle if handle in found else next(iter(found), None)
 
@@ -90,37 +88,28 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
 
     Raises as ``acquire`` does.
     """
-    lease, backend = former._held(), former.backend
+    lease, backend = former.held_lease(), former.backend
     if lease.shared and not handle.sharing.shared:
-        raise handle._upgrade_refused()
+        raise handle.upgrade_refused()
     if handle is not former:
-        handle._vacate()
-    lease.required |= former.on_unavailable == "raise"
-    yield from _strengthen(former, handle._request(backend), handle._max_hold)
+        handle.vacate()
+    lease.rely(required=former.on_unavailable == "raise")
+    wanted = handle.make_request(backend)
+    yield from set_leases([former], lambda lease: _left_ms(lease, wanted))
+    lease.strengthen(wanted, handle.max_hold)
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
         each.holds = [*others, (handle, lease)] if each.ends else others
-    acquired_at, acquired_by = former._acquired_at, former._signalled
-    former._let_go(lease)
-    lease.entries = 1
-    handle._hold(lease, backend, None if acquired_by is handle else acquired_by)
-    handle._acquired_at = acquired_at
+    acquired_by = former.signalled
+    former.let_go(lease)
+    handle.hold(lease, backend, None if acquired_by is handle else acquired_by)
 
 
-def _strengthen(former: Held, wanted: Request, max_hold: float | None) -> Steps[None]:
-    """Confirm a hold, and give it the lease that is wanted if that is longer."""
-    lease, left_ms = former._held(), 0
+def _left_ms(lease: Lease, wanted: Request) -> int:
+    """Return the lease that is wanted, if it is longer than what is left; 0 only confirms it."""
     if wanted.timeout is None:
-        left_ms = 0 if lease.timeout is None else -1
-    elif wanted.timeout > lease.remaining:
-        left_ms = wanted.lease_ms
-    yield from set_leases([former], lambda lease: left_ms)
-    if wanted.timeout is None:
-        lease.timeout, lease.auto_renew = None, False
-    elif wanted.auto_renew and lease.timeout is not None:
-        until = math.inf if max_hold is None else monotonic() + max_hold
-        lease.renew_until = max(lease.renew_until if lease.auto_renew else 0.0, until)
-        lease.timeout, lease.auto_renew = max(lease.timeout, wanted.timeout), True
+        return 0 if lease.timeout is None else -1
+    return wanted.lease_ms if wanted.timeout > lease.remaining else 0
 
 
 def _waiting_here() -> list[_Exit]:
@@ -144,9 +133,7 @@ class _Exit:
     def held(self) -> list[Held]:
         """Return the locks that this process still holds."""
         mine = current_process()
-        return [
-            each for each, lease in self.holds if each._lease is lease and lease.process is mine
-        ]
+        return [each for each, lease in self.holds if each.lease is lease and lease.process is mine]
 
 
 class _Wrapped:
@@ -208,7 +195,7 @@ class _Wrapped:
         try:
             asked: set[Lease] = set()
             for each in self.exits:
-                held = [one for one in each.held() if one._held() not in asked]
+                held = [one for one in each.held() if one.held_lease() not in asked]
                 asked |= each.leases
                 if held:
                     _confirm(held)
@@ -223,7 +210,7 @@ class _Wrapped:
         while self.exits:
             each = self.exits.pop(0)
             each.connections.discard(self)
-            held = [one for one in each.held() if one._deferred or not each.ends]
+            held = [one for one in each.held() if one.deferred or not each.ends]
             if held and not each.connections:
                 held[0].backend.run(_carry_out(each.leave, held))
 
@@ -232,7 +219,7 @@ def _confirm(held: Sequence[Held]) -> None:
     try:
         held[0].backend.run(confirm(held))
     except LockUnavailable as error:
-        if any(one._held().required or one.on_unavailable == "raise" for one in held):
+        if any(one.held_lease().required or one.on_unavailable == "raise" for one in held):
             raise
         logger.warning("A transaction is committed, though it may have lost %s: %s", held, error)
 
@@ -244,4 +231,4 @@ def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
         if not isinstance(error, LockLost):  # which was logged when it was found
             names = ", ".join(repr(each.name) for each in held)
             logger.warning("Lock %s was not passed on after the transaction: %s", names, error)
-        yield from finish([each for each in held if each._deferred])
+        yield from finish([each for each in held if each.deferred])

@@ -7,7 +7,6 @@ overtaken.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import monotonic
 from typing import Self
@@ -35,7 +34,7 @@ class LockGroup(Handle):
 
     def __init__(self, locks: Sequence[Lock]) -> None:
         self._by_name = {lock.name: lock for lock in sorted(locks, key=lambda one: one.name)}
-        self._by_given = {lock._given: self._by_name[lock.name] for lock in locks if lock._given}
+        self._by_given = {lock.given: self._by_name[lock.name] for lock in locks if lock.given}
         if wrong := [one for one in locks if self._by_name[one.name].sharing != one.sharing]:
             name = wrong[0].name
             raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
@@ -90,7 +89,7 @@ class LockGroup(Handle):
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
         busy = self[self._busy]
-        if busy._full or busy.sharing.limit is not None:
+        if busy.full or busy.sharing.limit is not None:
             return (yield from busy._not_acquired())
         return (yield from super()._not_acquired())
 
@@ -105,8 +104,8 @@ class LockGroup(Handle):
         locks = self._locks()
         retaken = [lock for lock in locks if waiting and released_here(lock) is not None]
         for lock in locks:
-            if not (lock._deferred and lock in retaken):
-                lock._vacate()
+            if not (lock.deferred and lock in retaken):
+                lock.vacate()
         try:
             taken = yield from self._obtain(locks, retaken, until)
         except GeneratorExit:
@@ -129,29 +128,29 @@ class LockGroup(Handle):
             if (yield from self._begin_leases(others)):
                 return True
             # One was lost during the wait for another.
-            yield from finish([lock for lock in others if lock._lease is not None])
+            yield from finish([lock for lock in others if lock.lease is not None])
 
     def _take_in_turn(self, locks: list[Lock], until: float | None) -> Steps[bool]:
         """Acquire one lock after another, and renew those that are held meanwhile."""
         for lock in locks:
-            lock._waited = False
+            lock.waited = False
             if not (yield from lock._acquire(until)):
                 self._busy = lock.name
                 return False
-            lease = lock._held()
-            lease.renew_until = math.inf  # until all are held
+            lease = lock.held_lease()
+            lease.renew_for(None, monotonic())  # until all are held
             if until is not None and not lease.auto_renew and lease.timeout is not None:
                 renewer.add(lease, self.backend, lock)
         return True
 
     def _begin_leases(self, locks: list[Lock]) -> Steps[bool]:
         """Let all leases begin now, if there was a wait; return False if one is lost."""
-        leases = [lock._held() for lock in locks]
+        leases = [lock.held_lease() for lock in locks]
         for lock, lease in zip(locks, leases, strict=True):
-            lease.renew_until = monotonic() + (lock._max_hold or math.inf)
+            lease.renew_for(lock.max_hold, monotonic())
             if not lease.auto_renew:
                 renewer.discard(lease)
-        if not any(lock._waited for lock in locks):
+        if not any(lock.waited for lock in locks):
             return True
         full = [-1 if lease.timeout is None else milliseconds(lease.timeout) for lease in leases]
         return not (yield from renew_in_time(leases, full))
@@ -159,9 +158,9 @@ class LockGroup(Handle):
     def _undo(self, retaken: list[Lock], *, later: bool = False) -> Steps[None]:
         """Release what was acquired; what was retaken waits for its transaction again."""
         for lock in retaken:
-            if lock._lease is not None and not lock._deferred:
+            if lock.lease is not None and not lock.deferred:
                 yield from lock._release()
-        taken = [lock for lock in self._locks() if lock._lease and lock not in retaken]
+        taken = [lock for lock in self._locks() if lock.lease and lock not in retaken]
         yield from finish(taken, later=later)
 
 

@@ -276,7 +276,7 @@ class Handle(ABC):
 
     def _acquired(self) -> Sequence[Held]:
         """Return the locks that are held, lost or not. Raises ``LockNotOwned`` if none is."""
-        held = [each for each in self._locks() if each._lease is not None]
+        held = [each for each in self._locks() if each.lease is not None]
         if not held:
             name = self._locks()[0].name
             raise LockNotOwned(f"This handle does not hold {self._label}.", name=name)
@@ -285,9 +285,9 @@ class Handle(ABC):
     def _to_release(self) -> Sequence[Held]:
         """Return the locks to release: of a group, those that were not released by themselves."""
         held = self._acquired()
-        left = [each for each in held if not each._deferred]
+        left = [each for each in held if not each.deferred]
         for each in left or held:
-            each._lease_to_release()
+            each.lease_to_release()
         return left
 
     def _until(
@@ -326,7 +326,7 @@ class Handle(ABC):
         Returns whether it may still refuse writes.
         """
         now, backend, first = monotonic(), self.backend, self._locks()[0]
-        if first._unguarded and not first.reentrant:  # a release would be of either's
+        if first.unguarded and not first.reentrant:  # a release would be of either's
             raise LockError(
                 f"This handle already runs without {self._label}. Create one for each caller.",
                 name=first.name,
@@ -351,20 +351,20 @@ class Handle(ABC):
             return False
         logger.warning("The block runs without %s: %s", self._label, error)
         for each in self._locks():
-            each._unguarded += 1
+            each.unguarded += 1
         return True
 
     def _leave_unguarded(self, error: BaseException) -> bool:
         """Whether a release failed because the block that ends has run without the locks."""
         self._abandon(error)
-        ended = [each for each in self._locks() if each._unguarded and type(error) is LockNotOwned]
+        ended = [each for each in self._locks() if each.unguarded and type(error) is LockNotOwned]
         for each in ended:
-            each._unguarded -= 1
+            each.unguarded -= 1
         return bool(ended)
 
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
-        if held[0]._lease_to_set().timeout is None:
+        if held[0].lease_to_set().timeout is None:
             raise LockError(
                 f"The lease of {self._label} can't be set, as it never expires.", name=held[0].name
             )
@@ -408,8 +408,8 @@ class Handle(ABC):
         A signal handler may raise before the steps begin, and once they are done. A ``LockError``
         is theirs. The locks wait for a transaction as in ``release``.
         """
-        held = [each for each in self._locks() if each._lease and each._lease.began >= since]
-        left = [each for each in held if not each._deferred and each._held().entries <= 1]
+        held = [each for each in self._locks() if each.lease and each.lease.began >= since]
+        left = [each for each in held if not each.deferred and each.held_lease().entries <= 1]
         if left and not (isinstance(error, LockError) or defer(left, holds.finish)):
             holds.abandon(left)
 
@@ -434,13 +434,13 @@ def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
     The last two log a warning, the former one for the whole process.
     """
     databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
-    if not databases or any(each._held().lost for each in held):
+    if not databases or any(each.held_lease().lost for each in held):
         return False
     if not (apps.ready and apps.is_installed("django_redis_lock")):
-        if apps.ready and any(each._held().after_commit for each in held):
+        if apps.ready and any(each.held_lease().after_commit for each in held):
             _warn_not_installed()
         return False
-    if not any(each._held().after_commit for each in held):
+    if not any(each.held_lease().after_commit for each in held):
         logger.warning(
             "Lock %s was released before the transaction on %s ended, so the next holder may not "
             "see what it wrote. Leave out after_commit=False.",

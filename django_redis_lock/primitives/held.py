@@ -18,11 +18,11 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.renewal import REASON_EXPIRED, mark_lost, renewer
+from django_redis_lock.backends.renewal import REASON_EXPIRED, renewer, report_loss
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps
-from django_redis_lock.protocol.lease import Lease, token_id
+from django_redis_lock.protocol.lease import Lease, State, token_id
 from django_redis_lock.support import process
 from django_redis_lock.support.arguments import OnUnavailable
 
@@ -38,16 +38,11 @@ class Held:
     on_unavailable: OnUnavailable
     _find_backend: Callable[[], BaseLockBackend]
 
-    _lease: Lease | None = None
+    lease: Lease | None = None
     _backend: BaseLockBackend | None = None
-    _acquired_at = 0.0
-    """Monotonic."""
-    _acquired_by: Held | None = None
-    """The handle that acquired the hold, of which signals tell, if this one goes on with it."""
-    _deferred = False
-    """Released or detached, but held until a transaction ends."""
-    _unguarded = 0
-    """How many blocks run without the lock, because the server was unavailable."""
+    _acquired_by: Held | None = None  # the handle that acquired the hold, if it was another
+    deferred = False  # released or detached, but held until a transaction ends
+    unguarded = 0  # how many blocks run without the lock, because the server was unavailable
 
     @property
     def backend(self) -> BaseLockBackend:
@@ -55,8 +50,7 @@ class Held:
         return self._backend or self._find_backend()
 
     @property
-    def _signalled(self) -> Held:
-        """The handle that signals name."""
+    def signalled(self) -> Held:  # the handle that signals name
         return self if self._acquired_by is None else self._acquired_by
 
     @property
@@ -66,7 +60,7 @@ class Held:
         ``None`` if ``on_unavailable="run"`` let the block run without the lock. Raises
         ``LockNotOwned`` if the lock is not held.
         """
-        return self._held().fence if self.is_held_here or not self._unguarded else None
+        return self.held_lease().fence if self.is_held_here or not self.unguarded else None
 
     @property
     def token_id(self) -> str:
@@ -74,7 +68,7 @@ class Held:
 
         Raises ``LockNotOwned`` if the lock is not held.
         """
-        return token_id(self._held().token.encode())
+        return token_id(self.held_lease().token.encode())
 
     @property
     def ticket(self) -> str:
@@ -83,7 +77,7 @@ class Held:
         It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
         if the lock is not held.
         """
-        return token_id(detached(self._held().token).encode())
+        return token_id(detached(self.held_lease().token).encode())
 
     @property
     def remaining(self) -> float:
@@ -91,7 +85,7 @@ class Held:
 
         Infinite for a lock that never expires. Makes no round trip.
         """
-        lease = self._lease
+        lease = self.lease
         if lease is None or lease.lost or lease.process is not process.current_process():
             return 0.0
         return lease.remaining
@@ -102,7 +96,7 @@ class Held:
 
         Makes no round trip.
         """
-        lease = self._lease
+        lease = self.lease
         return lease is not None and (lease.lost or lease.passed)
 
     @property
@@ -111,61 +105,58 @@ class Held:
 
         Makes no round trip.
         """
-        given_up = self._deferred or (self._lease is not None and self._lease.given_up)
-        return self.remaining > 0 and not given_up
+        return self.lease is not None and self.lease.valid and not self.deferred
 
-    def _held(self) -> Lease:
-        lease = self._lease
+    def held_lease(self) -> Lease:
+        lease = self.lease
         if lease is None:
-            why = "; the server was unavailable, and the block runs without" * bool(self._unguarded)
+            why = "; the server was unavailable, and the block runs without" * bool(self.unguarded)
             raise self._not_owned(f"is not held by this handle{why}")
         if lease.process is not process.current_process():
             pid = lease.process.pid
             raise self._not_owned(f"is held by the parent process {pid}, not by its forked child")
         return lease
 
-    def _lease_to_release(self) -> Lease:
-        lease = self._held()
-        if self._deferred:
+    def lease_to_release(self) -> Lease:
+        lease = self.held_lease()
+        if self.deferred:
             raise self._not_owned("was released already, and is freed when the transaction ends")
         return lease
 
-    def _lease_to_set(self) -> Lease:
-        lease = self._held()
-        if lease.given_up:
+    def lease_to_set(self) -> Lease:
+        lease = self.held_lease()
+        if lease.state is State.RELEASING:
             raise self._not_owned("was released already, which is being retried in the background")
         return lease
 
     def _not_owned(self, why: str) -> LockNotOwned:
         return LockNotOwned(f"Lock {self.name!r} {why}.", name=self.name)
 
-    def _vacate(self) -> None:
-        """Make sure that acquiring overwrites nothing that is still held."""
-        lease = self._lease
+    def vacate(self) -> None:  # so that acquiring overwrites nothing that is still held
+        lease = self.lease
         if lease is None:
             return
-        inherited = lease.process is not process.current_process()
-        if not (inherited or self.lost or lease.given_up):
+        if lease.valid:
             again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
             raise LockError(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
                 f"each caller{again}.",
                 name=self.name,
             )
-        self._let_go(lease)
+        self.let_go(lease)
 
-    def _hold(self, lease: Lease, backend: BaseLockBackend, by: Held | None = None) -> None:
+    def hold(self, lease: Lease, backend: BaseLockBackend, by: Held | None = None) -> None:
         # First, so that whatever interrupts the rest finds the lock to give up.
-        self._lease, self._backend, self._deferred, self._acquired_by = lease, backend, False, by
+        self.lease, self._backend, self.deferred, self._acquired_by = lease, backend, False, by
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, self if by is None else by, renew=lease.auto_renew)
         register.add(lease, backend.alias, reentrant=self.reentrant)
-        lease.after_commit |= self.after_commit
+        lease.rely(after_commit=self.after_commit)
 
-    def _let_go(self, lease: Lease) -> None:
-        register.forget(lease)
+    def let_go(self, lease: Lease) -> None:
+        lease.unbind()
         renewer.discard(lease)
-        self._lease, self._backend, self._deferred = None, None, False
+        self.lease, self._backend, self.deferred = None, None, False
 
 
 Hold = tuple[Held, Lease]
@@ -180,7 +171,7 @@ def confirm(held: Sequence[Held]) -> Steps[None]:
 
 def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[None]:
     """Set what is left of each lease (ms), or only ask for it with 0. Raises ``LockLost``."""
-    leases = [each._lease_to_set() for each in held]
+    leases = [each.lease_to_set() for each in held]
     if not all(lease.lost for lease in leases):
         yield from renew_in_time(leases, [lease_ms(lease) for lease in leases])
     lost = [hold for hold in zip(held, leases, strict=True) if hold[1].lost]
@@ -203,27 +194,23 @@ def release(held: Held) -> Steps[None]:
     can be called again. However it fails, the lock is released in the background as soon as the
     server answers, unless it expires before.
     """
-    lease, backend = held._held(), held.backend
+    lease, backend = held.held_lease(), held.backend
     try:
-        lease.given_up = True
         renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
-        # An earlier release may have been carried out without an answer; then it is no loss.
-        asked = not lease.lost or lease.release_sent_at is not None
-        ours = asked and (yield from locking.release(lease))
+        ours = yield from locking.release(lease)
     except BaseException as error:
         _give_up(held, lease)
         if not isinstance(error, LockError):  # else the caller can try again
-            held._let_go(lease)
+            held.let_go(lease)
         raise
-    held._let_go(lease)
+    held.let_go(lease)
     if not ours:
         reason = f"{REASON_EXPIRED} before its release"
         raise (yield from report_losses([(held, lease)], backend, reason))
     if backend.registries:
         backend.freed(lease.name)
     if signals.lock_released.receivers:
-        held_for = monotonic() - held._acquired_at
-        facts = {"lock": held._signalled, "held_for": held_for}
+        facts = {"lock": held.signalled, "held_for": monotonic() - lease.began}
         yield from backend.emit(signals.lock_released, lease.name, **facts)
 
 
@@ -248,7 +235,7 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
         abandon(left)
         raise
     for each in left:  # these handles still have their leases, so that the caller can try again
-        _give_up(each, each._held())
+        _give_up(each, each.held_lease())
     try:
         if failure is not None:
             raise failure
@@ -274,15 +261,14 @@ def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
         if isinstance(error, LockUnavailable):
             yield from held[0].backend.unavailable(error)
     for each in held:
-        if each._lease is not None:
-            each._let_go(each._lease)
+        if each.lease is not None:
+            each.let_go(each.lease)
 
 
 def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) -> Steps[LockLost]:
     """Log and signal lost leases; return the error about the first of them."""
     for each, lease in holds:
-        if mark_lost(lease, reason):
-            yield from backend.emit(signals.lock_lost, lease.name, lock=each._signalled)
+        yield from report_loss(backend, lease, each.signalled, reason)
     first = holds[0][1]
     return LockLost(f"Lock {first.name!r} is no longer held: {first.why_lost}.", name=first.name)
 
@@ -290,15 +276,15 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
 def abandon(held: Sequence[Held]) -> None:
     """Leave the release of locks to the background; the handles hold nothing afterwards."""
     for each in held:
-        lease = each._lease
+        lease = each.lease
         if lease is not None:
             _give_up(each, lease)
-            each._let_go(lease)
+            each.let_go(lease)
 
 
 def _give_up(held: Held, lease: Lease) -> None:
     """Leave the release of a lock to the background."""
-    lease.given_up = True
+    lease.begin_release()
     renewer.discard(lease)
     if lease.process is process.known_process():  # else this is a child, forked in the meantime
         for token in filter(None, (lease.token, lease.detached_as)):
@@ -320,14 +306,10 @@ class Register:
 
     def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
         execution = process.current_execution()
-        lease.execution = weakref.ref(execution)
+        lease.bind(execution)
         key = lease.name, id(execution), alias, reentrant or lease.token
         # As a ``WeakValueDictionary`` does it, but without running any Python code.
         self._leases[key] = weakref.ref(lease, partial(self._leases.pop, key))
-
-    def forget(self, lease: Lease) -> None:
-        with self.mutex:
-            lease.entries, lease.execution = 0, None
 
     def find(self, alias: str, name: str) -> Lease | None:
         """Return the lease that the current execution seems to hold; ``enter`` checks it."""
@@ -350,27 +332,19 @@ class Register:
             for key, reference in self._leases.copy().items()  # atomic, unlike a list of items
             if key[0] == name and (not aliases or key[2] in aliases)
         ]
-        mine = [each for each in leases if each is not None and _is_mine(each)]
-        return [each for each in mine if not (each.lost or each.passed or each.given_up)]
+        return [each for each in leases if each is not None and _is_mine(each) and each.valid]
 
     def enter(self, lease: Lease) -> bool:
         """Enter a lock once more; return False unless the current execution holds it."""
         # The id by which the lease was found may belong to a later execution.
         mine = _is_mine(lease)
         with self.mutex:
-            if not mine or not lease.entries or lease.lost or lease.passed:
-                return False
-            lease.entries += 1
-            return True
+            return mine and lease.enter()
 
     def leave(self, lease: Lease) -> bool:
         """Leave a lock; return whether that was the last entry, so that it must be released."""
         with self.mutex:
-            if lease.entries > 1:
-                lease.entries -= 1
-                return False
-            lease.entries = 0  # nothing enters it any more, even if the release fails
-            return True
+            return lease.exit()
 
 
 register = Register()
@@ -378,7 +352,7 @@ register = Register()
 
 def _is_mine(lease: Lease) -> bool:
     execution = None if lease.execution is None else lease.execution()
-    return execution is process.current_execution() and lease.process is process.current_process()
+    return execution is process.current_execution()
 
 
 def detached(token: str) -> str:

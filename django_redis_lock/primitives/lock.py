@@ -37,18 +37,15 @@ class Lock(Held, Handle):
     ``django_redis_lock.lock()`` creates it, and documents the arguments.
     """
 
-    _full = False
-    """Whether so many waited already."""
-    _waited = False
-    """Whether it was acquired after a wait."""
+    full = False  # so many waited already
+    waited = False  # it was acquired after a wait
     _again = 0
     """How many more times this handle has entered the lock."""
     sharing = arguments.EXCLUSIVE
     """With whom it is shared, and how many may wait."""
     _wait: str | None = None
     _make_name: Callable[[str], str] | None = None
-    _given = ""
-    """The name that the caller gave, from which ``_make_name`` made the lock's."""
+    given = ""  # the name that the caller gave, from which ``_make_name`` made the lock's
 
     def __init__(
         self,
@@ -74,10 +71,10 @@ class Lock(Held, Handle):
             arguments.check_choice("on_unavailable", on_unavailable, ("raise", "run"))
             self.on_unavailable = on_unavailable
         self._timeout = timeout if isinstance(timeout, Default) else check_timeout(timeout)
-        self._auto_renew, self._max_hold = isinstance(timeout, Default), None
+        self._auto_renew, self.max_hold = isinstance(timeout, Default), None
         if (auto_renew, max_hold, reentrant, after_commit) != (None, None, False, True):
             arguments.check_types(reentrant=reentrant, after_commit=after_commit)
-            self._auto_renew, self._max_hold = arguments.check_renewal(
+            self._auto_renew, self.max_hold = arguments.check_renewal(
                 self._timeout, auto_renew, max_hold
             )
         self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
@@ -86,12 +83,12 @@ class Lock(Held, Handle):
             self._wait = wait
         if sharing != arguments.EXCLUSIVE:
             self.sharing = arguments.check_sharing(sharing)
-        self._origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
+        self.origin: dict[str, Any] = {"task_id": task_id, "task_name": task_name}
         if metadata:
-            self._origin["metadata"] = arguments.check_metadata(metadata)
+            self.origin["metadata"] = arguments.check_metadata(metadata)
 
     def __repr__(self) -> str:
-        lease = self._lease
+        lease = self.lease
         if lease is None:
             return f"<{type(self).__name__} {self.name!r}>"
         state = "lost" if self.lost else f"fence {lease.fence}, {lease.remaining:.1f} s left"
@@ -125,11 +122,11 @@ class Lock(Held, Handle):
         ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the lock, and
         ``LockError`` for a reentrant lock that was entered more than once.
         """
-        return self.backend.run(self._detach(seconds, metadata))
+        return self.backend.run(self.detach_steps(seconds, metadata))
 
     async def adetach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Asynchronous version of ``detach``."""
-        return await self.backend.arun(self._detach(seconds, metadata))
+        return await self.backend.arun(self.detach_steps(seconds, metadata))
 
     def downgrade(self) -> None:
         """Share the lock from now on, without it being free in between, with a new fence.
@@ -154,21 +151,19 @@ class Lock(Held, Handle):
         """Asynchronous version of ``locked``."""
         return await self.backend.arun(self._locked())
 
-    def _name_by(self, make: Callable[[str], str]) -> Self:
-        """Give the lock the name that is made of the given one now, as for the current tenant.
-
-        As a decorator it is asked again at each call.
-        """
-        self._make_name, self._given = make, self._given or self.name
-        self.name = self._busy = check_name(make(self._given))
+    def named_by(self, make: Callable[[str], str]) -> Self:
+        # Gives the lock the name that is made of the given one now, as for the current tenant. As a
+        # decorator it is asked again at each call.
+        self._make_name, self.given = make, self.given or self.name
+        self.name = self._busy = check_name(make(self.given))
         return self
 
     def _fresh(self) -> Self:
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other._attempt, other._again, other._unguarded = None, 0, 0
-        other._lease, other._backend, other._deferred = None, None, False
-        return other if other._make_name is None else other._name_by(other._make_name)
+        other._attempt, other._again, other.unguarded = None, 0, 0
+        other.lease, other._backend, other.deferred = None, None, False
+        return other if other._make_name is None else other.named_by(other._make_name)
 
     def _locks(self) -> Sequence[Held]:
         return [self]
@@ -188,26 +183,25 @@ class Lock(Held, Handle):
             del attempt
         if acquired is None:
             return True
-        self._acquired_at, backend = monotonic(), self.backend
+        backend, waited = self.backend, monotonic() - began
         try:
             if not acquired:
-                reason = "full" if self._full else "busy" if until is None else "timeout"
-                facts = {"waited": self._acquired_at - began, "reason": reason}
+                reason = "full" if self.full else "busy" if until is None else "timeout"
+                facts = {"waited": waited, "reason": reason}
                 yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
-                waited = self._acquired_at - began
                 yield from backend.emit(signals.lock_acquired, self.name, lock=self, waited=waited)
         except GeneratorExit:
             raise
         except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
-            if self._lease is not None:
+            if self.lease is not None:
                 yield from holds.finish([self])
             raise
         return acquired
 
     def _take(self, until: float | None, from_token_id: str) -> Steps[bool | None]:
         """Return whether the lock was acquired; ``None`` if it was entered again."""
-        if self.reentrant and self._lease and self._enter(self._lease):
+        if self.reentrant and self.lease and self._enter(self.lease):
             self._again += 1
             return None
         backend = self._find_backend()
@@ -218,12 +212,12 @@ class Lock(Held, Handle):
             if former is not None and from_token_id in ("", former.ticket):
                 yield from exits.retake(self, former)
                 return None
-        if self._lease is not None:
-            self._vacate()
+        if self.lease is not None:
+            self.vacate()
         if self.reentrant and not from_token_id:
             entered = register.find(backend.alias, self.name)
             if entered is not None and self._enter(entered):
-                self._lease, self._backend, self._acquired_at = entered, backend, monotonic()
+                self.lease, self._backend = entered, backend
                 return None
         return (yield from self._obtain(backend, until, from_token_id))
 
@@ -231,16 +225,14 @@ class Lock(Held, Handle):
         entered = register.enter(lease)
         if entered and lease.shared and not self.sharing.shared:
             register.leave(lease)
-            raise self._upgrade_refused()
-        lease.after_commit |= entered and self.after_commit
+            raise self.upgrade_refused()
+        lease.rely(after_commit=entered and self.after_commit)
         return entered
 
     def _obtain(
         self, backend: BaseLockBackend, until: float | None, from_token_id: str
     ) -> Steps[bool]:
-        request = self._request(backend)
-        if self.sharing is not arguments.EXCLUSIVE:
-            self._share(request, backend)
+        request = self.make_request(backend)
         if self.on_unavailable == "run":
             request.patient = not (yield from self._probe())
         if until is not None:
@@ -255,17 +247,18 @@ class Lock(Held, Handle):
         try:
             lease = yield from steps
             if lease is not None:
-                if self._max_hold is not None and lease.timeout is not None:
-                    lease.renew_until = lease.deadline - lease.timeout + self._max_hold
-                self._hold(lease, backend)
+                if self.max_hold is not None and lease.timeout is not None:
+                    lease.renew_for(self.max_hold, lease.deadline - lease.timeout)
+                self.hold(lease, backend)
             return lease is not None
         finally:
+            self.full = request.full
             # Given up, but the server may still grant it.
-            if (lease is None or self._lease is not lease) and request.may_be_held:
+            if (lease is None or self.lease is not lease) and request.may_be_held:
                 renewer.withdraw(withdrawal(request), backend, request.longest)
 
     def _begin_to_wait(self, backend: BaseLockBackend, until: float) -> Steps[None]:
-        self._waited = True
+        self.waited = True
         yield from self._check_own_lease(until)
         yield calls.BeginToWait()
         if signals.lock_waiting.receivers:
@@ -285,7 +278,7 @@ class Lock(Held, Handle):
             if left is None or left < -1:
                 continue
             if upgrade:
-                raise self._upgrade_refused()
+                raise self.upgrade_refused()
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
             if lease.auto_renew or lease.timeout is None:
                 raise LockError(
@@ -302,28 +295,35 @@ class Lock(Held, Handle):
         ours = {token_id(lease.token.encode()).encode() for lease in register.held_here(self.name)}
         return not ours.issuperset(holders[::2]) or (set_to or b"").startswith(b"0 ")
 
-    def _request(self, backend: BaseLockBackend) -> Request:
+    def make_request(self, backend: BaseLockBackend) -> Request:
         timeout = backend.timeout if isinstance(self._timeout, Default) else self._timeout
-        if self._max_hold is not None:
-            timeout = min(self._max_hold, math.inf if timeout is None else timeout)
+        if self.max_hold is not None:
+            timeout = min(self.max_hold, math.inf if timeout is None else timeout)
         auto_renew = self._auto_renew and timeout is not None
         record = write_record(
-            auto_renew=auto_renew, lease=timeout, max_hold=self._max_hold, **self._origin
+            auto_renew=auto_renew, lease=timeout, max_hold=self.max_hold, **self.origin
         )
-        return Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
+        if self.sharing is not arguments.EXCLUSIVE:
+            backend.require_sharing(self.name)
+            request.max_waiters = self.sharing.max_waiters
+            if self.sharing.shared:
+                request.shared = True
+                request.record = shared_record(record, self.sharing.limit)
+        return request
 
     def _to_release(self) -> Sequence[Held]:
-        lease = self._lease_to_release()
+        lease = self.lease_to_release()
         if not self.reentrant or register.leave(lease):
             return [self]
-        lease.required |= self.on_unavailable == "raise"
+        lease.rely(required=self.on_unavailable == "raise")
         if self._again:
             self._again -= 1
         else:  # other handles still hold it
-            self._lease = self._backend = None
+            self.lease = self._backend = None
         return []
 
-    def _detach(
+    def detach_steps(
         self,
         seconds: float,
         metadata: Mapping[str, str] | None = None,
@@ -331,7 +331,7 @@ class Lock(Held, Handle):
         late: bool = True,
         state: str = DETACHED,
     ) -> Steps[str]:
-        """Detach the lock; unless ``late``, the seconds begin now, also where it waits to be."""
+        # Unless ``late``, the seconds begin now, also where the detach waits for a transaction.
         if check_timeout(seconds, "seconds") is None:
             raise ValueError("A detached lock has to expire; give a number of seconds.")
         self._lease_entered_once("detached")
@@ -344,8 +344,8 @@ class Lock(Held, Handle):
         return ticket
 
     def _lease_entered_once(self, to_be: str) -> Lease:
-        lease = self._lease_to_release()
-        self._lease_to_set()
+        lease = self.lease_to_release()
+        self.lease_to_set()
         if lease.entries > 1:
             raise LockError(
                 f"Lock {self.name!r} was entered {lease.entries} times and can't be {to_be}.",
@@ -355,20 +355,11 @@ class Lock(Held, Handle):
 
     def _record_of_detached(self, metadata: Mapping[str, str] | None, state: str) -> str:
         # No process holds the lock now, so the death of one must not count as its holder's.
-        origin = {**self._origin, "marks": {**self._origin.get("marks", {}), "state": state}}
+        origin = {**self.origin, "marks": {**self.origin.get("marks", {}), "state": state}}
         if metadata is not None:
-            ours = self._origin.get("metadata", {})
+            ours = self.origin.get("metadata", {})
             origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
         return write_record(auto_renew=False, **origin)
-
-    def _share(self, request: Request, backend: BaseLockBackend) -> None:
-        backend.require_sharing(self.name)
-        self._full = False
-        request.max_waiters = self.sharing.max_waiters
-        request.when_full = partial(setattr, self, "_full", True)
-        if self.sharing.shared:
-            request.shared = True
-            request.record = shared_record(request.record, self.sharing.limit)
 
     def _downgrade(self) -> Steps[None]:
         lease = self._lease_entered_once("downgraded")
@@ -378,29 +369,25 @@ class Lock(Held, Handle):
 
     def _share_hold(self, lease: Lease) -> Steps[None]:
         if not lease.permit:
-            if not lease.shared:
-                lease.record = shared_record(lease.record, None)
+            record = lease.record if lease.shared else shared_record(lease.record, None)
             left = None if lease.timeout is None else max(lease.remaining, 0.001)
-            request = Request(self.name, lease.token, left, lease.record)
-            request.shared = lease.shared = True  # or it may be, if no answer comes
+            request = Request(self.name, lease.token, left, record)
+            request.shared = True
+            lease.begin_downgrade(record)  # it may be shared, if no answer comes
             call = calls.TakeOver(request, token_id(lease.token.encode()))
-            lease.version += 1
-            lease.pending_updates |= {call}
-            lease.deadline = min(lease.deadline, monotonic() + request.lease_ms / 1000)
             try:
+                lease.begin_update(call, request.lease_ms)
                 shared = call.lease((yield from ask(call)))
             finally:
-                lease.pending_updates -= {call}
+                lease.end_update(call)
             if shared is None:
-                lease.lost = True
-                raise (
-                    yield from holds.report_losses([(self, lease)], self.backend, REASON_EXPIRED)
-                )
-            lease.permit, lease.fence, lease.deadline = True, shared.fence, shared.deadline
+                lost = [(self, lease)]
+                raise (yield from holds.report_losses(lost, self.backend, REASON_EXPIRED))
+            lease.downgraded(shared.fence, shared.deadline)
         if lease.timeout is None:
             yield from holds.set_leases([self], lambda lease: -1)
 
-    def _upgrade_refused(self) -> LockError:
+    def upgrade_refused(self) -> LockError:
         return LockError(
             f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
             f"two that did so would wait for each other. Release it first, after a transaction, or "
@@ -410,7 +397,7 @@ class Lock(Held, Handle):
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
         error = yield from super()._not_acquired()
-        if self._full:
+        if self.full:
             why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
             error.args = (f"Could not acquire {self._label} at once, {why}.",)
         return error
@@ -434,7 +421,7 @@ def _detach(
     if seconds < 0.001:
         yield from holds.release(held)
         return
-    lease = held._held()
+    lease = held.held_lease()
     # Sent under a token of its own, so that nothing meant for this hold can reach it later.
     if lease.shared:
         record = shared_record(record, limit)
@@ -443,18 +430,15 @@ def _detach(
     call = calls.TakeOver(request, token_id(lease.token.encode()))
     renewer.discard(lease)
     try:
-        # An earlier call may have been carried out without an answer; then it is no loss.
-        ask = not lease.lost or lease.release_sent_at is not None
-        gone = not (ask and (yield from locking.detach(lease, call)))
+        ours = yield from locking.detach(lease, call)
     except BaseException:  # it may not be detached, so the handle still holds it
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, held.backend, held, renew=lease.auto_renew)
         raise
     backend = held.backend
-    held._let_go(lease)
-    if gone:
+    held.let_go(lease)
+    if not ours:
         reason = f"{REASON_EXPIRED} before it was detached"
         raise (yield from holds.report_losses([(held, lease)], backend, reason))
-    held_for = monotonic() - held._acquired_at
-    facts = {"lock": held._signalled, "held_for": held_for}
+    facts = {"lock": held.signalled, "held_for": monotonic() - lease.began}
     yield from backend.emit(signals.lock_detached, held.name, **facts)

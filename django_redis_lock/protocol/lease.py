@@ -6,11 +6,12 @@ import hashlib
 import math
 import weakref
 from collections.abc import Callable
+from enum import Enum
 from time import monotonic
 from typing import Any
 
 from django_redis_lock.support.arguments import to_json
-from django_redis_lock.support.process import known_process
+from django_redis_lock.support.process import current_process, known_process
 
 
 class Request:
@@ -40,8 +41,8 @@ class Request:
     """Whether others may hold the lock at the same time; its record says how many."""
     max_waiters: int | None = None
     """How many may wait."""
-    when_full: Any = None
-    """Called when so many wait already; then it does not wait."""
+    full = False
+    """Whether so many wait already; then it does not wait."""
 
     def __init__(
         self, name: str, token: str, timeout: float | None, record: str, *, auto_renew: bool = False
@@ -70,39 +71,46 @@ class Request:
         return f"{self.waits_in} {token_id(self.token.encode())} {self.lease_ms} {self.record}"
 
 
-class Lease:
-    """A lock held under a token until a moment of the local monotonic clock."""
+class State(Enum):
+    """What this process knows of a hold."""
 
-    lost = False
-    """Known to be lost."""
+    HELD = 1
+    RELEASING = 2
+    """Its release was begun, and is completed in the background."""
+    LOST = 3
+
+
+class Lease:
+    """A lock held under a token until a moment of the local monotonic clock.
+
+    Its methods alone change it.
+    """
+
+    state = State.HELD
     why_lost = ""
     """Why, once its holder was notified of the loss."""
-    version = 0
-    """Counts the calls by which its holder sets it."""
-    pending_updates: frozenset[object] = frozenset()
-    """The calls of these that are under way."""
     verify_by: float | None = None
     """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``
-    once the lease is confirmed."""
-    release_sent_at: float | None = None
+    once it is known to be claimed."""
+    left_at: float | None = None
     """When (monotonic) a release or a detach that was not answered was first sent."""
     detached_as = ""
     """The token of a detach that may have been carried out without an answer."""
     passed_to_message = False  # its release handed the lock off to a parked message
-    given_up = False
-    """Its release was begun, and is completed in the background."""
     renew_until = math.inf
     """Monotonic; no renewal sets a later end."""
+    longest_set = 0.0
+    """The longest lease that its holder has set (s)."""
+    version = 0
+    """Counts the calls by which its holder sets it."""
+    pending_updates: frozenset[object] = frozenset()
+    """Those that are under way."""
     execution: weakref.ref[Any] | None = None
     """The thread, greenlet or asyncio task that holds it."""
     entries = 1
     after_commit = False
     """Whether a caller that has it relies on it until its transaction ends."""
     required = False  # a caller has left it that does not run without
-    shared = False
-    """Whether others may hold the lock at the same time."""
-    permit = False
-    """Whether that is certain; else its downgrade may not have been carried out."""
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
         self.name = request.name
@@ -113,9 +121,9 @@ class Lease:
         self.process = request.process
         self.fence = fence
         self.began, self.deadline = monotonic(), deadline
+        # Whether others may hold the lock at the same time, and whether that is certain: else its
+        # downgrade may not have been carried out.
         self.shared = self.permit = request.shared
-        # The longest that was asked for (s). The server may not know that it was made shorter.
-        self.longest = math.inf if request.timeout is None else request.timeout
 
     @property
     def remaining(self) -> float:
@@ -127,21 +135,125 @@ class Lease:
         """Whether the lease has ended by the local clock."""
         return monotonic() >= self.deadline
 
-    def renewed(self, left_ms: int | None, asked_at: float) -> bool:
-        """Note what the server says is left of the lease; return whether the lock is still held.
+    @property
+    def lost(self) -> bool:
+        """Whether the server has said that the lock is not held, or not said in time that it is."""
+        return self.state is State.LOST
 
-        ``left_ms`` is -1 for no end, -2 for not held, and ``None`` if the server can't tell.
+    @property
+    def valid(self) -> bool:
+        """Whether this process holds the lock: it was not lost or released, and has not ended."""
+        return self.state is State.HELD and not self.passed and self.process is current_process()
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which the lock expires: the server may not know of a shorter lease."""
+        return math.inf if self.timeout is None else max(self.timeout, self.longest_set)
+
+    def lose(self, reason: str = "") -> bool:
+        """Note a loss, and for which reason its holder is notified; return whether it was not."""
+        self.state, notified = State.LOST, bool(self.why_lost)
+        self.why_lost = self.why_lost or reason
+        return not notified
+
+    def handed_off(self, verify_by: float) -> None:
+        """Note until when the server holds it unless it is claimed."""
+        self.verify_by = verify_by
+
+    def begin_release(self) -> bool:
+        """Give it up; return whether to send a release, which may find the lock.
+
+        Of one that was lost, an earlier sending may have been carried out.
+        """
+        if self.state is State.LOST:
+            return self.left_at is not None
+        self.state = State.RELEASING
+        self.left_at = self.left_at or monotonic()
+        return True
+
+    def detach_sent(self, at: float | None, token: str) -> None:
+        """Note when a detach under a token was sent, if it was."""
+        self.left_at, self.detached_as = self.left_at or at, token
+
+    def pass_to_message(self) -> None:
+        self.passed_to_message = True
+
+    def renewed(self, left_ms: int | None, asked_at: float, *, current: bool = True) -> None:
+        """Note what the server says is left of the lease: -1 for no end, -2 for not held.
+
+        ``left_ms`` is ``None`` if it can't tell. Unless it is ``current``, it was set meanwhile.
         """
         if left_ms is None:
-            pass
-        elif left_ms < -1:
-            self.lost = True
-        else:
+            return
+        if left_ms < -1:
+            self.lose()
+            return
+        self.verify_by = None
+        if current:
             self.deadline = math.inf if left_ms < 0 else asked_at + left_ms / 1000
-            self.verify_by = None
-            if not self.given_up:
-                self.release_sent_at = None  # the detach was not carried out
-        return not self.lost
+            if self.state is State.HELD:
+                self.left_at = None  # the detach was not carried out
+
+    def begin_update(self, call: object, lease_ms: int) -> None:
+        """Note that a call sets it to so many ms (-1: no end, 0: only asks).
+
+        A shorter lease counts from now on, even if no answer comes.
+        """
+        self.pending_updates |= {call}
+        self.shorten(lease_ms / 1000 if lease_ms > 0 else math.inf)
+        self.longest_set = max(self.longest_set, math.inf if lease_ms < 0 else lease_ms / 1000)
+
+    def end_update(self, call: object) -> None:
+        self.pending_updates -= {call}
+
+    def shorten(self, seconds: float) -> None:
+        """Let it end in so many seconds at the latest, whatever a renewal under way finds."""
+        self.version += 1
+        self.deadline = min(self.deadline, monotonic() + seconds)
+
+    def renew_for(self, seconds: float | None, since: float) -> None:
+        """Let renewals set no later end than so many seconds after a moment (monotonic)."""
+        self.renew_until = since + (math.inf if seconds is None else seconds)
+
+    def strengthen(self, wanted: Request, max_hold: float | None) -> None:
+        """Renew it for another caller as well, at least as the request says."""
+        if wanted.timeout is None:
+            self.timeout, self.auto_renew = None, False
+        elif wanted.auto_renew and self.timeout is not None:
+            before = self.renew_until if self.auto_renew else 0.0
+            self.renew_for(max_hold, monotonic())
+            self.renew_until = max(before, self.renew_until)
+            self.timeout, self.auto_renew = max(self.timeout, wanted.timeout), True
+
+    def begin_downgrade(self, record: str) -> None:
+        self.shared, self.record = True, record
+
+    def downgraded(self, fence: int, deadline: float) -> None:
+        self.permit, self.fence, self.deadline = True, fence, deadline
+
+    def rely(self, *, after_commit: bool = False, required: bool = False) -> None:
+        """Note what a caller expects of the hold."""
+        self.after_commit |= after_commit
+        self.required |= required
+
+    def bind(self, execution: object) -> None:
+        """Let an execution have entered it, once."""
+        self.entries, self.execution = 1, weakref.ref(execution)
+
+    def unbind(self) -> None:
+        self.entries, self.execution = 0, None
+
+    def enter(self) -> bool:
+        """Enter it once more; return False if it can't be entered any more."""
+        if not self.entries or not self.valid:
+            return False
+        self.entries += 1
+        return True
+
+    def exit(self) -> bool:
+        """Leave one entry; return whether that was the last, so that nothing enters it any more."""
+        self.entries = max(0, self.entries - 1)
+        return not self.entries
 
 
 def milliseconds(seconds: float) -> int:

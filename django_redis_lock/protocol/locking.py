@@ -110,9 +110,9 @@ def release(lease: Lease) -> Steps[bool]:
     If an earlier sending may have been carried out, a lock that is no longer held was probably
     released by it. So it counts as released if the lease was valid at that sending.
     """
-    first = lease.release_sent_at
-    if first is None:
-        lease.release_sent_at = monotonic()
+    first = lease.left_at
+    if not lease.begin_release():
+        return False
     call = calls.Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
@@ -123,7 +123,8 @@ def release(lease: Lease) -> Steps[bool]:
             with contextlib.suppress(LockError):
                 yield calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
-    lease.passed_to_message = held == 2
+    if held == 2:
+        lease.pass_to_message()
     if not held and lease.detached_as:
         yield from ask(calls.Release(lease.name, lease.detached_as, shared=lease.permit))
     return bool(held) or _done_before(call, first, lease)
@@ -141,12 +142,13 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
     If the reply to an earlier sending was lost, another process may have taken the lock over
     already. So it counts as detached if the lease was valid at that sending.
     """
-    first, lease.detached_as = lease.release_sent_at, call.request.token
+    first = lease.left_at
+    if lease.lost and first is None:
+        return False
     try:
         fence = yield from ask(call)
     finally:
-        if lease.release_sent_at is None:
-            lease.release_sent_at = call.first_sent_at
+        lease.detach_sent(call.first_sent_at, call.request.token)
     return fence is not None or _done_before(call, first, lease)
 
 
@@ -160,21 +162,16 @@ def set_leases(
     """
     pairs = list(zip(leases, lease_ms, strict=True))
     call = calls.Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
-    now = monotonic()
     try:
         for lease, ms in pairs:
-            lease.version += 1
-            lease.pending_updates |= {call}
-            if ms > 0:
-                lease.deadline = min(lease.deadline, now + ms / 1000)
-            lease.longest = max(lease.longest, math.inf if ms < 0 else ms / 1000)
+            lease.begin_update(call, ms)
         answers = yield from ask(call)
     except LockError as error:
         error.name = error.name or leases[0].name
         raise
     finally:
         for lease in leases:
-            lease.pending_updates -= {call}
+            lease.end_update(call)
     for lease, left_ms in zip(leases, answers, strict=True):
         lease.renewed(left_ms, call.sent_at)
     return [lease for lease in leases if lease.lost]

@@ -387,7 +387,7 @@ def _wait_for_turn(
             return lease
         minus_fence, ttl_ms, now_ms, kind, *position = answer
         if kind % 3 == 0 and request.max_waiters is not None:
-            request.when_full()
+            request.full = True
             return None
         request.position = position[0] if position else 0
         registry.note_server_ms(now_ms, call.sent_at)
@@ -455,7 +455,11 @@ def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
     """
     server_ms = registry.server_ms(grant.received_at)
     age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
-    return Lease(request, grant.fence, grant.received_at + (grant.lease_ms - age_ms) / 1000)
+    given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
+    lease = Lease(request, grant.fence, given_at + seconds)
+    if registry.must_claim:
+        lease.handed_off(given_at + min(CLAIM, seconds))
+    return lease
 
 
 def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
@@ -464,14 +468,11 @@ def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -
     Returns False if so much time has passed that the server may take the lock back before it
     receives the claim, or if no thread can verify the lock; then the server has to be asked.
     """
-    if not registry.must_claim or lease.passed:
+    if lease.verify_by is None or lease.passed:
         return not lease.passed
     if registry.heart is not None and not registry.heart.runs:
         return False
-    seconds = grant.lease_ms / 1000
-    in_time = min(CLAIM, seconds)
-    lease.verify_by = lease.deadline - seconds + in_time
-    if lease.verify_by - monotonic() < in_time / 2:
+    if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
         return False
     try:
         end_ms = grant.now_ms + grant.lease_ms

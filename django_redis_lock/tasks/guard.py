@@ -179,9 +179,9 @@ class WorkerStops(Exception):
 class _RunLock(Lock):
     """The lock of a run. A worker of django-tasks-db that is to stop ends the wait for it."""
 
-    def _request(self, backend: BaseLockBackend) -> Request:
-        request = super()._request(backend)
-        request.before_sleep = partial(_check_worker, self._origin["task_name"])
+    def make_request(self, backend: BaseLockBackend) -> Request:
+        request = super().make_request(backend)
+        request.before_sleep = partial(_check_worker, self.origin["task_name"])
         return request
 
 

@@ -70,22 +70,26 @@ def held_by_another(
     lease_s, by = DEFAULT if timeout is None else timeout, {"held": "by held_by_another()"}
     sharing = Sharing(shared or limit is not None, limit)
     handle = Lock(lambda: backend, name, lease_s, metadata=by, sharing=sharing)
-    request = handle._request(backend)
-    if sharing.shared:
-        handle._share(request, backend)
+    request = handle.make_request(backend)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
         why = backend.run(backend.operations.why_refused(name, limit)) or "it is held already"
         raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
-    lease.why_lost = REASON_EXPIRED  # no holder in this process is notified of a loss
+    lease.lose(REASON_EXPIRED)  # no holder in this process is notified of a loss
     if request.auto_renew:
         renewer.add(lease, backend, lease)
     try:
         yield
     finally:
         renewer.discard(lease)
-        if backend.run(locking.release(lease)):
-            backend.freed(name)
+        release = calls.Release(name, lease.token, shared=lease.permit, patient=False)
+        try:
+            freed = backend.run(calls.ask(release))
+        except LockUnavailable:
+            renewer.withdraw(release, backend, lease.longest)
+        else:
+            if freed:
+                backend.freed(name)
 
 
 def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
@@ -106,8 +110,7 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
         while any(one.token_id == left for one in backend.holders_of([name])):
             time.sleep(0.002)
         if lease is not None:
-            lease.deadline = min(lease.deadline, monotonic())
-            lease.version += 1
+            lease.shorten(0.0)
 
 
 def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
@@ -459,6 +462,6 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
             if lease := register.of_hold(holder.token_id):
                 # This process neither renews it from now on, nor notices the loss.
                 renewer.discard(lease)
-                lease.lost, lease.why_lost = True, REASON_EXPIRED
+                lease.lose(REASON_EXPIRED)
             take(backend, holder, "left by a test")
     logger.warning("Threads of a test go on to take locks. %s", _report(left))

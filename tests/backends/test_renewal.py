@@ -44,11 +44,11 @@ def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> 
     held = [lock(f"{name}:{number}", timeout=1.5, auto_renew=True) for number in range(50)]
     for item in held:
         item.acquire()
-    first = [item._lease.deadline for item in held]
+    first = [item.lease.deadline for item in held]
     with counted(client) as counts:
         eventually(
             lambda: all(
-                item._lease.deadline > before for item, before in zip(held, first, strict=True)
+                item.lease.deadline > before for item, before in zip(held, first, strict=True)
             )
         )
     assert counts["pexpire"] == 50
@@ -98,8 +98,8 @@ def test_renewal_survives_an_outage_shorter_than_the_lease(
             eventually(lambda: held.remaining < 3.5)
         finally:
             own_server.resume()
-        before = held._lease.deadline
-        eventually(lambda: held._lease.deadline > before)
+        before = held.lease.deadline
+        eventually(lambda: held.lease.deadline > before)
         held.ensure_held()
 
 
@@ -107,9 +107,9 @@ def test_renewal_comes_back_after_a_reconnect(name: str, client: redis.Redis) ->
     """Renewal continues over a new connection when its own was closed."""
     with lock(name, timeout=1.5, auto_renew=True) as held:
         for _ in range(3):
-            before = held._lease.deadline
+            before = held.lease.deadline
             client.client_kill_filter(_type="normal", skipme=True)
-            eventually(lambda before=before: held._lease.deadline > before)
+            eventually(lambda before=before: held.lease.deadline > before)
         held.ensure_held()
 
 
@@ -132,8 +132,8 @@ def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
         held.extend(20, replace_ttl=True)
         other = lock(name + "!", timeout=1, auto_renew=True)
         with other:
-            first = other._lease.deadline
-            eventually(lambda: other._lease.deadline > first + 1.2)
+            first = other.lease.deadline
+            eventually(lambda: other.lease.deadline > first + 1.2)
         held.ensure_held()
         assert held.remaining > 15
         assert locks["default"].holder(name).ttl > 15
@@ -151,11 +151,11 @@ def test_renewal_ends_at_max_hold(
     """Then the lock is lost, its holder is told, and a waiter gets it."""
     held = limited(timeout=0.6, auto_renew=True, max_hold=1.2)
     held.acquire()
-    first = held._lease.deadline
+    first = held.lease.deadline
     waiting = Background(lambda: limited(timeout=30).acquire(blocking_timeout=10))
     eventually(lambda: lost)
-    assert held._lease.deadline > first + 0.1  # it had been renewed
-    assert held._lease.deadline < first + 0.6 + 0.25
+    assert held.lease.deadline > first + 0.1  # it had been renewed
+    assert held.lease.deadline < first + 0.6 + 0.25
     assert held.lost
     assert lost[0]["lock"] is held
     assert "as long as its max_hold allows" in caplog.text
@@ -191,7 +191,7 @@ def test_several_are_held_for_max_hold_once_all_are_held(name: str) -> None:
     )
     ahead.acquire()
     taking = Background(group.acquire)
-    lease = eventually(lambda: group[first]._lease)
+    lease = eventually(lambda: group[first].lease)
     fence = lease.fence
     eventually(lambda: lease.lost or lease.deadline > lease.began + 1.6)
     ahead.release()
@@ -206,8 +206,8 @@ def test_a_late_renewal_knows_that_max_hold_has_passed(
     """A process that had no time for its renewals is not told that the lock was broken."""
     held = limited(timeout=0.3, auto_renew=True, max_hold=0.3)
     held.acquire()
-    entry = renewer.entries[held._lease.token]
-    entry.due = held._lease.deadline + 0.01
+    entry = renewer.entries[held.lease.token]
+    entry.due = held.lease.deadline + 0.01
     entry.server.changed.append(entry)
     eventually(lambda: lost)
     assert "as long as its max_hold allows" in caplog.text
@@ -251,8 +251,8 @@ def test_stopped_server_costs_no_lease_on_another(
     longer.acquire()
     with lock(name, timeout=1, auto_renew=True) as held:
         stopped.pause()
-        first = held._lease.deadline
-        eventually(lambda: held._lease.deadline > first + 2.5 or held.lost)
+        first = held.lease.deadline
+        eventually(lambda: held.lease.deadline > first + 2.5 or held.lost)
         held.ensure_held()
         # The holder on the stopped one is told in time, while the call still hangs.
         assert [item["lock"] for item in lost] == [elsewhere]
@@ -328,8 +328,8 @@ class TestHandedOff:
         with monkeypatch.context() as patched:
             patched.setattr(Lease, "verify_by", until)
             held.acquire()
-            assert held._lease is not None
-            held._lease.verify_by = until
+            assert held.lease is not None
+            held.lease.verify_by = until
         return held
 
     @pytest.mark.parametrize("auto_renew", [False, True])

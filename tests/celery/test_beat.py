@@ -88,7 +88,7 @@ def sent(leader: Any) -> int:
 
 
 def note(leader: Any, ago: float) -> None:
-    token = leader._lock._held().token
+    token = leader._lock.held_lease().token
     call = NoteTick(leader.lock_name, token, "hourly", time() - ago)
     assert leader._backend.run(ask(call)) == 1
 

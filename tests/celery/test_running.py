@@ -419,7 +419,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(
     holders = GuardedCall.holders
 
     def leave() -> None:
-        lock.backend.run(lock._detach(60, state=QUEUED))
+        lock.backend.run(lock.detach_steps(60, state=QUEUED))
 
     def leave_first(self: GuardedCall) -> list[Holder]:
         monkeypatch.setattr(GuardedCall, "holders", holders)
@@ -597,7 +597,7 @@ def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
 
     def publish_next() -> None:
         for lock in running:
-            lock.backend.run(lock._detach(60, state=QUEUED))
+            lock.backend.run(lock.detach_steps(60, state=QUEUED))
 
     consumer.when["waiting"] = publish_next
     assert isinstance(consumer.deliver(consumer.send(task)), Retry)

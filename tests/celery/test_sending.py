@@ -369,7 +369,7 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
             return "ran"
         if how == "lost":
             locks["locmem"].force_release(consumer.app.main)
-            self.lock._lease.deadline = 0.0
+            self.lock.lease.deadline = 0.0
         raise self.retry(countdown=1)
 
     task = consumer.task(work, {"bind": True}, scope="queue_and_run", on_unavailable="run")

@@ -249,9 +249,9 @@ class SharingContract(_Sharing):
         self.hold(*renewed, fixed)
         fences = [permit.fence for permit in (*renewed, fixed)]
         assert [holder.fence for holder in self.holders(name)] == fences  # not as they end
-        first = [permit._lease.deadline for permit in renewed]
+        first = [permit.lease.deadline for permit in renewed]
         for permit, deadline in zip(renewed, first, strict=True):
-            eventually(lambda: permit._lease.deadline > deadline + 0.2)  # noqa: B023
+            eventually(lambda: permit.lease.deadline > deadline + 0.2)  # noqa: B023
         eventually(lambda: len(self.holders(name)) == 2)
         assert fixed.lost
         for permit in renewed:

@@ -204,7 +204,7 @@ PeriodicTask.objects.create(
 leader = LeaderScheduler(app=app)
 leader._take_lead()
 for task in PeriodicTask.objects.exclude(name__startswith="celery."):
-    token, at = leader._lock._held().token, time() - 86400 * (task.name != "kept")
+    token, at = leader._lock.held_lease().token, time() - 86400 * (task.name != "kept")
     assert leader._backend.run(ask(NoteTick(leader.lock_name, token, task.name, at))) == 1
     for enabled in (False, True):
         if task.name != "kept":

@@ -97,7 +97,7 @@ def test_a_connection_for_each_node_listens(cluster: Cluster, name: str) -> None
 def test_a_beat_that_leads_notes_what_it_sends(cluster: Cluster, name: str) -> None:
     run = locks["default"].run
     with lock(name) as held:
-        assert run(ask(NoteTick(name, held._held().token, "hourly", 1.5))) == 1
+        assert run(ask(NoteTick(name, held.held_lease().token, "hourly", 1.5))) == 1
         assert run(ask(NoteTick(name, "another", "hourly", 2.5))) == 0
     assert run(ask(ReadTicks(name))) == [b"hourly", b"1.500000"]
 

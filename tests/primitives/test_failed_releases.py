@@ -168,7 +168,7 @@ def test_interrupted_release_is_no_loss(name: str) -> None:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except KeyboardInterrupt:
                 interrupted += 1
-            if held._lease is not None:
+            if held.lease is not None:
                 held.release()
     eventually(lambda: not list(locks["default"].holders()))
     assert locks["default"].history() == []

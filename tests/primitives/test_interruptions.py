@@ -97,7 +97,7 @@ def test_wherever_an_acquisition_is_interrupted_the_handle_can_be_used_again(nam
         interruption = Interruption(at, lock_module, handle, group)
         with contextlib.suppress(Interrupted), interruption:
             again.acquire()
-        if again._lease is not None:
+        if again.lease is not None:
             again.release()
         locks["locmem"].force_release(name)  # if it was given up, its release may be due only later
         assert again.acquire()

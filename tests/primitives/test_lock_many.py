@@ -139,9 +139,9 @@ class TestEveryBackend:
     def test_leases_begin_when_the_last_is_taken(self, names: list[str], using: str) -> None:
         """A fixed lease does not run down during the wait for another lock."""
         with self.waiting_for_the_last(names, using) as group:
-            early = [group[name]._lease for name in sorted(names)[:2]]
+            early = [group[name].lease for name in sorted(names)[:2]]
             assert all(lease and lease.token in renewer.entries for lease in early)
-        leases = [group[name]._lease for name in names]
+        leases = [group[name].lease for name in names]
         assert len({lease.deadline for lease in leases if lease}) == 1
         assert not any(lease and lease.token in renewer.entries for lease in leases)
         group.release()

@@ -85,10 +85,10 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
 
     def child() -> list[Any]:
         with lock(name, timeout=1, auto_renew=True) as held:
-            first = held._lease.deadline
+            first = held.lease.deadline
             second = Background(lock(name, timeout=20).acquire)
             eventually(lambda: waiters(name) == 1)
-            eventually(lambda: held._lease.deadline > first)
+            eventually(lambda: held.lease.deadline > first)
         got = second.outcome()
         locks["default"].force_release(name)
 
@@ -200,7 +200,7 @@ GEVENT = """
 
     held = lock(name, timeout=1, auto_renew=True)
     held.acquire()
-    first = held._lease.deadline
+    first = held.lease.deadline
     line = []
     for number in range(30):
         line.append(gevent.spawn(wait, number))
@@ -219,7 +219,7 @@ GEVENT = """
             except LockError as error: return "this greenlet" in str(error)
     say("refused", gevent.spawn(nested).get())
     say("waiters", locks["default"].holder(name).waiters)
-    while held._lease.deadline <= first:
+    while held.lease.deadline <= first:
         gevent.sleep(0.01)
     say("renewed")
     # Two greenlets are two owners, though they share process and thread.

@@ -145,7 +145,7 @@ def _do_everything(admin: redis.Redis) -> None:
 
 def _tick() -> None:
     with lock("beat", timeout=20) as held:
-        note = NoteTick("beat", held._held().token, "hourly", 1.5)
+        note = NoteTick("beat", held.held_lease().token, "hourly", 1.5)
         assert locks["default"].run(ask(note)) == 1
     assert locks["default"].run(ask(ReadTicks("beat"))) == [b"hourly", b"1.500000"]
 
@@ -155,7 +155,7 @@ def _park() -> None:
     about = {"turn": NO_TURN, "owner": tokens[0][32:], "worker": "0 -"}
 
     def park(token: str, **more: str) -> None:
-        request = lock("parked", timeout=20)._request(backend)
+        request = lock("parked", timeout=20).make_request(backend)
         request.token, request.waits_in = token, "@broker"
         assert backend.run(ask(Park(request, "@broker", message="a:b", **more)))[:2] == [0, -1]
 
@@ -219,7 +219,7 @@ def test_a_web_process_needs_no_parked_messages(
     with override_settings(LOCKS={**settings.LOCKS, "worker": {"LOCATION": own_server.url(1)}}):
         worker = locks["worker"]
         with lock("a", timeout=20):
-            request = lock("a", timeout=20, using="worker")._request(worker)
+            request = lock("a", timeout=20, using="worker").make_request(worker)
             request.token, request.waits_in = "1" * 48, "@broker"
             worker.run(ask(Park(request, "@broker", message="a:b")))
         assert web.holder("a") is None

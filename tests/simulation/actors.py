@@ -174,7 +174,7 @@ class Actor:
             ticket = self._truly(attempts, lambda: lock.detach(TICKET), TICKET)
         finally:
             self._leave(attempts)
-            if lock._lease is not None:
+            if lock.lease is not None:
                 self._truly(attempts, lock.release)
         if ticket is not None:
             self.world.tell("{} leaves {} to whoever has the ticket", attempts[0], name)
@@ -328,7 +328,7 @@ class Actor:
 
     def _work(self, lock: Any, attempts: list[Attempt]) -> None:
         pick = self.world.pick
-        lease = lock._locks()[0]._lease.timeout
+        lease = lock._locks()[0].lease.timeout
         for _ in range(1 + pick(2)):
             getcurrent().sleep(HOLDS[pick(len(HOLDS))])
             what = pick(5 if len(self.habits.modes) > 1 else 4, 0.4)
@@ -344,7 +344,7 @@ class Actor:
 
     def _downgrade(self, attempt: Attempt) -> None:
         """Share a lock from here on, as most do, unless another handle has it, too."""
-        lock, lease = attempt.lock, attempt.lock._lease
+        lock, lease = attempt.lock, attempt.lock.lease
         if lease is None or lease.entries > 1 or lock.sharing.shared:
             return
         before = lease.fence, lease.shared

@@ -137,7 +137,7 @@ class Ledger:
         self._answered(attempt)
         attempt.held = True
         self.holding.append(attempt)
-        lease = attempt.lease = attempt.lock._lease
+        lease = attempt.lease = attempt.lock.lease
         self._world.tell(
             "{} has {} with fence {} until {:.3f}",
             attempt, attempt.name, lease.fence, lease.deadline - 1000,

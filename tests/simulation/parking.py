@@ -292,8 +292,7 @@ class Worker(Actor):
         lock = self._lock(message.name, timeout=message.lease, sharing=sharing)
         parked = Parked(parking, lock, message.turn)
         self.asking[message.name] = parked
-        request = lock._request(backend)
-        lock._share(request, backend)
+        request = lock.make_request(backend)
         request.token = token
         known = self.world.ledger.by_token.get(token)
         if known is None or token not in parking.view.queue(message.name):

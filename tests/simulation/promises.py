@@ -439,7 +439,7 @@ class NoWaitInVain(Promise):
             # The votes of a process that does not run end with its lease.
             return "split", None if hold.token or disturbed else delay
         # Its claim may be under way if its handle has it.
-        if hold.unclaimed and attempt.lock._lease is None:
+        if hold.unclaimed and attempt.lock.lease is None:
             if calm:
                 return f"unclaimed by {attempt}", self._free
             return "unclaimed", delay + self._stepped_back()

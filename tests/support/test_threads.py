@@ -50,7 +50,7 @@ def test_waiters_connect(name: str, struck: list[int]) -> None:
 def test_leases_are_renewed(name: str, struck: list[int]) -> None:
     held = lock(name, timeout=0.3, auto_renew=True)
     held.acquire()
-    lease = held._lease
+    lease = held.lease
     assert lease is not None
     ends = lease.deadline
     eventually(lambda: lease.deadline > ends)

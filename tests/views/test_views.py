@@ -124,7 +124,7 @@ def test_a_lock_that_was_lost(web: Client, address: str) -> None:
     ],
 )
 def test_the_limit_of_renewal(timeout: Any, options: dict[str, Any], expected: Any) -> None:
-    answer = locked("view", timeout, **options)(lambda r: HttpResponse(repr(r.lock._max_hold)))
+    answer = locked("view", timeout, **options)(lambda r: HttpResponse(repr(r.lock.max_hold)))
     assert answer(RequestFactory().post("/")).content.decode() == repr(expected)
 
 
