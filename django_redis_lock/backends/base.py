@@ -164,7 +164,8 @@ class BaseLockBackend:
 
     def _import_and_make(self, scheme: str) -> WaiterRegistry:
         # What waiters need is imported here, where no signal handler can interrupt the import.
-        from django_redis_lock.protocol.waiting import Heart, PollingRegistry
+        from django_redis_lock.protocol.heartbeats import Heart
+        from django_redis_lock.protocol.waiting import PollingRegistry
 
         registry = self.make_registry(scheme)
         if registry.heart is None and not isinstance(registry, PollingRegistry):

@@ -12,7 +12,7 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.waiting import BEAT_EVERY
+from django_redis_lock.protocol.heartbeats import BEAT_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.settings import server_url
 from tests.tools import Background, connections, counted, eventually, queued, waiters

@@ -14,7 +14,8 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.contrib.gauges import read_held
-from django_redis_lock.protocol.waiting import BEAT_EVERY, CLAIM
+from django_redis_lock.protocol.heartbeats import BEAT_EVERY
+from django_redis_lock.protocol.waiting import CLAIM
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
