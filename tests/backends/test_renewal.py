@@ -7,14 +7,13 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator
-from functools import partial
 from time import monotonic
 from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import Lock, lock, lock_many, locks, semaphore, signals
+from django_redis_lock import Lock, lock, lock_many, locks, signals
 from django_redis_lock.backends.renewal import BATCH, Entry, renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
@@ -91,25 +90,15 @@ def test_renewal_survives_an_outage_shorter_than_the_lease(
     name: str, settings: Any, own_server: EmbeddedServer
 ) -> None:
     """A failed renewal is retried until the server is back; nothing is lost."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url(), "TIMEOUT": 6}}
+    settings.LOCKS = {"default": {"LOCATION": own_server.url(), "TIMEOUT": 3}}
     with lock(name) as held:
         own_server.pause()
         try:
-            eventually(lambda: held.remaining < 3.5)
+            eventually(lambda: held.remaining < 1.5)
         finally:
             own_server.resume()
         before = held.lease.deadline
         eventually(lambda: held.lease.deadline > before)
-        held.ensure_held()
-
-
-def test_renewal_comes_back_after_a_reconnect(name: str, client: redis.Redis) -> None:
-    """Renewal continues over a new connection when its own was closed."""
-    with lock(name, timeout=1.5, auto_renew=True) as held:
-        for _ in range(3):
-            before = held.lease.deadline
-            client.client_kill_filter(_type="normal", skipme=True)
-            eventually(lambda before=before: held.lease.deadline > before)
         held.ensure_held()
 
 
@@ -148,7 +137,13 @@ def limited(request: Any, name: str) -> Any:
 def test_renewal_ends_at_max_hold(
     limited: Any, lost: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then the lock is lost, its holder is told, and a waiter gets it."""
+    """Then the lock is lost, its holder is told, and a waiter gets it.
+
+    Even a first lease is no longer, so a dead process holds the lock no longer.
+    """
+    with limited(max_hold=5) as held:
+        assert 0 < held.remaining <= 5
+        assert held.backend.holder(held.name).ttl <= 5
     held = limited(timeout=0.6, auto_renew=True, max_hold=1.2)
     held.acquire()
     first = held.lease.deadline
@@ -165,21 +160,6 @@ def test_renewal_ends_at_max_hold(
         held.release()
     assert waiting.outcome()
     assert len(lost) == 1
-
-
-@pytest.mark.parametrize(
-    "make", [lock, partial(semaphore, limit=1), lambda one, **given: lock_many([one], **given)]
-)
-def test_max_hold_is_an_argument_of_every_kind(name: str, lost: Told, make: Any) -> None:
-    """It limits the renewal of a lock, of a permit and of each of several locks."""
-    held = make(name, timeout=0.2, auto_renew=True, max_hold=0.3)
-    held.acquire()
-    eventually(lambda: lost)
-    assert held.lost
-    with pytest.raises(ValueError, match=r"max_hold=5.*timeout=10.*auto_renew=True"):
-        make(name, timeout=10, max_hold=5)
-    with pytest.raises(ValueError, match="max_hold=0 is no time"):
-        make(name, max_hold=0)
 
 
 def test_several_are_held_for_max_hold_once_all_are_held(name: str) -> None:
@@ -213,15 +193,6 @@ def test_a_late_renewal_knows_that_max_hold_has_passed(
     assert "as long as its max_hold allows" in caplog.text
 
 
-def test_a_lease_is_no_longer_than_max_hold(limited: Any) -> None:
-    """This holds for the first lease too, so that a dead process keeps the lock no longer."""
-    held = limited(max_hold=5)
-    held.acquire()
-    assert 0 < held.remaining <= 5
-    assert held.backend.holder(held.name).ttl <= 5
-    held.release()
-
-
 # Several servers, many leases, and a server that does not answer.
 
 
@@ -239,20 +210,19 @@ def stopped(
         own_server.resume()
 
 
-@pytest.mark.parametrize("socket_timeout", [5, None])
 def test_stopped_server_costs_no_lease_on_another(
-    name: str, stopped: EmbeddedServer, socket_timeout: float | None, lost: Told
+    name: str, stopped: EmbeddedServer, lost: Told
 ) -> None:
     """Locks on a healthy server are renewed in time while a call to a stopped one hangs."""
-    locks["other"].pool.connection_kwargs["socket_timeout"] = socket_timeout
-    elsewhere = lock(name, timeout=1.5, auto_renew=True, using="other")
+    locks["other"].pool.connection_kwargs["socket_timeout"] = None
+    elsewhere = lock(name, timeout=0.8, auto_renew=True, using="other")
     elsewhere.acquire()
     longer = lock(f"{name}!", timeout=30, auto_renew=True, using="other")
     longer.acquire()
-    with lock(name, timeout=1, auto_renew=True) as held:
+    with lock(name, timeout=0.8, auto_renew=True) as held:
         stopped.pause()
         first = held.lease.deadline
-        eventually(lambda: held.lease.deadline > first + 2.5 or held.lost)
+        eventually(lambda: (lost and held.lease.deadline > first + 1) or held.lost)
         held.ensure_held()
         # The holder on the stopped one is told in time, while the call still hangs.
         assert [item["lock"] for item in lost] == [elsewhere]
@@ -375,7 +345,7 @@ def test_an_outage_is_reported_and_in_the_end_a_loss(
 
     The holder knows by its own clock that the lease has expired.
     """
-    held = lock(name, timeout=3, auto_renew=True, using="other")
+    held = lock(name, timeout=1, auto_renew=True, using="other")
     held.acquire()
     with told(signals.lock_unavailable) as calls:
         stopped.kill()

@@ -110,22 +110,6 @@ def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) ->
         held.release()
 
 
-@pytest.mark.parametrize("kind", ["lock", "group"])
-def test_asynchronous_release(name: str, refused: Refusing, kind: str) -> None:
-    async def main() -> None:
-        held = handle(kind, name)
-        await held.aacquire()
-        with refused.refusing(), pytest.raises(LockUnavailable):
-            await held.arelease()
-        await asyncio.to_thread(eventually, lambda: not refused.holds(name))
-        await held.arelease()
-        async with held:
-            assert refused.holds(name)
-
-    asyncio.run(main())
-    assert locks["default"].history() == []
-
-
 def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
     """It is not a loss, and a second call succeeds."""
     with told(signals.lock_lost) as lost:

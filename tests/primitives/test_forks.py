@@ -41,7 +41,7 @@ FORK_IN_A_WAIT = """
 """
 
 
-@pytest.mark.parametrize("wait", ["queue", "blpop", "poll"])
+@pytest.mark.parametrize("wait", ["queue", "blpop"])
 def test_fork_in_the_middle_of_a_wait(name: str, wait: str) -> None:
     """The request belongs to the parent: the child gets an error, and does not withdraw it."""
     held = lock(name, timeout=60)
@@ -61,47 +61,6 @@ def test_fork_in_the_middle_of_a_wait(name: str, wait: str) -> None:
         *second, fence = waiter.hear().split()
         assert second == ["child", "waits", "True"]
         assert int(fence) > int(first[1])
-
-
-FORK_IN_GEVENT = """
-    import gevent
-    name = sys.argv[1]
-    parent = os.getpid()
-
-    def wait(scheme):
-        try:
-            with lock(name + scheme, timeout=20, wait=scheme) as held:
-                return "has it"
-        except LockError as error:
-            return "begun by the parent" in str(error)
-
-    schemes = ["queue", "blpop", "poll"]
-    held = [lock(name + scheme, timeout=20) for scheme in schemes]
-    for one in held:
-        one.acquire()
-    waiting = [gevent.spawn(wait, scheme) for scheme in schemes]
-    while any(locks["default"].holder(one.name).waiters < 1 for one in held):
-        gevent.sleep(0.001)
-    if os.fork() == 0:
-        gevent.joinall(waiting)
-        say("child", [each.value for each in waiting])
-        os._exit(0)
-    os.wait()
-    say("parent", [locks["default"].holder(one.name).waiters for one in held])
-    for one in held:
-        one.release()
-    gevent.joinall(waiting)
-    say("parent", [each.value for each in waiting])
-"""
-
-
-def test_fork_beside_greenlets_that_wait(name: str) -> None:
-    """A gevent child inherits the greenlets of its parent; those that wait get an error."""
-    before = "from gevent import monkey; monkey.patch_all()"
-    with Child(FORK_IN_GEVENT, name, before=before) as child:
-        assert child.hear() == "child [True, True, True]"
-        assert child.hear() == "parent [1, 1, 1]"
-        assert child.hear() == "parent ['has it', 'has it', 'has it']"
 
 
 ENDED: list[int] = []

@@ -14,18 +14,16 @@ import redis
 from django.db import connection
 from django.db.transaction import atomic
 
-from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore, signals
+from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import (
-    LockError,
     LockLost,
     LockNotAcquired,
     LockNotOwned,
     LockUnavailable,
 )
-from django_redis_lock.protocol.calls import Release
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, counted, eventually, told, waiters
+from tests.tools import Background, counted, eventually, waiters
 
 KINDS = ["default", "locmem"]
 
@@ -195,14 +193,6 @@ class TestEveryBackend:
             group.release()
         assert held(names, using) == []
 
-    def test_endless(self, names: list[str], using: str) -> None:
-        """Locks that never expire can be acquired together as well."""
-        with lock_many(names, timeout=None, using=using) as group:
-            assert group.remaining == float("inf")
-            assert [locks[using].holder(name).ttl for name in names] == [None] * 3
-            with pytest.raises(LockError, match="never expire"):
-                group.extend(5)
-
     def test_async_face(self, names: list[str], using: str) -> None:
         """Every operation has an asynchronous version; tasks wait for each other."""
         order: list[int] = []
@@ -225,42 +215,6 @@ class TestEveryBackend:
         assert sorted(order) == [0, 1, 2, 3]
         assert held(names, using) == []
 
-    def test_cancelled_while_waiting(self, names: list[str], using: str) -> None:
-        """A task that is cancelled while it waits leaves nothing behind."""
-
-        async def main() -> None:
-            task = asyncio.create_task(lock_many(names, using=using).aacquire())
-            while waiters(max(names), using) < 1:
-                await asyncio.sleep(0.002)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-        with lock(max(names), using=using):
-            asyncio.run(main())
-            assert held(names, using) == ["c"]
-            assert waiters(max(names), using) == 0
-
-    def test_interrupted_release(
-        self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Ctrl-C during the release of one lock leaves none of them held."""
-        backend, interruptions = locks[using], [KeyboardInterrupt()]
-        carry_out = backend.call
-
-        def interrupted(call: Any) -> Any:
-            if isinstance(call, Release) and interruptions:
-                raise interruptions.pop()
-            return carry_out(call)
-
-        group = lock_many(names, using=using)
-        group.acquire()
-        monkeypatch.setattr(backend, "call", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            group.release()
-        eventually(lambda: held(names, using) == [])
-        assert group.remaining == 0.0
-
     def test_release_that_is_not_answered(
         self, names: list[str], using: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -280,19 +234,6 @@ class TestEveryBackend:
                 group.release()
             assert asked.count(threading.current_thread().name) == 1
         eventually(lambda: held(names, using) == [])
-
-    def test_decorator_and_signals(self, names: list[str], using: str) -> None:
-        """It decorates functions, and each lock sends its own signals."""
-
-        @lock_many(names, using=using)
-        def work() -> list[str]:
-            return held(names, using)
-
-        kinds = signals.lock_acquired, signals.lock_released
-        with told(*kinds) as calls:
-            assert work() == work() == ["a", "b", "c"]
-        once = [(kind, which) for kind in kinds for which in "abc"]
-        assert [(call["signal"], call["name"][-1]) for call in calls] == once * 2
 
     @pytest.mark.django_db
     def test_in_a_transaction(self, names: list[str], using: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotOwned
 from tests.tools import ROOT, Background, Child, connections, eventually, waiters
 
@@ -45,12 +46,17 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
 
 def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
-    """A child can neither release nor extend a lock of its parent, with any handle."""
-    held = lock(name, timeout=20)
+    """A child can neither release nor extend a lock of its parent, with any handle.
+
+    Nor does it renew or enter that.
+    """
+    held = lock(name, timeout=20, auto_renew=True, reentrant=True)
     held.acquire()
 
     def child() -> list[Any]:
-        said: list[Any] = [held.owned(), held.remaining, lock(name).acquire(blocking=False)]
+        again = lock(name, reentrant=True)
+        said: list[Any] = [held.owned(), held.remaining, again.acquire(blocking=False)]
+        said.append([*renewer.entries])
         for operation in (held.release, held.ensure_held, lambda: held.extend(5)):
             try:
                 operation()
@@ -58,22 +64,9 @@ def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
                 said.append("parent process" in str(error))
         return said
 
-    assert in_fork(child) == [False, 0.0, False, True, True, True]
+    assert in_fork(child) == [False, 0.0, False, [], True, True, True]
     held.ensure_held()
     held.release()
-
-
-def test_forked_child_does_not_renew_or_reenter(name: str) -> None:
-    """A child neither renews nor re-enters the locks of its parent."""
-    with lock(name, timeout=20, auto_renew=True, reentrant=True):
-
-        def child() -> list[Any]:
-            from django_redis_lock.backends.renewal import renewer
-
-            again = lock(name, reentrant=True).acquire(blocking=False)
-            return [list(renewer.entries), again]
-
-        assert in_fork(child) == [[], False]
 
 
 def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
@@ -101,23 +94,6 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
     assert in_fork(child) == [True, True]
     warm.release()
     assert waiting.outcome() is True
-
-
-def test_concurrent_threads_share_the_client_of_a_backend(name: str) -> None:
-    """Every further client would keep a connection open for ever."""
-    backend = locks.create("url")
-    pool, clients = backend.location.pool, []
-
-    def slowly() -> redis.ConnectionPool:
-        backend.location.pool = pool
-        Background(lambda: backend.holder(name)).outcome()  # another thread makes one meanwhile
-        clients.append(backend.servers.client)
-        return pool()
-
-    backend.location.pool = slowly
-    assert backend.holder(name) is None
-    assert clients == [backend.servers.client]
-    backend.close()
 
 
 def test_two_event_loops_in_one_process(name: str) -> None:

@@ -270,16 +270,6 @@ def test_the_server_goes_in_a_transaction(
     assert ("A transaction is committed, though it may have lost" in caplog.text) is (also == "run")
 
 
-def test_a_slow_server_that_is_back_is_noticed(name: str, proxy: Proxy) -> None:
-    """An answer to the caller who tries in earnest ends the probing, even if its lock is held."""
-    assert lock(name, timeout=60, using="direct").acquire()
-    proxy.delay = 2 * handles.PROBE_FOR
-    locks["default"].failed_until[None] = time.monotonic() - 1
-    assert not optional("lock", name, blocking=False).acquire()
-    assert locks["default"].failed_until == {}
-    assert not optional("lock", name, blocking=False).acquire()
-
-
 def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
     """Under asyncio all share a connection, over which others may still get their answers."""
 

