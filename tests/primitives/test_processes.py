@@ -7,7 +7,6 @@ import gc
 import multiprocessing
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -96,33 +95,6 @@ def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
     assert waiting.outcome() is True
 
 
-def test_two_event_loops_in_one_process(name: str) -> None:
-    """Loops in two threads wait for each other, and share the one listening connection."""
-    order: list[int] = []
-    ready = threading.Event()
-
-    async def first() -> None:
-        async with lock(name, timeout=20):
-            ready.set()
-            while (await locks["default"].aholder(name)).waiters < 2:
-                await asyncio.sleep(0.001)
-            order.append(1)
-
-    async def second() -> None:
-        async def wait() -> None:
-            async with lock(name, timeout=20):
-                order.append(2)
-
-        await asyncio.gather(wait(), wait())
-
-    one = Background(lambda: asyncio.run(first()))
-    assert ready.wait(10)
-    two = Background(lambda: asyncio.run(second()))
-    one.outcome()
-    two.outcome()
-    assert order == [1, 2, 2]
-
-
 def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: redis.Redis) -> None:
     """Each loop closes its connection when it shuts down; async views under WSGI need that."""
 
@@ -141,26 +113,6 @@ def test_event_loops_that_come_and_go_leave_no_connections(name: str, client: re
     gc.collect()
     assert [loop() for loop in loops] == [None] * 10
     eventually(lambda: connections(client) <= before, "no connection is left")
-
-
-def test_cancelled_acquisitions_strand_nothing(name: str) -> None:
-    """An async acquisition that is cancelled at any step leaves neither lock nor waiter."""
-
-    async def main() -> None:
-        for steps in range(25):
-            task = asyncio.create_task(lock(name, timeout=20).aacquire())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            task.cancel()
-            try:
-                acquired = await task
-            except asyncio.CancelledError:
-                acquired = False
-            if acquired:
-                await locks["default"].aforce_release(name)
-            assert not await lock(name).alocked(), f"stranded after {steps} steps"
-
-    asyncio.run(main())
 
 
 GEVENT = """

@@ -22,7 +22,7 @@ from django_redis_lock.primitives import handle as handles
 from django_redis_lock.testing import unavailable
 from example_project.embedded import EmbeddedServer
 from tests.primitives import test_failed_releases as failed
-from tests.tools import PATIENCE, Background, eventually, owes, stored, taken_connections, told
+from tests.tools import PATIENCE, Background, eventually, owes, stored, told
 from tests.tools.proxy import Proxy
 
 MAKERS: dict[str, Callable[..., Any]] = {
@@ -175,14 +175,6 @@ def test_only_an_unavailable_server_lets_it_run(name: str, refused: failed.Refus
             make(name, on_unavailable="skip")
 
 
-def test_no_lock_of_a_group_is_kept(name: str, proxy: Proxy) -> None:
-    """The first is given back if the server refuses the second."""
-    proxy.refuse(f"lock:{name}!".encode(), b"-OOM command not allowed\r\n")
-    with optional("several", name, timeout=60) as held:
-        assert not held.guarded
-        eventually(lambda: stored(locks["direct"], name) is None)
-
-
 def test_a_reply_that_is_lost(name: str, proxy: Proxy) -> None:
     """The server took the lock, so it is released in the background."""
     with told(signals.lock_unavailable) as sent:
@@ -268,23 +260,3 @@ def test_the_server_goes_in_a_transaction(
         with handle:
             assert alone(handle, name).fence is None
     assert ("A transaction is committed, though it may have lost" in caplog.text) is (also == "run")
-
-
-def test_a_probe_hangs_up_on_no_other_call(name: str, proxy: Proxy) -> None:
-    """Under asyncio all share a connection, over which others may still get their answers."""
-
-    async def main() -> int:
-        async with lock(name):
-            pass
-        before = taken_connections(f"redis://127.0.0.1:{proxy.port}/0")
-        proxy.hold_back()
-        acquiring = asyncio.ensure_future(lock(name, blocking_timeout=20).aacquire())
-        await asyncio.sleep(0)  # it is sent
-        locks["default"].failed_until[None] = math.inf
-        async with optional("lock", name) as held:
-            assert not held.guarded
-        proxy.let_go()
-        assert await acquiring
-        return taken_connections(f"redis://127.0.0.1:{proxy.port}/0") - before
-
-    assert asyncio.run(main()) == 1  # that of the question

@@ -113,20 +113,6 @@ def test_release_of_an_expired_lease_is_a_loss() -> None:
     assert ended(steps, 0) is False
 
 
-def test_interrupted_release_is_completed() -> None:
-    """With one further call, which is not sent again; what comes of it changes nothing."""
-    steps = locking.release(lease())
-    first = next(steps)
-    assert isinstance(first, Release)
-    assert first.patient
-    second = steps.throw(KeyboardInterrupt())
-    assert isinstance(second, Release)
-    assert second is not first
-    assert second.patient is False
-    with pytest.raises(KeyboardInterrupt):
-        steps.throw(LockUnavailable("gone"))
-
-
 def test_detach_whose_reply_was_lost_is_no_loss() -> None:
     """Another process may have taken the lock over before the second sending."""
     call = TakeOver(Request("name", "ticket", 30.0, "{}"), "digest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from time import monotonic
 
 import pytest
@@ -17,6 +18,7 @@ from django_redis_lock.protocol.waiting import (
     WaiterRegistry,
 )
 from tests.protocol.steps import joined
+from tests.tools import Background, eventually
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
@@ -27,6 +29,19 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     assert registry.notify("closed", Grant(7, 1_000, 0)) is False
     assert registry.notify("closed") is False
     assert registry.notify("other") is True
+
+
+def test_forked_child_forgets_its_parents_waiters() -> None:
+    """Those that it inherited ask, and then find that they belong to the parent."""
+    registry = WaiterRegistry()
+    waiter, before = joined(registry, "token"), registry.waits_in("name")
+    thread = Background(partial(registry.wait, waiter, monotonic() + 60))
+    eventually(lambda: waiter.sleeper is not None)
+    registry.after_fork()
+    thread.outcome()
+    assert waiter.must_ask
+    assert registry.waits_in("name") != before
+    assert not registry.notify("token")
 
 
 @pytest.mark.parametrize(
