@@ -6,13 +6,10 @@ Each server has a thread of its own, so that none waits for another.
 from __future__ import annotations
 
 import atexit
-import heapq
-import itertools
 import logging
 import math
 import time
 import weakref
-from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -52,9 +49,7 @@ MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
 class Entry:
     """A lease to renew or to verify, and when that is due (monotonic)."""
 
-    __slots__ = ("due", "final", "lease", "lock", "name", "period", "server", "token", "turn")
-
-    turn: int  # set when it is put into the heaps
+    __slots__ = ("due", "final", "lease", "lock", "name", "period", "server", "token")
 
     def __init__(self, lease: Lease, lock: Any, server: ServerRenewer, *, renew: bool) -> None:
         self.lease, self.lock = weakref.ref(lease), weakref.ref(lock)
@@ -85,11 +80,6 @@ class Entry:
         if self.final:  # nothing is tried again for it, so a call may end a little later
             return lease.deadline + 0.5
         return lease.deadline if lease.verify_by is None else min(lease.deadline, lease.verify_by)
-
-
-Turn = tuple[float, int, Entry]
-"""When it comes (monotonic), and the number that tells whether its entry was scheduled again."""
-_turns = itertools.count(1)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +123,6 @@ class Renewer:
         """Renew a lease from now on, or only verify it; references to it are weak."""
         server = self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
-        server.changed.append(entry)
         if entry.due < server.wakes_at:
             server.wake(entry.due)
 
@@ -147,7 +136,6 @@ class Renewer:
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
                 entry.due = min(entry.due, monotonic() + ms / 1000 / RENEWALS)
-                entry.server.changed.append(entry)
                 if entry.due < entry.server.wakes_at:
                     entry.server.wake(entry.due)
 
@@ -206,12 +194,6 @@ class ServerRenewer(Background):
         self._key = key
         self.backend, self._together = key
         self.withdrawals: dict[Withdrawal, None] = {}
-        self.changed: deque[Entry] = deque()
-        """Leases that are new, or due at another time."""
-        # Heaps by when entries are due, and by when they would be lost. The thread alone uses them.
-        # What was scheduled again or discarded stays in them until it comes to the top.
-        self._by_due: list[Turn] = []
-        self._by_loss: list[Turn] = []
         super().__init__(f"django-redis-lock-renewal-{self.backend.alias}")
 
     def wake(self, due: float) -> None:
@@ -224,62 +206,41 @@ class ServerRenewer(Background):
             del self._renewer.servers[self._key]
 
     def work(self, until: float = math.inf) -> float:
-        """Make one call for what is due, leases first, which ends by ``until`` (monotonic)."""
-        if self._due() <= monotonic():
-            self._call(until)
-        return self._due()
-
-    def _due(self) -> float:
-        self._update_heaps()
-        owed = [item.due for item in [*self.withdrawals]]
-        return min([self._first(self._by_due), *owed])
-
-    def _call(self, until: float) -> None:
-        now = monotonic()
-        left = self._first(self._by_loss) - now
-        until = min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, left * 2 / 3)))
-        owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
+        """Renew what is due, or else send one withdrawal, ``until`` a moment (monotonic)."""
         try:
-            if self._first(self._by_due) <= now:
-                self.renew(self._take_due(now), until)
-            elif owed is not None:
-                self._send(owed, until)
+            self._work(until)
         except Exception:
             logger.exception("The renewal of leases failed, and goes on")
+        owed = [item.due for item in [*self.withdrawals]]
+        return min([*owed, *[entry.due for entry in self._entries()]], default=math.inf)
 
-    def _update_heaps(self) -> None:
-        while self.changed:
-            entry = self.changed.popleft()
-            if entry.server is self:
-                entry.turn = next(_turns)
-                heapq.heappush(self._by_due, (entry.due, entry.turn, entry))
-                heapq.heappush(self._by_loss, (entry.lost_at(), entry.turn, entry))
-        for heap in self._by_due, self._by_loss:
-            if len(heap) > 2 * len(self._renewer.entries) + BATCH:
-                heap[:] = sorted(filter(self._counts, heap))
+    def _work(self, until: float) -> None:
+        now, entries = monotonic(), self._entries()
+        if any(entry.due <= now for entry in entries):
+            soon = [entry for entry in entries if entry.due - entry.period / 4 <= now]
+            soon.sort(key=attrgetter("due"))
+            lost_at = min(entry.lost_at() for entry in entries)
+            for first in range(0, len(soon), BATCH):
+                self.renew(soon[first : first + BATCH], self._ends(lost_at, until))
+            return
+        owed = min([*self.withdrawals], key=attrgetter("due"), default=None)
+        if owed is not None and owed.due <= now:
+            lost_at = min([entry.lost_at() for entry in entries], default=math.inf)
+            self._send(owed, self._ends(lost_at, until))
 
-    def _counts(self, item: Turn) -> bool:
-        return item[2].turn == item[1] and self._renewer.entries.get(item[2].token) is item[2]
+    def _ends(self, lost_at: float, until: float) -> float:
+        """Return when a call ends, long before the first lease does."""
+        now = monotonic()
+        return min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, (lost_at - now) * 2 / 3)))
 
-    def _first(self, heap: list[Turn]) -> float:
-        """Drop from the top of a heap what was discarded; return the first time that is left."""
-        while heap and not self._counts(heap[0]):
-            heapq.heappop(heap)
-        return heap[0][0] if heap else math.inf
-
-    def _take_due(self, now: float) -> list[Entry]:
-        """Take at most a batch of leases that are due, or will be soon."""
-        due: list[Entry] = []
-        while len(due) < BATCH and self._first(self._by_due) < math.inf:
-            if self._by_due[0][0] - self._by_due[0][2].period / 4 > now:
-                break
-            due.append(heapq.heappop(self._by_due)[2])
-        return due
+    def _entries(self) -> list[Entry]:
+        return [entry for entry in [*self._renewer.entries.values()] if entry.server is self]
 
     def renew(self, due: Sequence[Entry], until: float) -> None:
         """Renew leases in one call, which ends by ``until`` (monotonic)."""
-        self.changed.extend(due)
-        batch = [(entry, lease) for entry in due if (lease := self._lease_of(entry))]
+        entries = self._renewer.entries
+        left = [entry for entry in due if entries.get(entry.token) is entry]
+        batch = [(entry, lease) for entry in left if (lease := self._lease_of(entry))]
         if not batch:
             return
         now = monotonic()
@@ -294,7 +255,6 @@ class ServerRenewer(Background):
         except LockError as error:
             self._failed(batch, error)
             return
-        entries = self._renewer.entries
         results = zip(batch, versions, wanted, answers, strict=True)
         for (entry, lease), version, ms, left_ms in results:
             if left_ms is None:  # too few servers of a quorum have answered
@@ -328,11 +288,8 @@ class ServerRenewer(Background):
             self._renewer.remove(entry)
         elif entry.final and lease.passed:
             self._lose(entry, lease, MAX_HOLD_OVER)
-        elif (
-            self.backend.renewal_group(entry.name) != self._together
-        ):  # it has moved to another server
+        elif self.backend.renewal_group(entry.name) != self._together:  # it has moved
             entry.server = self._renewer.server_of(self.backend, entry.name)
-            entry.server.changed.append(entry)
             entry.server.wake(entry.due)
         else:
             return lease
