@@ -103,10 +103,7 @@ class Renewer:
 
     A lease is renewed after a third of its length, together with others of the same server that are
     due soon. While the server can't be reached this is retried until the lease has expired; then
-    the lock is lost. A lock that was handed off is verified once, soon after it was acquired, as
-    the server takes it back if its new holder does not claim it.
-
-    A release or withdrawn request that did not reach the server is sent again.
+    the lock is lost. A lock that was handed off is verified once, soon after it was acquired.
     """
 
     def __init__(self) -> None:
@@ -185,8 +182,8 @@ class Renewer:
 class ServerRenewer(Background):
     """Renews the leases on one server, and sends again what did not reach it.
 
-    Its thread makes one call after another. Each ends long before the first lease does, so that it
-    can be tried again over another connection, and losses are reported in time.
+    Each call ends long before the first lease does, so that it can be tried again over another
+    connection, and losses are reported in time.
     """
 
     def __init__(self, renewer: Renewer, key: tuple[Any, Hashable]) -> None:
@@ -197,7 +194,7 @@ class ServerRenewer(Background):
         super().__init__(f"django-redis-lock-renewal-{self.backend.alias}")
 
     def wake(self, due: float) -> None:
-        """Have the thread awake at a moment (monotonic). Raises as ``Background.wake`` does."""
+        """Do as ``Background.wake``."""
         self._renewer.servers[self._key] = self
         super().wake(due)
 

@@ -10,13 +10,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.db import Error, connections
 
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
-from django_redis_lock.primitives.held import Held, Hold, confirm, finish, set_leases, waiting
+from django_redis_lock.primitives.held import (
+    Held,
+    Hold,
+    Leave,
+    confirm,
+    finish,
+    set_leases,
+    waiting,
+)
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.django_private import savepoint_in_test
@@ -36,15 +46,34 @@ _METHODS = (
     "savepoint_rollback",
 )
 
-Leave = Callable[[Sequence[Held]], Steps[Any]]
-"""Carries out an exit from holds; a ``LockError`` is logged, as no caller can handle it."""
 
-
-def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
+def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> bool:
     """Let an exit wait for the transactions on some connections, as earlier ones of its holds do.
 
-    A hold ends once. If it was locked again meanwhile, it is detached if either caller says so.
+    Returns False if a loss was noticed, the app is not in ``INSTALLED_APPS``, or all handles that
+    had the lock have ``after_commit=False``. A hold ends once. If it was locked again meanwhile, it
+    is detached if either caller says so.
     """
+    if any(each.held_lease().lost for each in held):
+        return False
+    wanted = any(each.held_lease().after_commit for each in held)
+    if not (apps.ready and apps.is_installed("django_redis_lock")):
+        if apps.ready and wanted:
+            _warn_not_installed()
+        return False
+    if not wanted:
+        logger.warning(
+            "Lock %s was released before the transaction on %s ended, so the next holder may not "
+            "see what it wrote. Leave out after_commit=False.",
+            ", ".join(repr(each.name) for each in held),
+            ", ".join(repr(connection.alias) for connection in databases),
+        )
+        return False
+    _wait(held, leave, databases, ends=ends)
+    return True
+
+
+def _wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
     before, holds = earlier(held), [(one, one.held_lease()) for one in held]
     ending = [each for each in before if each.ends]
     if leave is finish:
@@ -59,6 +88,14 @@ def wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: 
             wrapped.add(each)
     for one in held:
         one.deferred |= ends
+
+
+@cache
+def _warn_not_installed() -> None:  # once for the whole process
+    logger.warning(
+        "A lock was released before the transaction ended, so the next holder may not see what it "
+        "wrote. Add 'django_redis_lock' to INSTALLED_APPS."
+    )
 
 
 def earlier(held: Sequence[Held]) -> list[_Exit]:

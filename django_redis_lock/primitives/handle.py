@@ -8,26 +8,22 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import wraps
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar, cast
+from typing import Any, NoReturn, Self, TypeVar, cast
 
-from django.apps import apps
 from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives import held as holds
-from django_redis_lock.primitives.held import Held, register
+from django_redis_lock.primitives.held import Held, Leave, register
 from django_redis_lock.protocol.calls import Renew, Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.process import Identity, kind_of_execution
-
-if TYPE_CHECKING:
-    from django_redis_lock.primitives.exits import Leave
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -331,11 +327,8 @@ class Handle(ABC):
                 f"This handle already runs without {self._label}. Create one for each caller.",
                 name=first.name,
             )
-        failed, server, until = (
-            backend.failed_until,
-            backend.renewal_group(first.name),
-            now + PROBE_FOR,
-        )
+        failed, server = backend.failed_until, backend.renewal_group(first.name)
+        until = now + PROBE_FOR
         if (ends := failed.get(server)) is None:
             return False
         if now >= ends:  # one caller at a time gives it its usual time again
@@ -405,8 +398,7 @@ class Handle(ABC):
     def _abandon(self, error: BaseException, since: float = 0.0) -> None:
         """Release in the background what an interruption left; leases from before ``since`` stay.
 
-        A signal handler may raise before the steps begin, and once they are done. A ``LockError``
-        is theirs. The locks wait for a transaction as in ``release``.
+        A signal handler may raise before the steps begin, and once they are done.
         """
         held = [each for each in self._locks() if each.lease and each.lease.began >= since]
         left = [each for each in held if not each.deferred and each.held_lease().entries <= 1]
@@ -428,38 +420,15 @@ class Handle(ABC):
 def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
     """Have ``leave`` carry out an exit from holds when the open transactions of this thread end.
 
-    An exit is a release, a detach or a downgrade; ``ends`` says whether that ends the holds.
-    Returns False if it has to be carried out now: there is no transaction, a loss was noticed, the
-    app is not in ``INSTALLED_APPS``, or all handles that had the lock have ``after_commit=False``.
-    The last two log a warning, the former one for the whole process.
+    Every exit comes by here: a release, a detach, a downgrade, which does not end the holds.
+    Returns False if it has to be carried out now.
     """
     databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
-    if not databases or any(each.held_lease().lost for each in held):
-        return False
-    if not (apps.ready and apps.is_installed("django_redis_lock")):
-        if apps.ready and any(each.held_lease().after_commit for each in held):
-            _warn_not_installed()
-        return False
-    if not any(each.held_lease().after_commit for each in held):
-        logger.warning(
-            "Lock %s was released before the transaction on %s ended, so the next holder may not "
-            "see what it wrote. Leave out after_commit=False.",
-            ", ".join(repr(each.name) for each in held),
-            ", ".join(repr(connection.alias) for connection in databases),
-        )
+    if not databases:
         return False
     from django_redis_lock.primitives import exits
 
-    exits.wait(held, leave, databases, ends=ends)
-    return True
-
-
-@cache
-def _warn_not_installed() -> None:
-    logger.warning(
-        "A lock was released before the transaction ended, so the next holder may not see what it "
-        "wrote. Add 'django_redis_lock' to INSTALLED_APPS."
-    )
+    return exits.defer(held, leave, databases, ends=ends)
 
 
 def _in_transaction(connection: Any) -> bool:

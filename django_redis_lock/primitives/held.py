@@ -1,9 +1,4 @@
-"""A lock as a handle holds it: what is known of its lease, and what is done to it.
-
-The functions act on one or several held locks: their leases are set, confirmed, released, found
-lost. The register tells which locks each thread, greenlet or asyncio task holds, so that it can
-enter one again.
-"""
+"""A lock as a handle holds it: what is known of its lease, and what is done to it."""
 
 from __future__ import annotations
 
@@ -160,6 +155,8 @@ class Held:
 
 
 Hold = tuple[Held, Lease]
+Leave = Callable[[Sequence[Held]], Steps[Any]]
+"""Carries out an exit from holds; a ``LockError`` is logged, as no caller can handle it."""
 waiting: weakref.WeakSet[Any] = weakref.WeakSet()
 """The exits from holds that wait for a transaction to end; see ``exits``."""
 
@@ -188,11 +185,9 @@ def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[lis
 
 
 def release(held: Held) -> Steps[None]:
-    """Release a lock.
+    """Release a lock. Raises ``LockLost``, and ``LockUnavailable``; then it can be called again.
 
-    Raises ``LockLost``, and ``LockUnavailable`` where it is not known whether it was lost; then it
-    can be called again. However it fails, the lock is released in the background as soon as the
-    server answers, unless it expires before.
+    However it fails, the lock is released in the background as soon as the server answers.
     """
     lease, backend = held.held_lease(), held.backend
     try:
@@ -217,8 +212,7 @@ def release(held: Held) -> Steps[None]:
 def release_all(held: Sequence[Held]) -> Steps[None]:
     """Release locks of one backend, one after another; raise the first error at the end.
 
-    Once the server does not answer, or if this is interrupted, the others are released in the
-    background.
+    Once the server does not answer, or this is interrupted, the background releases the others.
     """
     failure: LockError | None = None
     left = [*held]
@@ -323,10 +317,7 @@ class Register:
         return next(found, None)
 
     def held_here(self, name: str, *aliases: str) -> list[Lease]:
-        """Return the leases of the current execution on locks of a name, as far as is known.
-
-        Without ``aliases`` they may be of any alias.
-        """
+        """Return the valid leases of the current execution on locks of a name, and of aliases."""
         leases = [
             reference()
             for key, reference in self._leases.copy().items()  # atomic, unlike a list of items

@@ -39,8 +39,7 @@ class Lock(Held, Handle):
 
     full = False  # so many waited already
     waited = False  # it was acquired after a wait
-    _again = 0
-    """How many more times this handle has entered the lock."""
+    _again = 0  # how many more times this handle has entered the lock
     sharing = arguments.EXCLUSIVE
     """With whom it is shared, and how many may wait."""
     _wait: str | None = None

@@ -1,7 +1,6 @@
 """What the server is asked, to take, hold and release locks, and how its answers are read.
 
-No I/O happens here: each function is a generator of steps, which ``drivers`` carry out. The model
-is psycopg 3, which writes the PostgreSQL protocol once in this way.
+No I/O happens here: each function is a generator of steps, which ``drivers`` carry out.
 """
 
 from __future__ import annotations
@@ -55,11 +54,7 @@ def acquire(
 
 
 def take_over(request: Request, token_id: str) -> Steps[Lease | None]:
-    """Take a lock from the holder with a token id, ahead of the queue.
-
-    Returns the lease, or ``None`` if that holder no longer has the lock. If interrupted, it
-    withdraws the request as ``acquire`` does.
-    """
+    """Take a lock from the holder with a token id, ahead of the queue; ``None`` if it has ended."""
 
     def attempt() -> Steps[Lease | None]:
         call = TakeOver(request, token_id, until=request.until)
@@ -139,8 +134,7 @@ def _done_before(call: Call, first: float | None, lease: Lease) -> bool:
 def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
     """Replace the token of a lease by another; return False if it was no longer held.
 
-    If the reply to an earlier sending was lost, another process may have taken the lock over
-    already. So it counts as detached if the lease was valid at that sending.
+    An earlier sending counts as in ``release``: another may have taken the lock over already.
     """
     first = lease.left_at
     if lease.lost and first is None:
@@ -157,8 +151,7 @@ def set_leases(
 ) -> Steps[list[Lease]]:
     """Set what is left of leases (-1: no end, 0: only ask); return those that are lost.
 
-    The caller gives up ``until`` (monotonic). A lease that is made shorter counts as that short
-    from the call on, even if no answer comes.
+    The caller gives up ``until`` (monotonic).
     """
     pairs = list(zip(leases, lease_ms, strict=True))
     call = calls.Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)

@@ -51,8 +51,6 @@ _numbers = itertools.count(1)  # of the registries of this process
 class Grant:
     """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
-    __slots__ = ("fence", "lease_ms", "now_ms", "received_at")
-
     def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
         self.fence = fence
         self.lease_ms = lease_ms
@@ -91,9 +89,9 @@ class LocalWaiter:
 class WaiterRegistry:
     """The waiters of one process and backend, which sleep until they are notified.
 
-    A ``Heart`` tells the server that they wait, and reads the messages for them, every so many
-    seconds (``interval``); a ``ReceivingRegistry`` receives messages at once. ``give_back`` sends a
-    release in the background, for so many seconds.
+    A ``Heart`` tells the server that they wait, and reads the messages for them, every ``interval``
+    seconds; a ``ReceivingRegistry`` receives messages at once. ``give_back`` sends a release in the
+    background, for so many seconds.
     """
 
     must_claim = False
@@ -280,8 +278,7 @@ class WaiterRegistry:
 class PollingRegistry(WaiterRegistry):
     """A registry for servers without a hand-off: each ``interval`` (seconds) one waiter asks.
 
-    The waiters of a lock take turns at that, and are served in no order. ``waits_in`` is what
-    stands for them in the queue of the server.
+    The waiters of a lock take turns, in no order. ``waits_in`` stands for them in a queue.
     """
 
     interval: float
@@ -441,8 +438,8 @@ def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
 def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
     """Claim a lock that was handed off, without waiting for the answer.
 
-    Returns False if so much time has passed that the server may take the lock back before it
-    receives the claim, or if no thread can verify the lock; then the server has to be asked.
+    Returns False if the server has to be asked: it may take the lock back before it receives the
+    claim, or no thread can verify the lock.
     """
     if lease.verify_by is None or lease.passed:
         return not lease.passed

@@ -17,7 +17,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, LockUnavailable
-from django_redis_lock.primitives import handle
+from django_redis_lock.primitives import exits
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually
 
@@ -216,7 +216,7 @@ class TransactionContract:
 
     def test_without_the_app(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
         """Without the app a lock is released at once, and the first such release says so."""
-        handle._warn_not_installed.cache_clear()
+        exits._warn_not_installed.cache_clear()
         others = [app for app in settings.INSTALLED_APPS if app != "django_redis_lock"]
         with override_settings(INSTALLED_APPS=others), atomic("first"):
             for after_commit, warnings in ((False, 0), (True, 1), (True, 1)):
