@@ -32,29 +32,6 @@ def lost() -> Iterator[Told]:
         yield calls
 
 
-def renewers(using: str = "default") -> int:
-    """Return how many threads renew the leases of a backend."""
-    targets = [getattr(item, "_target", None) for item in threading.enumerate()]
-    servers = renewing(using)
-    return sum(getattr(target, "__self__", None) in servers for target in targets)
-
-
-def test_locks_are_renewed_in_one_round_trip(name: str, client: redis.Redis) -> None:
-    held = [lock(f"{name}:{number}", timeout=1.5, auto_renew=True) for number in range(50)]
-    for item in held:
-        item.acquire()
-    first = [item.lease.deadline for item in held]
-    with counted(client) as counts:
-        eventually(
-            lambda: all(
-                item.lease.deadline > before for item, before in zip(held, first, strict=True)
-            )
-        )
-    assert counts["pexpire"] == 50
-    assert counts["evalsha"] <= 3
-    eventually(lambda: renewers() == 1, "one thread for all of them")
-
-
 @pytest.mark.parametrize("how", ["broken", "taken"])
 def test_holder_learns_of_a_loss(
     name: str, how: str, client: redis.Redis, lost: Told, caplog: pytest.LogCaptureFixture
@@ -259,7 +236,7 @@ def test_many_leases_are_renewed_in_parts(
     for lease in held:
         renewer.discard(lease)
     assert counts["pexpire"] >= number
-    assert counts["evalsha"] + counts.get("eval", 0) >= 6
+    assert 6 <= counts["evalsha"] + counts.get("eval", 0) <= 12
     assert examined[0] <= 4 * number
 
 

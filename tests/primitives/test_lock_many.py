@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -102,27 +101,6 @@ class TestEveryBackend:
             group.ensure_held()
             group.release()
             assert held(names, using) == []
-
-    def test_any_order_without_deadlock(self, names: list[str], using: str) -> None:
-        """Callers that name overlapping locks in any order all acquire them, one at a time."""
-        inside = dict.fromkeys(names, 0)
-        wrong: list[str] = []
-
-        def work(seed: int) -> None:
-            chance = random.Random(seed)
-            for _ in range(8):
-                wanted = chance.sample(names, chance.randint(2, 3))
-                with lock_many(wanted, timeout=60, blocking_timeout=60, using=using):
-                    for name in wanted:
-                        inside[name] += 1
-                    wrong.extend(name for name in wanted if inside[name] != 1)
-                    for name in wanted:
-                        inside[name] -= 1
-
-        for each in [Background(lambda seed=seed: work(seed)) for seed in range(5)]:
-            each.outcome()
-        assert wrong == []
-        assert held(names, using) == []
 
     @contextlib.contextmanager
     def waiting_for_the_last(self, names: list[str], using: str) -> Iterator[LockGroup]:

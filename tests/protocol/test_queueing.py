@@ -100,17 +100,3 @@ def test_how_long_a_caller_waits_for_a_silent_server(wait: float | None, patienc
     first = next(locking.acquire(KnowingRegistry(), request(), until))
     assert isinstance(first, Acquire)
     assert before + patience <= first.until <= monotonic() + patience
-
-
-def test_a_caller_that_gives_up_does_not_ask_again() -> None:
-    """The withdrawal is left to the background, too: the server would not answer that either."""
-    asked = request()
-    steps = locking.acquire(KnowingRegistry(), asked, None)
-    call = next(steps)
-    assert isinstance(call, Acquire)
-    call.sending()
-    call.until = monotonic()
-    with pytest.raises(LockUnavailable) as caught:
-        steps.throw(LockUnavailable("timed out"))
-    assert caught.value.silent
-    assert asked.may_be_held

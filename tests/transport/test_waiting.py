@@ -56,29 +56,6 @@ def test_hand_off_to_another_process(name: str, wait: str) -> None:
         assert child.hear() == "released"
 
 
-def test_each_release_wakes_one(name: str, client: redis.Redis) -> None:
-    """Handing off to the first of many costs two calls, not one for each waiter."""
-    held = lock(name, timeout=20)
-    held.acquire()
-    released = threading.Event()
-    queue = [
-        Background(lambda: lock(name, timeout=20).acquire() and released.wait()) for _ in range(10)
-    ]
-    eventually(lambda: waiters(name) == 10)
-    with counted(client) as counts:
-        held.release()
-        eventually(lambda: waiters(name) == 9)
-    assert counts["publish"] == 1
-    # The release, the claim, this test's looks at the queue, and a heartbeat now and then.
-    assert counts["evalsha"] < 20
-    released.set()
-    for _ in queue:
-        eventually(lambda: locks["default"].holder(name))
-        locks["default"].force_release(name)
-    for waiting in queue:
-        waiting.outcome()
-
-
 def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis.Redis) -> None:
     """At once, so that the next waiter does not wait until its claim is due."""
     now, key, registry = (
