@@ -145,11 +145,9 @@ class Held:
         self.lease, self._backend, self.deferred, self._acquired_by = lease, backend, False, by
         if lease.auto_renew or lease.verify_by is not None:
             renewer.add(lease, backend, self if by is None else by, renew=lease.auto_renew)
-        register.add(lease, backend.alias, reentrant=self.reentrant)
-        lease.rely(after_commit=self.after_commit)
+        register.add(self, lease, backend.alias)
 
     def let_go(self, lease: Lease) -> None:
-        lease.unbind()
         renewer.discard(lease)
         self.lease, self._backend, self.deferred = None, None, False
 
@@ -298,10 +296,10 @@ class Register:
         # By name, id of the execution, alias, and whether it may be entered again.
         self._leases: dict[tuple[str, int, str, bool | str], weakref.ref[Lease]] = {}
 
-    def add(self, lease: Lease, alias: str, *, reentrant: bool) -> None:
+    def add(self, held: Held, lease: Lease, alias: str) -> None:
         execution = process.current_execution()
-        lease.bind(execution)
-        key = lease.name, id(execution), alias, reentrant or lease.token
+        lease.bind(execution, after_commit=held.after_commit)
+        key = lease.name, id(execution), alias, held.reentrant or lease.token
         # As a ``WeakValueDictionary`` does it, but without running any Python code.
         self._leases[key] = weakref.ref(lease, partial(self._leases.pop, key))
 

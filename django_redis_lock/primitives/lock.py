@@ -239,19 +239,17 @@ class Lock(Held, Handle):
         scheme, lease = self._wait or backend.wait, None
         if from_token_id:
             backend.require(backend.can_pass, f"Lock {self.name!r} can't be passed on")
-            steps = locking.take_over(request, from_token_id)
-        else:
-            make_registry = partial(backend.registry_for, scheme)
-            steps = locking.acquire(backend.registries.get(scheme), request, until, make_registry)
+        registry, make = backend.registries.get(scheme), partial(backend.registry_for, scheme)
         try:
-            lease = yield from steps
-            if lease is not None:
-                if self.max_hold is not None and lease.timeout is not None:
-                    lease.renew_for(self.max_hold, lease.deadline - lease.timeout)
-                self.hold(lease, backend)
-            return lease is not None
+            lease = yield from locking.acquire(registry, request, until, make, from_token_id)
+            if lease is None:
+                self.full = request.full
+                return False
+            if self.max_hold is not None and lease.timeout is not None:
+                lease.renew_for(self.max_hold, lease.deadline - lease.timeout)
+            self.hold(lease, backend)
+            return True
         finally:
-            self.full = request.full
             # Given up, but the server may still grant it.
             if (lease is None or self.lease is not lease) and request.may_be_held:
                 renewer.withdraw(withdrawal(request), backend, request.longest)
@@ -435,6 +433,7 @@ def _detach(
             renewer.add(lease, held.backend, held, renew=lease.auto_renew)
         raise
     backend = held.backend
+    lease.begin_release()  # so that nothing enters it any more
     held.let_go(lease)
     if not ours:
         reason = f"{REASON_EXPIRED} before it was detached"

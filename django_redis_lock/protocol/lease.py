@@ -236,12 +236,10 @@ class Lease:
         self.after_commit |= after_commit
         self.required |= required
 
-    def bind(self, execution: object) -> None:
+    def bind(self, execution: object, *, after_commit: bool) -> None:
         """Let an execution have entered it, once."""
         self.entries, self.execution = 1, weakref.ref(execution)
-
-    def unbind(self) -> None:
-        self.entries, self.execution = 0, None
+        self.after_commit |= after_commit
 
     def enter(self) -> bool:
         """Enter it once more; return False if it can't be entered any more."""

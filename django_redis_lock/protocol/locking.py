@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -30,48 +30,23 @@ def acquire(
     request: Request,
     until: float | None,
     make_registry: Any = None,
+    from_token_id: str = "",
 ) -> Steps[Lease | None]:
     """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
+
+    With ``from_token_id`` it is taken over from that holder, ahead of the queue.
 
     Returns the lease, or ``None`` when the wait ran out. Without a ``registry``, one is made when
     the lock is found held. If anything interrupts the wait, the request is withdrawn: it leaves the
     queue, and a grant already under way is passed on. If the server can't be reached, or a call may
     arrive later than that, ``request.sent`` stays set: the server may still carry out the request.
     """
-
-    def attempt() -> Steps[Lease | None]:
-        if until is None or registry is None or not registry.receives(request.name):
-            # Most locks are free; only a held one is worth a subscription.
-            call = calls.Acquire(request, "", until=request.until, final=until is None)
-            lease = call.lease((yield from ask(call, patient=request.patient)))
-            if lease is not None or until is None:
-                return lease
-        from django_redis_lock.protocol.waiting import wait_in_queue
-
-        return (yield from wait_in_queue(registry or make_registry(), request, until))
-
-    return _obtain(request, until, attempt)
-
-
-def take_over(request: Request, token_id: str) -> Steps[Lease | None]:
-    """Take a lock from the holder with a token id, ahead of the queue; ``None`` if it has ended."""
-
-    def attempt() -> Steps[Lease | None]:
-        call = TakeOver(request, token_id, until=request.until)
-        return call.lease((yield from ask(call)))
-
-    return _obtain(request, None, attempt)
-
-
-def _obtain(
-    request: Request, until: float | None, attempt: Callable[[], Steps[Lease | None]]
-) -> Steps[Lease | None]:
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER
     request.until = (soonest if until is None else max(until, soonest)) + GRACE
     try:
         while True:
-            lease = yield from attempt()
+            lease = yield from _attempt(registry, request, until, make_registry, from_token_id)
             if lease is None:
                 request.sent = False
                 return None
@@ -97,6 +72,27 @@ def _obtain(
                 # Over another connection, a call may arrive after its withdrawal.
                 request.sent = request.under_way
         raise
+
+
+def _attempt(
+    registry: WaiterRegistry | None,
+    request: Request,
+    until: float | None,
+    make_registry: Any,
+    from_token_id: str,
+) -> Steps[Lease | None]:
+    if from_token_id:
+        takeover = TakeOver(request, from_token_id, until=request.until)
+        return takeover.lease((yield from ask(takeover)))
+    if until is None or registry is None or not registry.receives(request.name):
+        # Most locks are free; only a held one is worth a subscription.
+        call = calls.Acquire(request, "", until=request.until, final=until is None)
+        lease = call.lease((yield from ask(call, patient=request.patient)))
+        if lease is not None or until is None:
+            return lease
+    from django_redis_lock.protocol.waiting import wait_in_queue
+
+    return (yield from wait_in_queue(registry or make_registry(), request, until))
 
 
 def release(lease: Lease) -> Steps[bool]:

@@ -8,14 +8,17 @@ import os
 import signal
 import threading
 import time
+from typing import Any
 
 import pytest
 import redis
 
-from django_redis_lock import lock, locks
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import drivers, locking
 from django_redis_lock.protocol.lease import Request, token_id
 from django_redis_lock.protocol.waiting import LocalWaiter
+from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
 from django_redis_lock.transport.receiving import ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN
@@ -58,12 +61,8 @@ def test_hand_off_to_another_process(name: str, wait: str) -> None:
 
 def test_a_grant_to_a_waiter_who_has_left_is_given_back(name: str, client: redis.Redis) -> None:
     """At once, so that the next waiter does not wait until its claim is due."""
-    now, key, registry = (
-        round(time.time() * 1000),
-        f"lock:{name}",
-        locks["default"].registry_for("queue"),
-    )
-    assert isinstance(registry, ReceivingRegistry)
+    now, key = round(time.time() * 1000), f"lock:{name}"
+    registry = locks["default"].registry_for("queue")
     value = f"7 {now + 60_000}:60000:c0-1"
     for shared in (False, True):
         if shared:
@@ -167,3 +166,63 @@ def test_listing_costs_the_held_locks_only(name: str, client: redis.Redis) -> No
         assert len(list(locks["default"].holders())) == 1200
     assert not {"keys", "scan", "randomkey"} & counts.keys()
     assert counts["evalsha"] == 7  # the index, and six pages of locks
+
+
+# The waiting schemes beside each other on one lock.
+
+
+@pytest.fixture
+def _quick() -> None:
+    """Pollers of this process ask often."""
+    locks["default"].registry_for("poll").interval = 0.1
+
+
+def stand(name: str, wait: str, number: int, timeout: float = 20) -> Lock:
+    """Return a handle that waits, as the one with this number, in a thread of its own."""
+    handle = lock(name, timeout=timeout, wait=wait)
+    handle.waiting = Background(handle.acquire)
+    eventually(lambda: waiters(name) == number)
+    return handle
+
+
+@pytest.mark.usefixtures("_quick")
+def test_all_schemes_share_one_queue(name: str) -> None:
+    """They are served in order of arrival, however they wait, with rising fences."""
+    held = lock(name, timeout=60)
+    held.acquire()
+    queue = [stand(name, wait, number + 1, 60) for number, wait in enumerate(WAITING_SCHEMES * 3)]
+    fences = [held.fence]
+    for waiter in queue:
+        held.release()
+        assert not lock(name).acquire(blocking=False)
+        assert waiter.waiting.outcome() is True
+        assert 20 < waiter.remaining <= 60  # and not for the time to claim it in alone
+        held = waiter
+        held.ensure_held()
+        fences.append(held.fence)
+    held.release()
+    assert fences == sorted(set(fences))
+    assert lock(name).locked() is False
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("wait", WAITING_SCHEMES)
+def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> None:
+    """Served or not, waiters leave no key for good: no signal keys, queues and index entries."""
+    with lock(name, timeout=20):
+        assert lock(name, wait=wait).acquire(blocking_timeout=0.05) is False
+        waiter = stand(name, wait, 1)
+    assert waiter.waiting.outcome() is True
+    waiter.release()
+    # A heartbeat may just have asked for the waiter once more, which then is withdrawn.
+    eventually(lambda: {k for k in client.keys("*") if client.pttl(k) == -1} == {"lock-fence"})
+
+
+@pytest.mark.parametrize("wait", ["", "Queue", "pubsub", 1, True, ("poll",)])
+def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: Any) -> None:
+    """The error names the value and what there is, before anything is sent."""
+    with pytest.raises(ValueError, match=r"no waiting scheme\. Give 'queue', 'blpop', 'poll'"):
+        lock(name, wait=wait)
+    settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": {"WAIT": wait}}}
+    with pytest.raises(InvalidLockBackend, match="'queue' or 'blpop' or 'poll'"):
+        _ = locks["default"]
