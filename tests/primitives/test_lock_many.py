@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.db import connection
 from django.db.transaction import atomic
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore
@@ -212,27 +211,6 @@ class TestEveryBackend:
                 group.release()
             assert asked.count(threading.current_thread().name) == 1
         eventually(lambda: held(names, using) == [])
-
-    @pytest.mark.django_db
-    def test_in_a_transaction(self, names: list[str], using: str) -> None:
-        """The release waits for the transaction, in which each lock can be acquired again."""
-        connection.ensure_connection()
-        group = lock_many(names, using=using)
-        with atomic():
-            with group:
-                pass
-            with pytest.raises(LockNotOwned, match="when the transaction ends"):
-                group.release()
-            with lock(names[0], using=using) as single:
-                single.ensure_held()
-            with lock_many(names[:2], using=using) as two:
-                two.ensure_held()
-            with group:
-                group.ensure_held()
-            assert held(names, using) == ["a", "b", "c"]
-            other = Background(lock_many(names, blocking=False, using=using).acquire)
-            assert other.outcome() is False
-        assert held(names, using) == []
 
     @pytest.mark.django_db
     def test_failed_group_in_a_transaction(self, names: list[str], using: str) -> None:
