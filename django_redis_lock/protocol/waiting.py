@@ -421,11 +421,7 @@ def _ask(
 
 
 def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
-    """Return the lease of a grant, its end set early rather than late.
-
-    The message may have waited unread for long, so the lease counts from when it was given, as far
-    as the last reading of the server's clock tells.
-    """
+    """Return the lease of a grant, counted from when it was given: its message may be old."""
     server_ms = registry.server_ms(grant.received_at)
     age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
     given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
@@ -436,15 +432,12 @@ def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
 
 
 def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
-    """Claim a lock that was handed off, without waiting for the answer.
-
-    Returns False if the server has to be asked: it may take the lock back before it receives the
-    claim, or no thread can verify the lock.
-    """
+    """Claim a lock that was handed off; return False if the server has to be asked instead."""
     if lease.verify_by is None or lease.passed:
         return not lease.passed
-    if registry.heart is not None and not registry.heart.runs:
+    if registry.heart is not None and not registry.heart.runs:  # no thread can verify the lock
         return False
+    # The server may take the lock back before it receives the claim.
     if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
         return False
     try:
