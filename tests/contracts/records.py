@@ -11,7 +11,7 @@ from unittest.mock import ANY
 import pytest
 
 from django_redis_lock import AuditEntry, Holder, locks, signals
-from django_redis_lock.backends.index import Index
+from django_redis_lock.backends import index
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.exceptions import (
     LockError,
@@ -69,14 +69,13 @@ class RecordContract(Contract):
         held = [self.lock(f"{name}:{number}", timeout=20 + number) for number in range(25)]
         for item in held:
             item.acquire()
-        add = Index.add
+        next_page = index._next_page
 
-        def add_then_renew(self: Index, call: Any, answer: Any) -> Any:
-            following = add(self, call, answer)
+        def renew_between(*page: Any) -> Any:
             held[12].extend(100)
-            return following
+            return next_page(*page)
 
-        monkeypatch.setattr(Index, "add", add_then_renew)
+        monkeypatch.setattr(index, "_next_page", renew_between)
         held[12].extend(100)
         found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
         assert sorted(found) == sorted(item.name for item in held)
