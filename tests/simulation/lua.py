@@ -66,9 +66,7 @@ class Lua:
             return False
         if type(reply) is list:
             return self._table([self._value(item) for item in reply])
-        if type(reply) is Status:
-            return self._table({b"ok": bytes(reply)})
-        return reply
+        return self._table({b"ok": bytes(reply)}) if type(reply) is Status else reply
 
     def _reply(self, value: Any) -> Any:
         """Return the reply for what a script returns."""
@@ -78,17 +76,13 @@ class Lua:
             return value
         if isinstance(value, int | float):  # True is 1
             return int(value)
-        error = value[b"err"]
-        if error is not None:
-            text: str = error.decode()
-            raise ResponseError(text.removeprefix("ERR "))
+        if value[b"err"] is not None:
+            raise ResponseError(value[b"err"].decode().removeprefix("ERR "))
         if value[b"ok"] is not None:
             return Status(value[b"ok"])
         items = []
-        place = 1
-        while (item := value[place]) is not None:
+        while (item := value[len(items) + 1]) is not None:
             items.append(self._reply(item))
-            place += 1
         return items
 
 

@@ -58,7 +58,7 @@ class Node(Site):
     def _start(self) -> Server:
         server = super()._start()
         self._in_script = False
-        carry_out = server._carry_out
+        carry_out = server.carry_out
 
         def carry_out_here(words: Sequence[bytes]) -> Any:
             """Refuse a script what is not here any more while its slot moves, as a node does."""
@@ -67,7 +67,7 @@ class Node(Site):
                 raise ResponseError("Script attempted to access a non local key in a cluster node")
             return carry_out(words)
 
-        server._carry_out = carry_out_here  # type: ignore[method-assign]
+        server.carry_out = carry_out_here  # type: ignore[method-assign]
         return server
 
     def _has_left(self, key: bytes) -> bool:

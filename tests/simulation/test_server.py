@@ -48,7 +48,6 @@ def command(dice: random.Random) -> list[Any]:
             ["HEXISTS", key, member],
             ["HDEL", key, member, "y"],
             ["HGETALL", key],
-            ["HSETNX", key, member, score],
             ["PEXPIREAT", key, dice.choice((1, 4_000_000_000_000))],
             ["ZADD", key, score, member],
             ["ZADD", key, "NX", score, member],
