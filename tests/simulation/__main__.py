@@ -10,7 +10,6 @@ import gc
 import os
 import random
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,13 +19,10 @@ os.environ["DJANGO_SETTINGS_MODULE"] = "tests.simulation.settings"
 django.setup()
 
 from tests.simulation import campaign, mutants  # noqa: E402 - they need the settings
-from tests.simulation.campaign import CHUNK, Tally  # noqa: E402
-from tests.simulation.choices import Chance, Choices, Replay  # noqa: E402
 from tests.simulation.interleavings import SCENARIOS, explore  # noqa: E402
 from tests.simulation.layouts import LAYOUTS  # noqa: E402
 from tests.simulation.product import simulated  # noqa: E402
-from tests.simulation.regressions import KEPT, Regression, shrink, vary  # noqa: E402
-from tests.simulation.schedules import play  # noqa: E402
+from tests.simulation.schedules import KEPT, Chance, Regression, play, vary  # noqa: E402
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -34,22 +30,18 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.broken:
         return mutants.run(options.broken[0], options.broken[1:])
-    layouts = options.layouts or list(LAYOUTS)
-    if unknown := set(layouts) - set(LAYOUTS):
+    if options.mutants:
+        return mutants.main(options.mutants, options.jobs)
+    options.layouts = options.layouts or list(LAYOUTS)
+    if unknown := set(options.layouts) - set(LAYOUTS):
         print(f"No such layout: {', '.join(sorted(unknown))}. There are {', '.join(LAYOUTS)}.")
         return 2
     if options.replay is not None:
-        return _replay(layouts, options.replay)
+        return _replay(options.layouts[0], options.replay)
     if options.vary is not None:
         return _vary(options.vary, options.schedules, options.seed)
-    if options.mutants:
-        return mutants.main(options.mutants, options.jobs)
-    failed = 0
-    if options.orders:
-        failed |= _explore(options.orders)
-    if options.schedules:
-        failed |= _play(layouts, options)
-    return failed
+    failed = _explore(options.orders) if options.orders else False
+    return int(_play(options) or failed)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,100 +60,83 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vary", type=Path, metavar="FILE", help=about)
     about = "do what follows with a broken copy whose name begins with the first word"
     parser.add_argument("--broken", nargs=argparse.REMAINDER, metavar="ABOUT", help=about)
-    parser.add_argument(
-        "--first",
-        action="store_true",
-        help="play the kept schedules, too, and end at the first failure, without shrinking it",
-    )
+    about = "play the kept schedules, too, and end at the first failure, without shrinking it"
+    parser.add_argument("--first", action="store_true", help=about)
     return parser
 
 
-def _play(layouts: Sequence[str], options: argparse.Namespace) -> int:
-    if options.first and (failure := _play_kept(layouts)):
-        print(failure)
-        return 1
+def _play(options: argparse.Namespace) -> bool:
+    """Play a campaign; return whether a schedule failed."""
+    if options.first and _play_kept(options.layouts):
+        return True
     tallies = campaign.run(
-        layouts, options.schedules, options.seed, options.jobs, until_failure=options.first
+        options.layouts, options.schedules, options.seed, options.jobs, until_failure=options.first
     )
     for tally in tallies.values():
-        _show(tally)
+        steps = tally.steps / max(tally.schedules, 1)
+        print(f"{tally.layout:14} {tally.schedules:>9,} schedules, {steps:4.0f} steps each, "
+              f"{len(tally.failures)} failed")  # fmt: skip
+        for what, times in sorted(tally.expected.items()):
+            print(f"{'':14}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
     failures = [(tally.layout, *found) for tally in tallies.values() for found in tally.failures]
     for layout, seed, failure in failures[:5]:
         print(f"\n{layout}, seed {seed}: {failure}")
         if not options.first:
-            _show_shrunk(layout, Chance(seed))
+            with simulated():
+                choices = play(LAYOUTS[layout], Chance(seed)).choices
+            _show_least(Regression(failure, layout, choices))
             print(f"make simulate ARGS='{layout} --replay {seed}' tells the whole of it.")
-    return int(bool(failures))
+    return bool(failures)
 
 
-def _play_kept(layouts: Sequence[str]) -> str:
-    """Play the schedules that failed once; return what fails again."""
+def _play_kept(layouts: Sequence[str]) -> bool:
+    """Play the schedules that failed once; return whether one fails again."""
     with simulated():
         for path in sorted(KEPT.glob("*.json")):
             kept = Regression.read(path)
-            if kept.layout in layouts:
-                verdict = play(LAYOUTS[kept.layout], kept.choose())
-                if verdict.failure:
-                    return f"{kept.layout}, kept {path.stem}: {verdict.failure}"
-    return ""
+            failure = kept.layout in layouts and kept.play().failure
+            if failure:
+                print(f"{kept.layout}, kept {path.stem}: {failure}")
+                return True
+    return False
 
 
-def _show(tally: Tally) -> None:
-    rate = tally.schedules / max(tally.seconds, 0.001)
-    steps = tally.steps / max(tally.schedules, 1)
-    print(
-        f"{tally.layout:14} {tally.schedules:>9,} schedules, {steps:4.0f} steps each, "
-        f"{tally.seconds:6.0f} s of CPU ({rate:,.0f}/s), {len(tally.failures)} failed"
-    )
-    for what, times in sorted(tally.expected.items()):
-        print(f"{'':14}   not promised: {what}: {times:,}, as in {tally.examples[what]}")
-
-
-def _show_shrunk(name: str, choices: Choices) -> str:
-    """Return what a file has that keeps the least of a schedule that failed."""
-    layout = LAYOUTS[name]
+def _show_least(failed: Regression) -> Regression:
+    """Show the least of a schedule that failed, and return it."""
     with simulated():
-        first = play(layout, choices)
-
-        def fails(candidate: list[int]) -> bool:
-            return play(layout, Replay(candidate)).promise == first.promise
-
-        least = shrink(first.choices, fails)
-        verdict = play(layout, Replay(least), telling=True)
-    text = Regression(verdict.failure, name, least).text()
-    print("\n".join(verdict.story))
-    print(f"{verdict.failure}\nTo keep it, in a file of {KEPT.name}:\n{text}")
-    return text
+        least = failed.least()
+        print("\n".join(least.play(telling=True).story))
+    print(f"{least.about}\nTo keep it, in a file of {KEPT.name}:\n{least.text()}")
+    return least
 
 
 def _vary(path: Path, schedules: int, seed: int) -> int:
     """Record a schedule again whose choices lead elsewhere since the package takes other steps."""
-    kept = Regression.read(path)
-    promise, dice = kept.about.partition(":")[0], random.Random(seed)
+    kept, dice = Regression.read(path), random.Random(seed)
+    promise = kept.about.partition(":")[0]
     gc.freeze()
     gc.disable()  # as in a campaign
     for tried in range(schedules):
         choices = vary(kept.choices, dice) if tried else kept.choices
+        near = Regression("", kept.layout, choices)
         with simulated():
-            verdict = play(LAYOUTS[kept.layout], Replay(choices))
-        if verdict.promise == promise:
-            path.write_text(f"{_show_shrunk(kept.layout, Replay(choices))}\n")
+            found = near.play().promise
+        if found == promise:
+            path.write_text(f"{_show_least(near).text()}\n")
             return 0
-        if tried % CHUNK == 0:
+        if tried % campaign.CHUNK == 0:
             gc.collect()
     print(f"{promise} holds in {schedules:,} schedules.")
     return 1
 
 
-def _replay(layouts: Sequence[str], which: str) -> int:
+def _replay(layout: str, which: str) -> int:
     """Tell one schedule, by its seed or from a file."""
-    if which.isdigit():
-        name, choices = layouts[0], Chance(int(which))
-    else:
-        regression = Regression.read(Path(which))
-        name, choices = regression.layout, regression.choose()  # type: ignore[assignment]
     with simulated():
-        verdict = play(LAYOUTS[name], choices, telling=True)
+        if which.isdigit():
+            verdict = play(LAYOUTS[layout], Chance(int(which)), telling=True)
+        else:
+            verdict = Regression.read(Path(which)).play(telling=True)
     print("\n".join(verdict.story))
     print(verdict.failure or f"No promise is broken in {verdict.steps} steps.")
     for what, times in verdict.expected.items():
@@ -169,22 +144,17 @@ def _replay(layouts: Sequence[str], which: str) -> int:
     return int(bool(verdict.failure))
 
 
-def _explore(schedules: int) -> int:
-    failed = 0
+def _explore(schedules: int) -> bool:
+    """Play the scenarios in all orders; return whether one failed."""
+    failed = False
     for scenario in SCENARIOS:
-        began = time.monotonic()
         with simulated():
             found = explore(scenario, schedules)
         failed |= bool(found.failure)
         depth = "" if found.depth is None else f" of the first {found.depth} choices"
-        print(
-            f"{scenario.layout:14} {scenario.about}: all orders{depth}, "
-            f"{found.schedules:,} schedules, "
-            f"{time.monotonic() - began:.0f} s"
-            f"{'; ' + found.failure if found.failure else ''}",
-            flush=True,
-        )
-    return int(failed)
+        print(f"{scenario.layout:14} {scenario.about}: all orders{depth}, "
+              f"{found.schedules:,} schedules {found.failure}", flush=True)  # fmt: skip
+    return failed
 
 
 if __name__ == "__main__":

@@ -1,22 +1,95 @@
-"""What the package has in place of sockets: a client for calls, and connections that listen."""
+"""What the package has in place of sockets: clients for calls, and connections that listen."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, Self
 
 import redis
 from greenlet import getcurrent
-from redis.exceptions import ResponseError
+from redis.exceptions import MovedError, ResponseError
 
+from django_redis_lock.transport.clients import NOTHING
 from django_redis_lock.transport.packing import pack
-from tests.simulation.network import SOCKET_TIMEOUT, Fate, Site, broken
+from tests.simulation import threads
+from tests.simulation.network import SOCKET_TIMEOUT, Fate, Site
+from tests.simulation.slots import Node
 from tests.simulation.threads import Thread
 
 POST_WITHIN = 0.2
 """Seconds for which a call that nobody waits for may stay in the kernel."""
+
+
+class Wire:
+    """Carries commands to a server, and replies back, each in order."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.inbox: deque[Any] = deque()
+        self.deaf = False
+        """Whether nothing arrives any more, without either end being told."""
+        self._broken = False
+        self._out, self._in = object(), object()
+
+    def carry(self, words: Sequence[bytes]) -> None:
+        """Send a command; what becomes of it is the network's choice."""
+        fate, delay = self.site.network.fate(self.site)
+        self.site.network.send(
+            lambda: self._arrive(words, fate, delay),
+            line=self._out,
+            site=self.site,
+            delay=delay if fate is Fate.LATE else 0.0,
+        )
+
+    def push(self, reply: Any, *, late: float = 0.0) -> None:
+        """Send something from the server to the client."""
+        land = partial(self.receive, reply)
+        self.site.network.send(land, line=self._in, site=self.site, delay=late)
+
+    def receive(self, reply: Any) -> Thread | None:
+        """Get something from the server; return the thread that waited for nothing else."""
+        raise NotImplementedError
+
+    def break_off(self) -> None:
+        """Be closed by the server."""
+        self._broken = True
+        self.push(broken())
+
+    def execute(self, words: Sequence[bytes]) -> Any:
+        """Have a command carried out that has arrived."""
+        return self.site.execute(words)
+
+    def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
+        if self._broken or self.deaf:
+            return
+        if fate is Fate.LOST or not self.site.up:
+            self.break_off()
+            return
+        reply = self.execute(words)
+        if fate is Fate.UNANSWERED:
+            self.break_off()
+        elif reply is not NOTHING:
+            self.push(reply, late=delay if fate is Fate.ANSWERED_LATE else 0.0)
+
+
+class _Call(Wire):
+    """A connection on which a thread waits for one reply."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self.waits = True
+        self._thread: Thread = getcurrent()
+
+    def receive(self, reply: Any) -> Thread | None:
+        if not self.waits:
+            return None
+        self.inbox.append(reply)
+        threads.machine.wake(self._thread)
+        return self._thread
 
 
 class Client:
@@ -28,7 +101,7 @@ class Client:
     def call(self, packed: Any) -> Any:
         """Send a call and return its reply."""
         packed.sending()
-        reply = self.exchange(words_of(packed), packed.until)
+        reply = self.exchange(_words_of(packed), packed.until)
         completion = packed.completed(reply)
         try:
             command = next(completion)
@@ -58,74 +131,71 @@ class Client:
         fate, delay = site.network.fate(site)
         if not site.up or fate is Fate.UNANSWERED:
             raise broken()
+
+        def arrive() -> None:
+            if site.up:
+                site.execute(words)
+
         if fate is not Fate.LOST:
             late = delay if fate is Fate.LATE else 0.0
-
-            def arrive() -> None:
-                if site.up:
-                    site.execute(words)
-
             site.network.send(arrive, site=site, delay=late, within=POST_WITHIN)
 
     def exchange(self, words: Sequence[bytes], until: float = math.inf) -> Any:
         """Send a command and return its reply, or the error that the server returns."""
-        site = self._site
-        network = site.network
-        machine = network.machine
-        thread: Thread = getcurrent()
-        fate, delay = network.fate(site)
-        replies: list[Any] = []
-        waits = [True]
-
-        def arrive() -> None:
-            reply = broken()
-            if site.up and fate is not Fate.LOST:
-                answer = site.execute(words)
-                if fate is not Fate.UNANSWERED:
-                    reply = answer
-
-            def land() -> Thread | None:
-                if not waits:
-                    return None
-                replies.append(reply)
-                machine.wake(thread)
-                return thread
-
-            late = delay if fate is Fate.ANSWERED_LATE else 0.0
-            network.send(land, site=site, delay=late)
-
-        late = delay if fate is Fate.LATE else 0.0
-        network.send(arrive, site=site, delay=late)
+        wire, now = _Call(self._site), threads.machine.now
+        wire.carry(words)
         try:
-            machine.block(min(machine.now + SOCKET_TIMEOUT, max(until, machine.now)))
+            threads.machine.block(min(now + SOCKET_TIMEOUT, max(until, now)))
         finally:
-            waits.clear()
-        if not replies:
-            raise too_late()
-        if isinstance(replies[0], redis.exceptions.ConnectionError):
-            raise replies[0]
-        return replies[0]
+            wire.waits = False
+        if not wire.inbox:
+            raise _too_late()
+        if isinstance(wire.inbox[0], redis.exceptions.ConnectionError):
+            raise wire.inbox[0]
+        return wire.inbox[0]
 
     def close(self) -> None:
         """There is nothing to close."""
 
 
-class Connection:
-    """Stands for a connection of redis-py that listens, pops, or carries a quorum's letters."""
+class _Readable:
+    """Something that wakes the threads that wait until it can be read."""
+
+    def __init__(self) -> None:
+        self._readers: list[Thread] = []
+
+    def readable(self) -> bool:
+        """Whether reading would not block."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        for thread in self._readers:
+            threads.machine.wake(thread)
+
+
+def _wait(for_any_of: Sequence[_Readable], seconds: float) -> None:
+    """Block until one of several can be read, or for some seconds."""
+    thread = getcurrent()
+    for each in for_any_of:
+        each._readers.append(thread)
+    try:
+        threads.machine.block(threads.machine.now + seconds)
+    finally:
+        for each in for_any_of:
+            each._readers.remove(thread)
+
+
+class Connection(Wire, _Readable):
+    """Stands for a connection of redis-py that listens, or pops."""
 
     def __init__(self, site: Site) -> None:
-        self.site = site
+        Wire.__init__(self, site)
+        _Readable.__init__(self)
         self.process = getcurrent().process
         self.channels: set[bytes] = set()
         self.pops: bytes | None = None
         """The list from which it waits to pop."""
-        self.deaf = False
-        """Whether nothing arrives any more, without either end being told."""
-        self._broken = False
         self._round = 0
-        self._inbox: deque[Any] = deque()
-        self._readers: list[Thread] = []
-        self._in, self._out = object(), object()
 
     def connect(self) -> None:
         Client(self.site).exchange([b"PING"])
@@ -138,9 +208,8 @@ class Connection:
             self.site.connections.remove(self)
 
     def break_off(self) -> None:
-        """Be closed by the server."""
         self.disconnect()
-        self._wake()
+        self.wake()
 
     def pack_command(self, *words: Any) -> list[bytes]:
         return [pack(words)]
@@ -151,41 +220,45 @@ class Connection:
     def send_packed_command(self, commands: Sequence[bytes], check_health: bool = True) -> None:
         if self._broken:
             raise broken()
-        site = self.site
         for command in commands:
-            fate, delay = site.network.fate(site)
-            words = parse(command)
-            site.network.send(
-                lambda words=words, fate=fate, delay=delay: self._arrive(words, fate, delay),
-                line=self._out,
-                site=site,
-                delay=delay if fate is Fate.LATE else 0.0,
-            )
+            self.carry(parse(command))
 
     def can_read(self, timeout: float = 0) -> bool:
-        if not self._inbox and not self._broken and timeout:
-            self._wait(timeout)
-        if self._broken and not self._inbox:
+        if not self.readable() and timeout:
+            _wait([self], timeout)
+        if self._broken and not self.inbox:
             raise broken()
-        return bool(self._inbox)
+        return bool(self.inbox)
 
     def read_response(self, *, disable_decoding: bool = False) -> Any:
         if not self.can_read(SOCKET_TIMEOUT):
-            raise too_late()
-        reply = self._inbox.popleft()
+            raise _too_late()
+        reply = self.inbox.popleft()
         if isinstance(reply, ResponseError):
             raise reply
         return reply
 
     def readable(self) -> bool:
-        """Whether reading would not block."""
-        return bool(self._inbox) or self._broken
+        return bool(self.inbox) or self._broken
 
-    def push(self, reply: Any, *, late: float = 0.0) -> None:
-        """Send something from the server to the client."""
-        self.site.network.send(
-            lambda: self._receive(reply), line=self._in, site=self.site, delay=late
-        )
+    def receive(self, reply: Any) -> None:
+        if not self._broken and not self.deaf:
+            self.inbox.append(reply)
+            self.wake()
+
+    def execute(self, words: Sequence[bytes]) -> Any:
+        name = words[0]
+        if name in (b"SUBSCRIBE", b"SSUBSCRIBE"):
+            return self._subscribe(name, words[1])
+        if name == b"BLPOP":
+            self._begin_to_pop(words[1], float(words[2]))
+            return NOTHING
+        return self.site.execute(words)
+
+    def publish(self, channel: bytes, message: bytes, late: float) -> None:
+        """Send a message to a subscriber."""
+        kind = b"smessage" if isinstance(self.site, Node) else b"message"
+        self.push([kind, channel, message], late=late)
 
     def pop(self) -> None:
         """Send the first item of the list from which it waits to pop, if there is one."""
@@ -195,50 +268,11 @@ class Connection:
             self.push([self.pops, item])
             self.pops = None
 
-    def watched_by(self, thread: Thread) -> None:
-        """Wake a thread when there is something to read."""
-        self._readers.append(thread)
-
-    def unwatched_by(self, thread: Thread) -> None:
-        self._readers.remove(thread)
-
-    def _receive(self, reply: Any) -> None:
-        if not self._broken and not self.deaf:
-            self._inbox.append(reply)
-            self._wake()
-
-    def _wake(self) -> None:
-        for thread in self._readers:
-            self.site.network.machine.wake(thread)
-
-    def _wait(self, seconds: float) -> None:
-        thread, machine = getcurrent(), self.site.network.machine
-        self.watched_by(thread)
-        try:
-            machine.block(machine.now + seconds)
-        finally:
-            self.unwatched_by(thread)
-
-    def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
-        if self._broken or self.deaf or not self.site.up:
-            return
-        if fate is Fate.LOST:
-            self.break_off()
-            return
-        name = words[0]
-        if name in (b"SUBSCRIBE", b"SSUBSCRIBE"):
-            reply: Any = self._subscribe(name, words[1])
-        elif name == b"BLPOP":
-            self._begin_to_pop(words[1], float(words[2]))
-            return
-        else:
-            reply = self.site.execute(words)
-        if fate is Fate.UNANSWERED:
-            self.break_off()
-        else:
-            self.push(reply, late=delay if fate is Fate.ANSWERED_LATE else 0.0)
-
     def _subscribe(self, name: bytes, channel: bytes) -> Any:
+        if isinstance(self.site, Node) and name == b"SSUBSCRIBE":
+            refusal = self.site.refusal([channel])
+            if isinstance(refusal, MovedError):
+                return refusal
         self.channels.add(channel)
         return [name.lower(), channel, 1]
 
@@ -256,12 +290,112 @@ class Connection:
         self.pop()
 
 
-def too_late() -> redis.exceptions.TimeoutError:
+class AsyncioConnection(Wire):
+    """Stands for a connection that does not block, its socket, and what reads the replies."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._server = site.server
+        self._loop: Any = None
+        self._thread: Thread
+        self._readable: Callable[[], object]
+
+    def setblocking(self, blocks: bool) -> None:
+        """Never block."""
+
+    def watched_by(self, loop: Any, readable: Callable[[], object]) -> None:
+        """Call a function in the loop that runs when there is something to read."""
+        self._loop, self._thread, self._readable = loop, getcurrent(), readable
+
+    def close(self) -> None:
+        self._broken = True
+
+    disconnect = close
+
+    def read_arrived(self) -> Any:
+        if not self.inbox:
+            return NOTHING
+        reply = self.inbox.popleft()
+        if isinstance(reply, redis.ConnectionError):
+            raise reply
+        return reply
+
+    def send(self, data: bytes) -> int:
+        self.carry(parse(data))
+        return len(data)
+
+    def execute(self, words: Sequence[bytes]) -> Any:
+        if self.site.server is self._server:
+            return super().execute(words)
+        self.break_off()
+        return NOTHING
+
+    def receive(self, reply: Any) -> Thread | None:
+        self.inbox.append(reply)
+        if self._loop is None or self._loop.is_closed():
+            return None
+        self._loop.call_soon(self._readable)
+        self._loop._write_to_self()
+        return self._thread
+
+
+def connect(site: Site) -> AsyncioConnection:
+    """Return an open connection; stands for the function of ``transport.connections``."""
+    Client(site).exchange([b"PING"])
+    return AsyncioConnection(site)
+
+
+class Waker(_Readable):
+    """Stands for what wakes a selecting thread."""
+
+    _rung = False
+
+    def ring(self) -> None:
+        self._rung = True
+        self.wake()
+
+    def hush(self) -> None:
+        self._rung = False
+
+    def readable(self) -> bool:
+        return self._rung
+
+
+class _Selector:
+    """Stands for a selector."""
+
+    def __init__(self) -> None:
+        self._watched: list[_Readable] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def register(self, watched: Any, events: int) -> None:
+        self._watched.append(watched)
+
+    def select(self, seconds: float) -> None:
+        """Block until there is something to read."""
+        if not any(item.readable() for item in self._watched):
+            _wait(self._watched, seconds)
+
+
+virtual_selectors = SimpleNamespace(DefaultSelector=_Selector, EVENT_READ=1)
+
+
+def broken() -> redis.exceptions.ConnectionError:
+    """Return the error of a connection that was closed."""
+    return redis.exceptions.ConnectionError("Connection closed by server.")
+
+
+def _too_late() -> redis.exceptions.TimeoutError:
     """Return the error of a call that was not answered in time."""
     return redis.exceptions.TimeoutError("Timeout reading from socket")
 
 
-def words_of(packed: Any) -> list[bytes]:
+def _words_of(packed: Any) -> list[bytes]:
     """Return the words of a call."""
     sha = getattr(packed.script, "sha", None)
     if sha is None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from tests.simulation import faults
 from tests.simulation.actors import MODES, Actor
-from tests.simulation.choices import Replay
 from tests.simulation.layouts import LAYOUTS
-from tests.simulation.schedules import play
+from tests.simulation.schedules import Replay, play
 from tests.simulation.world import Fault, World
 
 AHEAD = 30
@@ -88,17 +87,13 @@ def _use_permit(actor: Actor) -> None:
     actor.use_simply(5.0, None, MODES[1])
 
 
-def _break(actor: Actor) -> None:
-    actor.break_lock()
-
-
 _DISTURBANCES = (faults.kill, faults.interrupt, faults.meddle)
 SCENARIOS = (
     Scenario("queue", "two that wait", (_use, _use)),
     Scenario("queue", "three that wait", (_use, _use, _use)),
     Scenario("queue", "one that gives up, one that waits", (_use_briefly, _use, _use)),
     Scenario("queue", "leases that end", (_use_shortly, _use)),
-    Scenario("queue", "an operator", (_use, _use, _break)),
+    Scenario("queue", "an operator", (_use, _use, Actor.break_lock)),
     Scenario("queue", "two, with a fault", (_use, _use), _DISTURBANCES),
     Scenario("asyncio", "two that wait", (_use, _use)),
     Scenario("asyncio", "two, with a fault", (_use, _use), _DISTURBANCES),

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-import redis
 from greenlet import getcurrent, greenlet
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.transport.clients import NOTHING
 from tests.simulation import threads
-from tests.simulation.clients import Client, parse
-from tests.simulation.network import Fate, Site, broken
 from tests.simulation.threads import Killed
 
 _running: ContextVar[Tasklet] = ContextVar("running")
@@ -191,81 +186,6 @@ class Tasklet(greenlet):
             pass
         except Exception as error:
             self._loop.fail(error)
-
-
-def connect(site: Site) -> AsyncioConnection:
-    """Return an open connection; stands for the function of ``transport.connections``."""
-    Client(site).exchange([b"PING"])
-    return AsyncioConnection(site)
-
-
-class AsyncioConnection:
-    """Stands for a connection that does not block, its socket, and what reads the replies."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._server = site.server
-        self._loop: Any = None
-        self._thread: threads.Thread
-        self._readable: Callable[[], object]
-        self._inbox: deque[Any] = deque()
-        self._broken = False
-        self._out, self._in = object(), object()
-
-    def setblocking(self, blocks: bool) -> None:
-        """Never block."""
-
-    def watched_by(self, loop: Any, readable: Callable[[], object]) -> None:
-        """Call a function in the loop that runs when there is something to read."""
-        self._loop, self._thread, self._readable = loop, getcurrent(), readable
-
-    def close(self) -> None:
-        self._broken = True
-
-    disconnect = close
-
-    def read_arrived(self) -> Any:
-        if not self._inbox:
-            return NOTHING
-        reply = self._inbox.popleft()
-        if isinstance(reply, redis.ConnectionError):
-            raise reply
-        return reply
-
-    def send(self, data: bytes) -> int:
-        self._send(parse(data))
-        return len(data)
-
-    def _send(self, words: Sequence[bytes]) -> None:
-        fate, delay = self._site.network.fate(self._site)
-        self._site.network.send(
-            lambda: self._arrive(words, fate, delay),
-            line=self._out,
-            site=self._site,
-            delay=delay if fate is Fate.LATE else 0.0,
-        )
-
-    def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
-        site = self._site
-        if self._broken:
-            return
-        self._broken = fate is Fate.LOST or not site.up or site.server is not self._server
-        reply = broken()
-        if not self._broken:
-            reply = site.execute(words)
-            if fate is Fate.UNANSWERED:
-                self._broken, reply = True, broken()
-        late = delay if fate is Fate.ANSWERED_LATE else 0.0
-        land = partial(self._receive, reply)
-        site.network.send(land, line=self._in, site=site, delay=late)
-
-    def _receive(self, reply: Any) -> threads.Thread | None:
-        self._inbox.append(reply)
-        if self._loop is None or self._loop.is_closed():
-            return None
-        self._loop.call_soon(self._readable)
-        self._loop._write_to_self()
-        return self._thread
 
 
 def put_on_loops(backend: Any) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar
 
-import redis
-
 from tests.simulation.server import Server
 from tests.simulation.threads import Machine, Thread
 
@@ -176,15 +174,10 @@ class Site:
     def _publish(self, channel: bytes, message: bytes) -> int:
         told = [item for item in self.connections if channel in item.channels]
         for connection in told:
-            connection.push([b"message", channel, message], late=self.lateness(connection))
+            connection.publish(channel, message, self.lateness(connection))
         return len(told)
 
     def _pushed(self, key: bytes) -> None:
         for connection in self.connections:
             if connection.pops == key:
                 connection.pop()
-
-
-def broken() -> redis.exceptions.ConnectionError:
-    """Return the error of a connection that was closed."""
-    return redis.exceptions.ConnectionError("Connection closed by server.")

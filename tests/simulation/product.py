@@ -29,8 +29,7 @@ from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
 from django_redis_lock.support import threads
 from django_redis_lock.transport import async_client, location, packing, parking
-from tests.simulation import loops, slots
-from tests.simulation.clients import Client
+from tests.simulation import clients, slots
 from tests.simulation.threads import virtual_thread, virtual_threading, virtual_time
 
 FLOORS = tuple(
@@ -91,18 +90,18 @@ _VIRTUAL = {
     "os": SimpleNamespace(urandom=dice.randbytes),
     "secrets": SimpleNamespace(token_hex=lambda size: dice.randbytes(size).hex(),
                                randbelow=dice.randrange),
-    "new_connection": slots.connection_to,
-    "selectors": slots.virtual_selectors,
+    "new_connection": clients.Connection,
+    "selectors": clients.virtual_selectors,
     "socket_of": lambda connection: connection,
-    "_Waker": slots.Waker,
+    "_Waker": clients.Waker,
 }  # fmt: skip
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_own_thread", _Execution()),
     (processes, "_process", processes._process),
     (location, "problem_of", functools.cache(location.problem_of)),
-    (cluster, "BlockingClient", Client),
-    (async_client, "connect", loops.connect),
+    (cluster, "BlockingClient", clients.Client),
+    (async_client, "connect", clients.connect),
     (async_client, "Connection", lambda connection: connection),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])

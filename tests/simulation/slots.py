@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
-from greenlet import getcurrent
 from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
-from tests.simulation import threads
-from tests.simulation.clients import Connection
 from tests.simulation.network import Network, Site
 from tests.simulation.server import Server
 
@@ -79,7 +75,7 @@ class Node(Site):
         if name == b"CLUSTER":
             return self.slots.answer()
         keys = words[3 : 3 + int(words[2])] if name[:4] == b"EVAL" else words[1:2]
-        refusal = self._refusal(keys) if name != b"PING" else None
+        refusal = self.refusal(keys) if name != b"PING" else None
         if refusal is not None:
             return refusal
         self._in_script = name[:4] == b"EVAL"
@@ -88,7 +84,7 @@ class Node(Site):
         finally:
             self._in_script = False
 
-    def _refusal(self, keys: Sequence[bytes]) -> ResponseError | None:
+    def refusal(self, keys: Sequence[bytes]) -> ResponseError | None:
         slot = key_slot(keys[0])
         owner = self.slots.node_of(slot)
         if owner is not self:
@@ -125,82 +121,3 @@ class Node(Site):
                 if key_slot(channel) == slot:
                     connection.channels.discard(channel)
                     connection.push([b"sunsubscribe", channel, 0])
-
-
-class NodeConnection(Connection):
-    """A connection that listens to the channels of slots."""
-
-    site: Node
-
-    def _subscribe(self, name: bytes, channel: bytes) -> Any:
-        refusal = self.site._refusal([channel]) if name == b"SSUBSCRIBE" else None
-        if isinstance(refusal, MovedError):
-            return refusal
-        return super()._subscribe(name, channel)
-
-    def push(self, reply: Any, *, late: float = 0.0) -> None:
-        if isinstance(reply, list) and reply[0] == b"message":
-            reply = [b"smessage", *reply[1:]]
-        super().push(reply, late=late)
-
-
-def connection_to(site: Site) -> Connection:
-    """Return a connection that is not open yet; stands for ``new_connection``."""
-    return NodeConnection(site) if isinstance(site, Node) else Connection(site)
-
-
-class Waker:
-    """Stands for what wakes a selecting thread."""
-
-    def __init__(self) -> None:
-        self._rung = False
-        self._readers: list[Any] = []
-
-    def ring(self) -> None:
-        self._rung = True
-        for thread in self._readers:
-            threads.machine.wake(thread)
-
-    def hush(self) -> None:
-        self._rung = False
-
-    def readable(self) -> bool:
-        return self._rung
-
-    def watched_by(self, thread: Any) -> None:
-        self._readers.append(thread)
-
-    def unwatched_by(self, thread: Any) -> None:
-        self._readers.remove(thread)
-
-
-class _Selector:
-    """Stands for a selector."""
-
-    def __init__(self) -> None:
-        self._watched: list[Any] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def register(self, watched: Any, events: int) -> None:
-        self._watched.append(watched)
-
-    def select(self, seconds: float) -> None:
-        """Block until there is something to read."""
-        if any(item.readable() for item in self._watched):
-            return
-        thread = getcurrent()
-        for item in self._watched:
-            item.watched_by(thread)
-        try:
-            threads.machine.block(threads.machine.now + seconds)
-        finally:
-            for item in self._watched:
-                item.unwatched_by(thread)
-
-
-virtual_selectors = SimpleNamespace(DefaultSelector=_Selector, EVENT_READ=1)

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.choices import Chance, Replay
 from tests.simulation.layouts import LAYOUTS
 from tests.simulation.product import simulated
-from tests.simulation.regressions import KEPT, Regression, shrink
-from tests.simulation.schedules import play
+from tests.simulation.schedules import KEPT, Chance, Regression, Replay, play, shrink
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,12 +49,11 @@ def test_a_schedule_is_repeated_exactly(name: str) -> None:
 @pytest.mark.parametrize("path", sorted(KEPT.glob("*.json")), ids=lambda path: path.stem)
 def test_a_schedule_that_failed_once_does_not_fail_again(path: Path) -> None:
     regression = Regression.read(path)
-    verdict = play(LAYOUTS[regression.layout], regression.choose())
-    assert not verdict.failure, regression.about
+    assert not regression.play().failure, regression.about
 
 
-def test_a_kept_schedule_is_recorded_again(tmp_path: Path) -> None:
-    """With the broken copy that its choices do not reach any more."""
+def test_a_broken_copy_is_found_and_its_schedule_is_recorded_again(tmp_path: Path) -> None:
+    """Where the choices do not reach it any more."""
     kept = Regression.read(KEPT / "a-lease-that-is-being-shortened-counts-in-full.json")
     path = tmp_path / "kept.json"
     path.write_text(replace(kept, choices=kept.choices[:-1]).text())

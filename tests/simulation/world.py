@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,6 @@ from greenlet import getcurrent
 
 from django_redis_lock.backends.renewal import Renewer
 from tests.simulation import product, threads
-from tests.simulation.choices import Choices
 from tests.simulation.ledger import Ledger
 from tests.simulation.loops import Loop, Tasklet, put_on_loops
 from tests.simulation.network import Fate, Flight, Network, Site
@@ -29,6 +29,26 @@ Thread = threads.Thread | Tasklet
 """What carries out an actor."""
 Fault = Callable[["World"], bool]
 """Does something to a world; returns False if it can't be done now."""
+
+
+class Choices(ABC):
+    """The source of the choices of one schedule. Each is a number; 0 is the normal course."""
+
+    def __init__(self) -> None:
+        self.made: list[int] = []
+        """The choices so far."""
+        self.numbers: list[int] = []
+        """Of how many there was to choose, each time."""
+
+    def pick(self, number: int, odds: float = 1.0) -> int:
+        """Return one of so many, from 0 up; other than 0 only with these odds."""
+        choice = self.choose(number, odds)
+        self.made.append(choice)
+        self.numbers.append(number)
+        return choice
+
+    @abstractmethod
+    def choose(self, number: int, odds: float) -> int: ...
 
 
 class Broken(AssertionError):
