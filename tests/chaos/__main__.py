@@ -21,8 +21,7 @@ from tests.chaos.history import read
 from tests.chaos.layouts import LAYOUTS, QUIET_LEASES
 from tests.chaos.plan import ALONE, TASKS, THREADS, Plan, Role
 from tests.chaos.run import run
-from tests.chaos.storm import storm
-from tests.chaos.verdict import Verdict, Violation
+from tests.chaos.story import Verdict, Violation
 
 ROLES = [
     *[Role(THREADS, 4)] * 2,
@@ -57,14 +56,7 @@ def play(name: str, seconds: float, seed: int, directory: str) -> None:
     calm = min(20.0, max(7.0, seconds * 0.2))
     with contextlib.closing(layout.open()) as site:
         plan = Plan(directory, seed, site.settings(), QUIET_LEASES)
-        run(
-            site,
-            plan,
-            ROLES,
-            lambda stage: storm(stage, layout.faults, seconds - calm),
-            calm=calm,
-            strict=layout.leaves_nothing,
-        )
+        run(site, plan, ROLES, layout.faults, seconds - calm, calm)
 
 
 def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import traceback
 import weakref
-from contextvars import ContextVar
 from time import monotonic
 from typing import Any
 
 from django_redis_lock import Lock, lock, signals
 from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
-from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 from tests.chaos.history import Recorder
 from tests.chaos.means import GaveUp, Means
 from tests.chaos.plan import DEFAULT_LEASE
@@ -21,27 +19,11 @@ RELEASES = 4
 
 _FAILED = object()
 _numbers = itertools.count(1)
-_asking: ContextVar[Attempt] = ContextVar("asking")
 _by_lock: weakref.WeakValueDictionary[int, Attempt] = weakref.WeakValueDictionary()
 """By the ``id()`` of the handle."""
 
 
-def watch_queue(registry: WaiterRegistry) -> None:
-    """Have it recorded when an attempt begins to sleep in the queue of its lock."""
-    wait, await_ = registry.wait, registry.await_
-
-    def blocking(waiter: LocalWaiter, until: float) -> None:
-        _asking.get().sleeps()
-        wait(waiter, until)
-
-    async def awaiting(waiter: LocalWaiter, until: float) -> None:
-        _asking.get().sleeps()
-        await await_(waiter, until)
-
-    registry.wait, registry.await_ = blocking, awaiting  # type: ignore[method-assign]
-
-
-def watch_losses() -> None:
+def record_losses() -> None:
     """Have it recorded when ``lock_lost`` tells of a handle, even one that is not used any more."""
 
     def receive(lock: Lock | None, **kwargs: Any) -> None:
@@ -61,7 +43,6 @@ class Attempt:
         self.name = name
         self.handle = f"{recorder.process}.{next(_numbers)}"
         self.lost = False
-        self._queued = False
         self._means = means
         self._recorder = recorder
         self._asked = {
@@ -75,35 +56,20 @@ class Attempt:
         """Record an event of this handle."""
         self._recorder.note(kind, handle=self.handle, **fields)
 
-    def sleeps(self) -> None:
-        """Record that it sleeps in the queue, the first time."""
-        if not self._queued:
-            self._queued = True
-            self.note("queued")
+    async def acquire(self, operation: str = "acquire", **options: Any) -> bool:
+        """Take the lock, as a context manager if ``operation`` is ``__enter__``.
 
-    async def acquire(self, operation: str = "acquire") -> bool:
-        """Take the lock, as a context manager if ``operation`` is ``__enter__``."""
+        With ``interrupted_after`` seconds it is interrupted or cancelled.
+        """
         self.note("requested", **self._asked)
-        got = await self._ask(operation)
+        got = await self._ask(operation, **options)
         at = monotonic()
-        if got is _FAILED:
-            return False
         if not got:
             self.note("refused", at=at)
+        # If it was interrupted too late, the handle says so.
+        if not got or (got is _FAILED and not self.lock.remaining):
             return False
         self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
-        return True
-
-    async def give_up_acquiring(self, seconds: float) -> bool:
-        """Begin to wait for the lock, and be interrupted or cancelled."""
-        self.note("requested", **self._asked)
-        got = await self._ask("acquire", interrupted_after=seconds)
-        if got is False:
-            self.note("refused")
-        if not self.lock.remaining:
-            return False
-        # It was interrupted too late, and then the handle says so.
-        self.note("acquired", fence=self.lock.fence, until=self._until())
         return True
 
     async def confirm(self) -> bool:
@@ -122,21 +88,18 @@ class Attempt:
     async def release(self) -> None:
         """Release the lock; try again while the server is unavailable."""
         for _ in range(RELEASES):
-            if await self._released("release") or self.lost:
+            if await self.try_to_release() or self.lost:
                 return
         self.note("abandoned")
 
     async def leave(self, error: BaseException | None) -> None:
         """Leave a with statement, by the error that its body raised if it did."""
         operands = (type(error), error, None) if error else (None, None, None)
-        if not await self._released("__exit__", *operands) and not self.lost:
+        if not await self.try_to_release("__exit__", *operands) and not self.lost:
             self.note("abandoned")
 
-    async def give_up_releasing(self, seconds: float) -> None:
-        """Begin to release the lock, and be interrupted or cancelled."""
-        await self._released("release", interrupted_after=seconds)
-
-    async def _released(self, operation: str, *args: Any, **options: Any) -> bool:
+    async def try_to_release(self, operation: str = "release", *args: Any, **options: Any) -> bool:
+        """Release the lock once, perhaps interrupted or cancelled."""
         since = monotonic()
         self.note("releasing", at=since)
         done = await self._ask(operation, *args, **options) is not _FAILED
@@ -157,7 +120,6 @@ class Attempt:
         self, operation: str, *args: Any, interrupted_after: float | None = None, **kwargs: Any
     ) -> Any:
         since = monotonic()
-        _asking.set(self)
         try:
             if interrupted_after is not None:
                 return await self._means.give_up(self.lock, operation, interrupted_after)

@@ -136,11 +136,11 @@ class Caller:
         if dice.random() < 0.75:
             # At once, to meet the reply of the first call, or in the queue.
             patience = dice.choice((0.0, 0.002, 0.1))
-            if await attempt.give_up_acquiring(dice.uniform(0.0001, 0.0005 + patience)):
+            if await attempt.acquire(interrupted_after=dice.uniform(0.0001, 0.0005 + patience)):
                 await self._hold_and_release(attempt)
         elif await attempt.acquire():
             await self._hold(attempt)
-            await attempt.give_up_releasing(dice.choice((0.0002, 0.0005, 0.001)))
+            await attempt.try_to_release(interrupted_after=dice.choice((0.0002, 0.0005, 0.001)))
         again = self._attempt(FLEETING, timeout=2.0)
         if await again.acquire():
             await again.release()

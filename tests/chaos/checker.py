@@ -8,17 +8,12 @@ from itertools import pairwise
 
 from tests.chaos import errors, holding, waiting
 from tests.chaos.history import Event
-from tests.chaos.story import Story, by_name
-from tests.chaos.verdict import Verdict
+from tests.chaos.story import Story, Verdict, by_name
 
 
 def check(events: Iterable[Event]) -> Verdict:
     """Return the verdict on a run; each process's events must come in their order."""
-    return judge(Story(events))
-
-
-def judge(story: Story) -> Verdict:
-    """Return the verdict on a run."""
+    story = Story(events)
     verdict = Verdict(faults=dict(story.faults))
     for rules in (holding, waiting, errors):
         rules.judge(story, verdict)

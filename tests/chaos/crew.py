@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import random
@@ -22,7 +21,6 @@ from tests.tools import ROOT
 
 DRAIN_SECONDS = 20.0
 """How long the callers may take to finish when told to end."""
-DUMP_SECONDS = 2.0
 
 
 class Worker:
@@ -46,7 +44,6 @@ class Crew:
 
     def __init__(self, plan: Plan, roles: list[Role], heart: Heartbeat) -> None:
         self.workers: list[Worker] = []
-        self.killed: set[int] = set()
         self._plan = plan
         self._roles = roles
         self._heart = heart
@@ -93,7 +90,6 @@ class Crew:
         since = monotonic()
         worker.process.kill()
         self._keeper.stop(worker.process, grace=0)
-        self.killed.add(worker.process.pid)
         self._recorder.note("killed", worker=worker.number, since=since, remembered=remembered)
         self.workers.remove(worker)
         self._start(worker.role)
@@ -125,18 +121,12 @@ class Crew:
         for worker in self.workers:
             code = worker.process.poll()
             if code is None:
-                self._recorder.note("stuck", worker=worker.number, trace=self._stacks(worker))
+                worker.process.send_signal(signal.SIGABRT)  # its log says where it hangs
+                self._recorder.note(
+                    "stuck", worker=worker.number, trace=str(self._log(worker.number))
+                )
             elif code:
                 self._recorder.note("died", worker=worker.number, code=code)
-
-    def _stacks(self, worker: Worker) -> str:
-        """Return where the threads of a worker hang."""
-        log = self._log(worker.number)
-        written = log.stat().st_size
-        worker.process.send_signal(signal.SIGUSR1)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            worker.process.wait(DUMP_SECONDS)  # it goes on hanging while it writes
-        return log.read_bytes()[written:].decode(errors="replace")
 
     def read_logs(self) -> None:
         """Record the tracebacks that workers logged, for no log should hold one."""

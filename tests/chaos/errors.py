@@ -5,8 +5,7 @@ from __future__ import annotations
 from django_redis_lock.protocol.calls import RETRY_FOR
 from tests.chaos.history import Event
 from tests.chaos.holding import EARLY, during, ended_by_others
-from tests.chaos.story import Story, Trouble
-from tests.chaos.verdict import Verdict, Violation
+from tests.chaos.story import Story, Trouble, Verdict, Violation
 
 UNNOTICED = 0.5
 """Seconds of an outage that callers don't notice: their calls are sent again for a while."""

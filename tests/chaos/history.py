@@ -6,7 +6,6 @@ began. Moments are seconds of the monotonic clock, which all processes share.
 
 Of one handle (``handle``, unique in a run):
     requested  name, wait (None: without limit, 0: not at all, else seconds), lease, renewed
-    queued     the request began to sleep in the queue
     acquired   fence, until (the end of the lease as the handle promised it)
     refused, gave_up (interrupted or cancelled), abandoned (held, and dropped unreleased)
     confirmed  since, until: the server said that the lock is still held

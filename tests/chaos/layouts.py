@@ -24,7 +24,7 @@ OF_WATCHED = (
     *(faults.client_killed, faults.any_client_stopped, faults.calls_cut, faults.scripts_flushed),
     faults.failover,
 )
-TWO_MASTERS = {"overlap", "promise broken", "fence went back", "fence given twice"}
+TWO_MASTERS = frozenset({"overlap", "promise broken", "fence went back", "fence given twice"})
 """A replica may not have heard of the last holder, and for a while there may be two masters."""
 
 
@@ -37,8 +37,6 @@ class Layout:
     faults: tuple[Fault, ...]
     unpromised: frozenset[str] = frozenset()
     """Rules of the checker that it does not promise; docs/explanation/failures.md says why."""
-    leaves_nothing: bool = False
-    """Whether nothing but bounded keys may be left after the calm."""
 
 
 def one(facts: Facts = Site.facts, **entry: Any) -> Callable[[], Site]:
@@ -56,19 +54,15 @@ def three(leases: tuple[float, ...]) -> Site:
 QUIET_LEASES = (0.6, 1.2, 6.0)
 """Seconds."""
 LAYOUTS = {
-    "queue": Layout(one(), (*OTHERS, *STOPS, faults.listeners_cut), leaves_nothing=True),
+    "queue": Layout(one(), (*OTHERS, *STOPS, faults.listeners_cut)),
     "blpop": Layout(one(Facts(remembers=5.0), OPTIONS={"WAIT": "blpop"}), (*OTHERS, *STOPS)),
     "poll": Layout(
         one(Facts(remembers=2.0), OPTIONS={"WAIT": "poll"}),
         (*OTHERS, *STOPS),
-        # Each waiter that died keeps the lock while its turn lasts, from which a fence is
-        # taken; and a waiter that looks late loses its turn.
-        frozenset({"left behind", "promise too long", "overtaken"}),
+        # Each waiter that died keeps the lock while its turn lasts, from which a fence is taken.
+        frozenset({"left behind", "promise too long"}),
     ),
-    "redlock": Layout(lambda: three(QUIET_LEASES), (*OTHERS, *STOPS), frozenset({"overtaken"})),
-    # The queue may be known to one of two masters only.
-    "sentinel": Layout(
-        SentinelSite, (*OF_WATCHED, faults.master_killed), frozenset({"overtaken"} | TWO_MASTERS)
-    ),
-    "cluster": Layout(ClusterSite, OF_WATCHED, frozenset({"overtaken"})),
+    "redlock": Layout(lambda: three(QUIET_LEASES), (*OTHERS, *STOPS)),
+    "sentinel": Layout(SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS),
+    "cluster": Layout(ClusterSite, OF_WATCHED),
 }

@@ -26,7 +26,7 @@ from example_project.embedded import EmbeddedServer
 from tests.apps.celery.kept import KEPT
 from tests.apps.celery.parking import CHILD, HOLD, LIMITS, QUEUE_NAME, STEPS, WORKER, note, tasks
 from tests.chaos.history import Event
-from tests.chaos.verdict import Verdict, Violation
+from tests.chaos.story import Verdict, Violation
 from tests.settings import PORT, server_url
 from tests.tools.celery_worker import WAIT, Worker, events, running_worker
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import monotonic
+
+from redis.exceptions import RedisError
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from tests.chaos.crew import Crew
+from tests.chaos.faults import Fault, name_of
 from tests.chaos.heartbeat import Heartbeat, Pulse
 from tests.chaos.history import Recorder
 from tests.chaos.plan import ALL_NAMES, Plan, Role
-from tests.chaos.sites import Site, leftovers
+from tests.chaos.sites import Site
 from tests.chaos.stage import Stage
 from tests.chaos.worker import set_up
 
@@ -19,21 +21,17 @@ SWEEP_SECONDS = 5.0
 """How long a lock that is not in use may take to come free, beyond its lease."""
 SETTLING = 1.0
 """Seconds from the last fault to the calm of the callers."""
+WARMING_UP = 1.0
+LONGEST_PACE = 1.5
+"""Seconds between two faults at the most."""
 
 
 def run(
-    site: Site,
-    plan: Plan,
-    roles: list[Role],
-    storm: Callable[[Stage], None],
-    *,
-    calm: float,
-    strict: bool,
+    site: Site, plan: Plan, roles: list[Role], faults: tuple[Fault, ...], storm: float, calm: float
 ) -> None:
-    """Play ``storm`` to callers, then ``calm`` seconds without faults; the history stays behind.
+    """Play faults to callers, then none for ``calm`` seconds; the history stays behind.
 
-    This process is good for one run. With ``strict`` nothing may be left on the servers after the
-    calm that expires by itself.
+    This process is good for one run.
     """
     set_up(plan)
     site.prepare()
@@ -42,7 +40,7 @@ def run(
         with Crew(plan, roles, heart) as crew:
             stage = Stage(plan, site, crew, heart, pulse)
             stage.settled_in()
-            storm(stage)
+            _play(stage, faults, storm)
             crew.all_resumed()
             calm_at = monotonic()
             stage.rest(SETTLING, SETTLING)
@@ -54,9 +52,29 @@ def run(
             _sweep(plan, heart)
             crew.read_logs()
     locks.reset()
-    if left := leftovers(site.masters(), crew.killed, strict=strict):
-        recorder.note("left", keys=left)
     recorder.close()
+
+
+def _play(stage: Stage, faults: tuple[Fault, ...], seconds: float) -> None:
+    """Play the faults like cards: each comes once before any comes again."""
+    calm_at = monotonic() + seconds
+    pace = min(LONGEST_PACE, seconds / 15)  # a short run has to get through the deck as well
+    stage.rest(WARMING_UP, WARMING_UP)
+    deck: list[Fault] = []
+    while monotonic() < calm_at:
+        if not deck:
+            deck = list(faults)
+            stage.dice.shuffle(deck)
+        fault = deck.pop()
+        try:
+            played = fault(stage) is not False
+        except (RedisError, LockUnavailable):
+            played = False  # one of the earlier faults met our own connection
+        if played:
+            stage.recorder.note("fault", what=name_of(fault))
+        else:
+            deck.insert(0, fault)
+        stage.rest(0.1 * pace, pace)
 
 
 def _sweep(plan: Plan, heart: Heartbeat) -> None:

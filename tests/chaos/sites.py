@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
@@ -30,12 +29,6 @@ SLOT = SHARD_SLOTS[shard_of(ALL_NAMES[0])]
 """A slot of the cluster that a lock is in."""
 PULSE_KEY = "rig-pulse"
 PULSE_MS = 60_000
-STAYS = ("-fence", "-audit", "-lost", "-server", PULSE_KEY)
-"""Parts of keys that belong to all locks, and stay."""
-EXPIRE = ("-seen",)
-"""Parts of keys that stay until they expire."""
-OF_THE_DEAD = ("-claim:", "-inbox:", "-queue:", "-tokens:", "-waiters:")
-"""Parts of keys that a dead process may leave until they expire."""
 
 
 def client(port: int) -> redis.Redis:
@@ -51,39 +44,6 @@ def client(port: int) -> redis.Redis:
 def write(port: int) -> None:
     with client(port) as one:
         one.set(PULSE_KEY, "", px=PULSE_MS)
-
-
-def leftovers(servers: Iterable[EmbeddedServer], killed: set[int], *, strict: bool) -> list[str]:
-    """Return the keys that no lock needs any more.
-
-    Excused is what dead processes may leave until it expires. A ``strict`` look comes so late that
-    this is only the places of waiters of the ``killed`` processes, which may be kept for a minute.
-    """
-    excused = EXPIRE if strict else (*EXPIRE, *OF_THE_DEAD)
-    found: set[str] = set()
-    for server in servers:
-        with client(server.port) as one:
-            for key in one.scan_iter():
-                text = key.decode()
-                bounded = any(part in text for part in excused) or _waits_dead(one, text, killed)
-                stays = any(part in text for part in STAYS)
-                if not stays and not (bounded and one.pttl(key) != -1):
-                    found.add(text)
-    return sorted(found)
-
-
-def _waits_dead(one: redis.Redis, key: str, killed: set[int]) -> bool:
-    """Return whether a key belongs to a queue in which only killed processes are left."""
-    found = re.fullmatch(r"(.*?)-(queue|tokens|waiters)(|{\w+}):(.*)", key, re.DOTALL)
-    if found is None:
-        return False
-    prefix, kind, tag, rest = found.groups()
-    processes = one.zrange(key, 0, -1) if kind == "queue" else []
-    owners = [f"{process.decode()}:{rest}" for process in processes] or [rest]
-    keys = [f"{prefix}-waiters{tag}:{owner}" for owner in owners]
-    entries = [entry for each in keys for entry in one.zrange(each, 0, -1)]
-    pids = {int(pid) for entry in entries for pid in re.findall(rb'"pid":(\d+)', entry)}
-    return bool(pids) and pids <= killed
 
 
 @dataclass(frozen=True)
@@ -115,10 +75,6 @@ class Site:
     def ask(self) -> None:
         """Ask the servers the way callers do. Raises what a client raises."""
         raise NotImplementedError
-
-    def masters(self) -> Sequence[EmbeddedServer]:
-        """Return the servers that locks are written to."""
-        return self.servers
 
     def close(self) -> None:
         """Stop what was started."""
@@ -228,9 +184,6 @@ class SentinelSite(Watched):
     def master(self) -> EmbeddedServer:
         return self.layout.master
 
-    def masters(self) -> Sequence[EmbeddedServer]:
-        return [self.layout.master]
-
     def fail_over(self) -> None:
         self.layout.failover()
 
@@ -281,9 +234,6 @@ class ClusterSite(Watched):
 
     def master(self) -> EmbeddedServer:
         return self.layout.master_of(SLOT)
-
-    def masters(self) -> Sequence[EmbeddedServer]:
-        return self.layout.masters()
 
     def fail_over(self) -> None:
         self.layout.failover(SLOT)

@@ -1,4 +1,4 @@
-"""From events to what happened: requests, holds, and what disturbed them."""
+"""From events to what happened: requests, holds, and what disturbed them; and the verdict."""
 
 from __future__ import annotations
 
@@ -16,6 +16,25 @@ ALARMS = ("died", "stuck", "left", "logged", "failed")
 """Events that are violations by themselves."""
 
 
+@dataclass(frozen=True)
+class Violation:
+    """Something that must not happen, and where to look for it."""
+
+    rule: str
+    text: str
+    handles: tuple[str, ...] = ()
+    moment: float = 0.0
+
+
+@dataclass
+class Verdict:
+    """The outcome of a run."""
+
+    violations: list[Violation] = field(default_factory=list)
+    figures: dict[str, float] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """A call of ``acquire()``, and how it ended."""
@@ -27,8 +46,6 @@ class Request:
     wait: float | None
     lease: float
     renewed: bool
-    queued: float = math.inf
-    """When it first slept in the queue."""
     ended: float = math.inf
     outcome: str = ""
     """acquired, refused, gave_up, unavailable, lost or failed; killed with its process."""
@@ -172,9 +189,6 @@ class Story:
         request = Request(**asked, began=event["at"])
         self.requests.append(request)
         self._by_handle[request.handle] = request
-
-    def _on_queued(self, event: Event) -> None:
-        self._by_handle[event["handle"]].queued = event["at"]
 
     def _on_acquired(self, event: Event) -> None:
         request = self._by_handle[event["handle"]]

@@ -1,4 +1,4 @@
-"""The rules on waiting: no waiter left behind, late, overtaken, or refused without a reason.
+"""The rules on waiting: no waiter left behind, late, or refused without a reason.
 
 They hold only while everything runs. Time in which the server was away or slow, a connection was
 cut, or the caller's process stood still does not count.
@@ -7,13 +7,11 @@ cut, or the caller's process stood still does not count.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator
 
 from tests.chaos.occupation import Occupation
 from tests.chaos.spans import Span, Spans
-from tests.chaos.story import Request, Story, by_name
-from tests.chaos.verdict import Verdict, Violation
+from tests.chaos.story import Request, Story, Verdict, Violation, by_name
 
 LEFT_BEHIND = 0.6
 """Seconds for which a lock may be free beside a waiter."""
@@ -21,8 +19,6 @@ LATE = 0.5
 """Seconds by which an answer may come after the end of the wait."""
 EARLY = 0.005
 """Seconds by which a refusal may come before the end of the wait."""
-QUEUED = 0.25
-"""Seconds in which a request that returns to the queue has asked for its place."""
 AFTER_OUTAGE = 0.5
 LONGEST_PAUSE = 1.5
 """Seconds after an outage in which waiters return: they pause between tries, longer after a longer
@@ -37,18 +33,15 @@ def judge(story: Story, verdict: Verdict) -> None:
     cuts = ((at - AFTER_CUT, at + AFTER_CUT) for at in story.cuts)
     server = Spans([*_outages(story.server), *cuts])
     longest = 0.0
-    compared = 0
     for requests in by_name(story.requests).values():
         occupation = Occupation(story, requests, server)
         for request in requests:
             longest = max(longest, _left_behind(request, occupation, verdict))
             _unpunctual(request, occupation, story, verdict)
-        compared += _overtaken(requests, story, server, verdict)
     lasted = max(story.end - min((item.began for item in story.requests), default=0.0), 1.0)
     undisturbed = 100 - 100 * server.covered(0, story.end) / lasted
     verdict.figures["undisturbed server (%)"] = round(undisturbed)
     verdict.figures["longest wait beside a free lock (ms)"] = round(longest * 1000)
-    verdict.figures["pairs in queue compared"] = compared
 
 
 def _outages(server: Spans) -> Iterator[Span]:
@@ -95,62 +88,3 @@ def _unpunctual(request: Request, occupation: Occupation, story: Story, verdict:
     if problem:
         text = f"{request} {problem}"
         verdict.violations.append(Violation("unpunctual", text, (request.handle,), ended))
-
-
-def _overtaken(requests: list[Request], story: Story, server: Spans, verdict: Verdict) -> int:
-    """Find requests that got the lock before one that certainly was ahead of them in the queue.
-
-    A request is in the queue when it sleeps there, and some time after a disturbance again. A
-    request that begins after that is behind it. Returns how many pairs could be compared.
-    """
-    pairs = 0
-    cut_off = _cut_off(story)
-    ahead: list[Request] = []
-    for request in sorted(requests, key=lambda item: item.began):
-        ahead = [item for item in ahead if item.ended > request.began]
-        hold = request.hold
-        if hold is not None and hold.request is request:
-            for first in ahead:
-                disturbed = [server, story.stood_still(first.process), cut_off[first.process]]
-                if not _in_queue(first, request.began, hold.granted, disturbed):
-                    continue
-                pairs += 1
-                if _comes_after(first, hold.granted):
-                    earlier = request.began - first.began
-                    text = f"{request} got the lock before {first}, {earlier:.3f} s its elder"
-                    handles = (first.handle, request.handle)
-                    verdict.violations.append(Violation("overtaken", text, handles, hold.granted))
-        if request.wait != 0:
-            ahead.append(request)
-    return pairs
-
-
-def _cut_off(story: Story) -> dict[int, Spans]:
-    """Return for each process when it may not have heard of its grants after a cut.
-
-    Waiters read the connection. So a process without any notices the cut when one next queues.
-    """
-    waits: defaultdict[int, list[Span]] = defaultdict(list)
-    for request in story.requests:
-        waits[request.process].append((request.queued, request.ended))
-    return {
-        process: Spans(
-            (cut, AFTER_CUT + min((max(cut, start) for start, end in spans if end > cut)))
-            for cut in story.cuts
-            if any(end > cut for _, end in spans)
-        )
-        for process, spans in waits.items()
-    }
-
-
-def _in_queue(first: Request, began: float, granted: float, disturbed: list[Spans]) -> bool:
-    """Return whether a request was queued from when another began until that got the lock."""
-    start, end = began - QUEUED, min(granted, first.ended)
-    return first.queued <= began and not any(spans.touch(start, end) for spans in disturbed)
-
-
-def _comes_after(first: Request, granted: float) -> bool:
-    """Return whether a request was still in the queue when another got the lock."""
-    if first.hold is not None:
-        return first.hold.granted > granted
-    return first.ended - QUEUED > granted

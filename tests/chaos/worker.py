@@ -7,14 +7,13 @@ import faulthandler
 import json
 import logging
 import random
-import signal
 import sys
 import threading
 
 import django
 from django.conf import settings
 
-from tests.chaos.attempt import watch_losses, watch_queue
+from tests.chaos.attempt import record_losses
 from tests.chaos.caller import Caller
 from tests.chaos.heartbeat import Heartbeat
 from tests.chaos.history import Recorder
@@ -30,15 +29,13 @@ def set_up(plan: Plan) -> None:
 
 def main(plan: Plan, number: int, role: Role) -> None:
     """Run the callers until the end of the run."""
-    faulthandler.register(signal.SIGUSR1)  # the driver asks where the threads hang
+    faulthandler.enable()  # the driver aborts a process that hangs, to see where
     logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
     set_up(plan)
     from django_redis_lock import locks
 
-    watch_queue(
-        locks["default"].registry_for("")
-    )  # imports it now: no request has to wait for that
-    watch_losses()
+    locks["default"].registry_for("")  # imports it now: no request has to wait for that
+    record_losses()
     recorder = Recorder(plan.directory, number)
 
     def caller(index: int, means: Means) -> Caller:
