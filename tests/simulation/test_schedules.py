@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation import mutants
 from tests.simulation.layouts import LAYOUTS
 from tests.simulation.product import simulated
 from tests.simulation.schedules import KEPT, Chance, Regression, Replay, play, shrink
@@ -62,6 +63,15 @@ def test_a_broken_copy_is_found_and_its_schedule_is_recorded_again(tmp_path: Pat
     again = Regression.read(path)
     assert again.about.startswith("BackedBelief")
     assert again.choices != kept.choices[:-1]
+
+
+def test_each_broken_copy_can_be_made(tmp_path: Path) -> None:
+    """The place that it changes is in the package, once."""
+    for number, mutant in enumerate(mutants.read()):
+        path = tmp_path / str(number) / mutants.PACKAGE / mutant.path
+        path.parent.mkdir(parents=True)
+        path.write_text((ROOT / mutants.PACKAGE / mutant.path).read_text())
+        mutant.apply(tmp_path / str(number))
 
 
 def test_shrinking() -> None:
