@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from django_redis_lock import LockGroup, lock, lock_many, locks
+from django_redis_lock import LockGroup, lock, locks
 from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired
 from tests.contracts.modelled import Caller, Hold, Waiting
 from tests.tools import PATIENCE, Background, eventually
@@ -200,20 +200,6 @@ class LockMachine(RuleBasedStateMachine):
             if free:
                 self.acquired(caller)
 
-    @rule()
-    def acquire_both(self) -> None:
-        """Several locks are taken together or not at all."""
-        names = [self.full(name) for name in self.holds]
-        group = lock_many(names, timeout=LEASE, blocking=False, using=self.using)
-        free = not self.any_held()
-        assert group.acquire() is free
-        if free:
-            members = {}
-            for name in self.holds:
-                members[name] = Caller(group[self.full(name)], name, None)
-                self.acquired(members[name])
-            self.groups.append((group, members))
-
     @rule(name=NAMES, asynchronous=some.booleans(), endless=some.booleans())
     def join_the_queue(self, name: str, asynchronous: bool, endless: bool) -> None:
         """One who waits for a held lock joins its queue at the end."""
@@ -272,18 +258,6 @@ class LockMachine(RuleBasedStateMachine):
 
     @rule(number=SOME)
     @precondition(any_caller)
-    def reacquire(self, number: int) -> None:
-        """A lease is set to its full length."""
-        caller = self.pick(number)
-        error = caller.error_of_setting()
-        with self.raises(error, caller.name):
-            assert self.do(caller, "reacquire") is True
-            assert caller.hold is not None
-            caller.hold.deadline = monotonic() + LEASE
-        self.learn(caller, error)
-
-    @rule(number=SOME)
-    @precondition(any_caller)
     def ensure_held(self, number: int) -> None:
         """The server says whether a lock is held, and the handle keeps in mind if it is not."""
         caller = self.pick(number)
@@ -323,24 +297,6 @@ class LockMachine(RuleBasedStateMachine):
             caller.leave()
             if last and hold.on_server:
                 self.ended(caller.name)
-
-    @rule(number=SOME)
-    def release_both(self, number: int) -> None:
-        """A group releases what it still has, and tells of what it has lost."""
-        if not self.groups:
-            return
-        group, members = self.groups.pop(number % len(self.groups))
-        lost = [name for name, each in members.items() if not self.has(each)]
-        try:
-            group.release()
-        except LockLost as error:
-            assert error.name in [self.full(name) for name in lost]  # noqa: PT017
-        else:
-            assert not lost
-        for name, member in members.items():
-            if name not in lost:
-                self.ended(name)
-            member.hold = None
 
     def has(self, caller: Caller) -> bool:
         return caller.hold is not None and caller.hold.on_server

@@ -171,62 +171,7 @@ class SharingContract(_Sharing):
             held.release()
         assert self.holders(name) == []
 
-    def test_nobody_passes_those_who_wait(self, name: str) -> None:
-        """Readers that come later don't starve a writer, nor writers a reader."""
-        first, writer, reader = self.reader(name), self.lock(name), self.reader(name)
-        self.hold(first)
-        writing, reading = queue(writer, reader)
-        assert self.refuses(self.reader(name), self.semaphore(name, 9), self.lock(name))
-        (later,) = queue(self.lock(name))
-        first.release()
-        assert writing.outcome() is True
-        assert self.refuses(self.reader(name))
-        writer.release()
-        assert reading.outcome() is True
-        assert self.waiting(name) == 1
-        reader.release()
-        assert later.outcome() is True
-
-    @pytest.mark.parametrize("how", ["timeout", "cancelled"])
-    def test_waiters_that_leave_let_in_those_behind(self, name: str, how: str) -> None:
-        """A writer that stops waiting no longer holds up the readers behind it."""
-        self.hold(self.reader(name))
-
-        def wait_and_leave() -> None:
-            async def main() -> None:
-                task = asyncio.create_task(self.lock(name).aacquire())
-                while len(await locks[self.using].awaiting(name)) < 3:
-                    await asyncio.sleep(0.002)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-
-            if how == "cancelled":
-                asyncio.run(main())
-            else:
-                assert not self.lock(name).acquire(blocking_timeout=0.3)
-
-        leaving = Background(wait_and_leave)
-        eventually(lambda: self.waiting(name) == 1)
-        readers = queue(self.reader(name), self.semaphore(name, 3))
-        leaving.outcome()
-        assert len(self.holders(name)) == 3
-        assert [each.outcome() for each in readers] == [True, True]
-
     # Holders that are late or dead.
-
-    def test_permits_of_dead_holders_come_back(self, name: str) -> None:
-        """Several whose leases end at once let in as many as wait for them."""
-        dead = self.permits(name, 3, timeout=1)
-        started = queue(*[self.semaphore(name, 3) for _ in range(4)])
-        end = time.monotonic() + max(permit.remaining for permit in dead)
-        eventually(lambda: sum(not each.is_alive() for each in started) == 3)
-        assert [each.outcome() for each in started[:3]] == [True] * 3
-        assert min(each.ended_at for each in started[:3]) > end - 0.1
-        assert self.waiting(name) == 1
-        assert all(permit.lost for permit in dead)
-        self.release_others(name)
-        assert started[3].outcome() is True
 
     def test_releases_that_come_late_or_twice(self, name: str) -> None:
         """They give back nobody's permit, where a counter would let in one more each time."""
@@ -241,22 +186,6 @@ class SharingContract(_Sharing):
         assert [holder.token_id for holder in self.holders(name)] == [heir.token_id]
         self.hold(self.semaphore(name, 2))
         assert self.refuses(self.semaphore(name, 2))
-
-    def test_permits_are_renewed(self, name: str) -> None:
-        """Each in the background for as long as its handle lives, beside others that end."""
-        renewed = [self.semaphore(name, 3, timeout=0.6, auto_renew=True) for _ in range(2)]
-        fixed = self.semaphore(name, 3, timeout=0.3)
-        self.hold(*renewed, fixed)
-        fences = [permit.fence for permit in (*renewed, fixed)]
-        assert [holder.fence for holder in self.holders(name)] == fences  # not as they end
-        first = [permit.lease.deadline for permit in renewed]
-        for permit, deadline in zip(renewed, first, strict=True):
-            eventually(lambda: permit.lease.deadline > deadline + 0.2)  # noqa: B023
-        eventually(lambda: len(self.holders(name)) == 2)
-        assert fixed.lost
-        for permit in renewed:
-            permit.release()
-        assert self.holders(name) == []
 
     # What one handle does.
 

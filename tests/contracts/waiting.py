@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
-import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -14,7 +11,7 @@ import pytest
 from django_redis_lock import Holder, Lock, locks, signals
 from django_redis_lock.exceptions import LockError
 from tests.contracts.base import Contract, needs
-from tests.tools import PATIENCE, Background, eventually, told, waiters
+from tests.tools import Background, eventually, told, waiters
 
 
 class WaitingContract(Contract):
@@ -116,36 +113,6 @@ class WaitingContract(Contract):
             assert holder is not None
             return holder
 
-    @needs("precision")
-    def test_short_wait_for_a_lock_that_comes_free(self, name: str) -> None:
-        """A wait shorter than any polling interval gets a lock that comes free within it."""
-        self.lock(name, timeout=0.03).acquire()
-        assert self.lock(name).acquire(blocking_timeout=0.24)
-
-    @needs("waiters")
-    def test_deadline_is_kept_through_many_wake_ups(self, name: str) -> None:
-        """A wait of one second ends after one second however often the waiter is woken."""
-        with self.lock(name, timeout=30) as held:
-            began = time.monotonic()
-            waiting = Background(lambda: self.lock(name).acquire(blocking_timeout=1))
-            eventually(lambda: waiters(name, self.using) == 1)
-            leases = (max(20 * 0.99**number, 5.0) for number in itertools.count())
-            while waiting.is_alive():
-                held.extend(next(leases), replace_ttl=True)  # a shorter lease wakes the next waiter
-                assert time.monotonic() < began + PATIENCE
-            assert waiting.outcome() is False
-            assert waiting.ended_at - began >= 1
-
-    @needs("queue")
-    def test_shortened_lease_is_noticed_by_waiters(self, name: str) -> None:
-        """After a lease is cut short the next waiter waits only for the rest of it."""
-        held = self.lock(name, timeout=30)
-        held.acquire()
-        waiting = Background(self.lock(name).acquire)
-        eventually(lambda: waiters(name, self.using) == 1)
-        held.extend(0.2, replace_ttl=True)
-        assert waiting.outcome() is True
-
     def test_two_threads_acquiring_one_handle(self, name: str) -> None:
         """A handle that already waits refuses a second acquire; the first goes on."""
         with self.lock(name):
@@ -166,28 +133,6 @@ class WaitingContract(Contract):
         assert calls[0]["waited"] >= 0.02
 
     @needs("waiters")
-    def test_async_waiters_are_served_in_order(self, name: str) -> None:
-        """Asyncio tasks wait in the same queue."""
-
-        async def main() -> list[int]:
-            served: list[int] = []
-
-            async def wait(number: int) -> None:
-                async with self.lock(name):
-                    served.append(number)
-
-            async with self.lock(name):
-                tasks = []
-                for number in range(20):
-                    tasks.append(asyncio.create_task(wait(number)))
-                    while (await locks[self.using].aholder(name)).waiters <= number:
-                        await asyncio.sleep(0)
-            await asyncio.gather(*tasks)
-            return served
-
-        self.check_order(asyncio.run(main()), 20)
-
-    @needs("waiters")
     def test_cancelled_async_acquire_leaves_the_queue(self, name: str) -> None:
         """Cancelling an async acquire gives the place up and strands nothing."""
 
@@ -203,20 +148,3 @@ class WaitingContract(Contract):
             assert await self.lock(name).aacquire(blocking=False)
 
         asyncio.run(main())
-
-    def test_threads_and_tasks_exclude_each_other(self, name: str) -> None:
-        """A thread waits for an asyncio task, and a task for a thread."""
-        ready, go = threading.Event(), threading.Event()
-
-        async def hold() -> None:
-            async with self.lock(name):
-                ready.set()
-                await asyncio.to_thread(go.wait)
-
-        holding = Background(lambda: asyncio.run(hold()))
-        assert ready.wait(5)
-        waiting = Background(self.lock(name).acquire)
-        eventually(lambda: waiters(name, self.using) == 1)
-        go.set()
-        holding.outcome()
-        assert waiting.outcome() is True
