@@ -140,12 +140,6 @@ class FencingContract:
         assert rows.filter(shop__name="Other").fenced(10).update(stock=0) == 0
         assert self.row().stock == 15
 
-    def test_related_manager(self) -> None:
-        products: Any = Branch.objects.get().products
-        assert products.fenced(20).update(stock=3) == 1
-        with pytest.raises(StaleFence):
-            products.fenced(10).update(stock=4)
-
     @pytest.mark.parametrize("update_fields", [None, ["stock"]])
     @pytest.mark.parametrize("from_query", [True, False])
     def test_saved_instance(self, from_query: bool, update_fields: Any) -> None:

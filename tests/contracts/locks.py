@@ -28,23 +28,18 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
 
     @pytest.mark.parametrize("blocking_timeout", [0, 0.05])
     def test_second_holder_is_kept_out(self, name: str, blocking_timeout: float) -> None:
-        """Another caller gets False, and its ``with`` statement raises."""
-        with self.lock(name):
+        """Another caller gets False, and its ``with`` statement raises; ``locked`` tells why."""
+        assert not self.lock(name).locked()
+        with self.lock(name) as held:
+            other = self.lock(name)
+            assert other.locked()
+            assert held.owned()
+            assert not other.owned()
             assert self.lock(name).acquire(blocking=False) is False
             assert self.lock(name).acquire(blocking_timeout=blocking_timeout) is False
             with pytest.raises(LockNotAcquired) as caught:
                 self.lock(name, blocking_timeout=blocking_timeout).__enter__()
             assert caught.value.name == name
-
-    def test_locked_and_owned(self, name: str) -> None:
-        """``locked`` says whether the lock is held, ``owned`` whether this handle holds it."""
-        one, other = self.lock(name), self.lock(name)
-        assert not one.locked()
-        with one:
-            assert other.locked()
-            assert one.owned()
-            assert not other.owned()
-        assert not other.locked()
 
     @needs("fencing")
     def test_fences_rise(self, name: str) -> None:
@@ -84,26 +79,16 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
             assert time.monotonic() - end > -0.01
 
     def test_expired_lock_is_free(self, name: str) -> None:
-        """A lease that passes frees the lock, and a fixed lease is not renewed."""
+        """A fixed lease is not renewed; who held it learns that, and can't free its successor's."""
         held = self.lock(name, timeout=0.05)
         held.acquire()
-        with self.lock(name, blocking_timeout=5) as other:
+        with self.lock(name, blocking_timeout=5) as successor:
             assert held.lost
             assert held.remaining == 0.0
-            with pytest.raises(LockLost):
-                held.ensure_held()
-            with pytest.raises(LockLost):
-                held.extend(5)
-            other.ensure_held()
-
-    def test_expired_holder_does_not_release_its_successor(self, name: str) -> None:
-        """An expired holder's release raises LockLost and never frees its successor's lock."""
-        late = self.lock(name, timeout=0.05)
-        late.acquire()
-        with self.lock(name, blocking_timeout=5) as successor:
-            with pytest.raises(LockLost) as caught:
-                late.release()
-            assert caught.value.name == name
+            for use in (held.ensure_held, lambda: held.extend(5), held.release):
+                with pytest.raises(LockLost) as caught:
+                    use()
+                assert caught.value.name == name
             successor.ensure_held()
             assert not self.lock(name, blocking=False).acquire()
 

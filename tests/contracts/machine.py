@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, ClassVar
 
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from django_redis_lock import LockGroup, lock, locks
-from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired
-from tests.contracts.modelled import Caller, Hold, Waiting
+from django_redis_lock import Lock, lock, locks
+from django_redis_lock.exceptions import LockError, LockLost, LockNotAcquired, LockNotOwned
 from tests.tools import PATIENCE, Background, eventually
 
 LEASE = 60.0
@@ -28,6 +28,69 @@ QUEUE = 3
 NAMES = some.sampled_from(["one", "other"])
 SOME = some.integers(0, 1000)
 """Chooses one of what there is at that moment."""
+
+
+@dataclass(eq=False)
+class Hold:
+    """One acquisition of a lock: as long as it lasts, and in the minds of its callers after."""
+
+    caller: int
+    token_id: str
+    fence: int
+    deadline: float = 0.0  # monotonic
+    entries: int = 0
+    on_server: bool = True
+    known_lost: bool = False
+
+
+@dataclass(eq=False)
+class Caller:
+    """A handle, and what it holds or believes to hold."""
+
+    handle: Lock
+    name: str
+    number: int
+    asynchronous: bool = False
+    hold: Hold | None = None
+
+    @property
+    def reentrant(self) -> bool:
+        return self.handle.reentrant
+
+    def enter(self, hold: Hold) -> None:
+        self.hold = hold
+        hold.entries += 1
+
+    def leave(self) -> None:
+        assert self.hold is not None
+        self.hold.entries -= 1
+        self.hold = None
+
+    def error_of_asking(self) -> type[LockError] | None:
+        """Return what is raised where the server has to have the lock."""
+        if self.hold is None:
+            return LockNotOwned
+        return None if self.hold.on_server else LockLost
+
+    def error_of_setting(self) -> type[LockError] | None:
+        """Return what is raised where the lease has to have an end as well."""
+        endless = self.hold is not None and self.handle.timeout is None
+        return LockError if endless else self.error_of_asking()
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A caller in a queue, in a thread or a task."""
+
+    caller: Caller
+    started: Background | Future[bool]
+
+    def outcome(self) -> bool:
+        """Wait until it has the lock."""
+        if isinstance(self.started, Future):
+            return self.started.result(PATIENCE)
+        acquired: bool = self.started.outcome()
+        return acquired
 
 
 class LockMachine(RuleBasedStateMachine):
@@ -51,7 +114,6 @@ class LockMachine(RuleBasedStateMachine):
         self.queues: dict[str, deque[Waiting]] = {"one": deque(), "other": deque()}
         self.fences: dict[str, int] = {"one": 0, "other": 0}
         self.callers: list[Caller] = []
-        self.groups: list[tuple[LockGroup, dict[str, Caller]]] = []
         self.token_ids: list[str] = ["0" * 16]
 
     def teardown(self) -> None:
@@ -62,14 +124,10 @@ class LockMachine(RuleBasedStateMachine):
                 self.backend.force_release(self.full(name))
                 self.queues[name].popleft().outcome()
             self.backend.force_release(self.full(name))
-        self.do_in_loop(self.aclose())
+        self.do_in_loop(asyncio.sleep(0))  # callbacks run that the last rules have left
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()
-
-    async def aclose(self) -> None:
-        """Let callbacks run that the last rules have left."""
-        await asyncio.sleep(0)
 
     # What the rules are made of.
 
@@ -298,9 +356,6 @@ class LockMachine(RuleBasedStateMachine):
             if last and hold.on_server:
                 self.ended(caller.name)
 
-    def has(self, caller: Caller) -> bool:
-        return caller.hold is not None and caller.hold.on_server
-
     @rule(number=SOME)
     @precondition(any_caller)
     def detach_and_take_over(self, number: int) -> None:
@@ -364,7 +419,7 @@ class LockMachine(RuleBasedStateMachine):
             found = holder and (holder.token_id, holder.fence, holder.waiters)
             expected = hold and (hold.token_id, hold.fence, len(self.queues[name]))
             assert found == expected
-            if holder is not None and hold is not None and hold.caller is not None:
+            if holder is not None and hold is not None:
                 assert holder.metadata.get("number") == str(hold.caller)
                 assert (holder.ttl is None) is math.isinf(hold.deadline)
             queue = [int(each.metadata["number"]) for each in self.backend.waiting(self.full(name))]

@@ -89,38 +89,32 @@ class RecordContract(Contract):
 
     @needs("records")
     def test_force_release(self, name: str) -> None:
-        """A forced release frees the lock, names the loser, and the loser learns of it."""
+        """It frees the lock, and names the loser, who learns of it.
+
+        The audit has who lost which hold, when, to whom and why, the newest first.
+        """
+        backend = locks[self.using]
+        held = self.lock(name, metadata={"shop": "7"})
+        held.acquire()
+        before = backend.holder(name)
         with told(signals.lock_force_released) as calls:
-            held = self.lock(name)
-            held.acquire()
-            loser = locks[self.using].force_release(name)
-        assert loser.fence == held.fence
-        assert calls[0]["holder"] == loser
-        assert locks[self.using].holder(name) is None
-        assert locks[self.using].force_release(name) is None
+            loser = backend.force_release(name, by="ada", reason=" it hangs\n")
+        assert (loser.fence, calls[0]["holder"]) == (held.fence, loser)
+        assert backend.holder(name) is None
         with pytest.raises(LockLost):
             held.ensure_held()
         assert held.lost
         with pytest.raises(LockLost):
             held.release()
-
-    @needs("records")
-    def test_forced_release_is_in_the_audit(self, name: str) -> None:
-        """The audit has who lost which hold, when, to whom and why, the newest first."""
-        backend = locks[self.using]
-        held = self.lock(name, metadata={"shop": "7"})
-        held.acquire()
-        before = backend.holder(name)
-        backend.force_release(name, by="ada", reason=" it hangs\n")
         (entry,) = backend.history(name)
         assert isinstance(entry, AuditEntry)
         assert (entry.event, entry.by, entry.reason) == ("force_released", "ada", "it hangs")
         assert (entry.name, entry.using) == (name, self.using)
-        assert (entry.fence, entry.token_id) == (held.fence, before.token_id)
+        assert (entry.fence, entry.token_id) == (loser.fence, before.token_id)
         assert (entry.host, entry.pid, entry.thread) == (before.host, before.pid, before.thread)
         assert (entry.task_id, entry.task_name) == (None, None)
         assert str(entry) == str(before)
-        assert -0.001 <= (entry.at - before.acquired_at).total_seconds() < 10  # to the millisecond
+        assert (entry.at - before.acquired_at).total_seconds() >= -0.001  # to the millisecond
 
         assert backend.force_release(name, by="ada") is None  # nobody lost anything
         self.lock(name).acquire()
@@ -273,21 +267,14 @@ class RecordContract(Contract):
         second, third = self.lock(name), self.lock(name)
         assert second.take_over(ticket) is True
         assert third.take_over(ticket) is False
-        ticket = asyncio.run(second.adetach(0.05))
+        asyncio.run(second.adetach(0.05))
         assert third.acquire(blocking_timeout=10)
-
-    @needs("passing")
-    def test_detaching_what_was_lost(self, name: str) -> None:
-        """A caller that lost the lock is told so, and does not detach its successor's."""
-        held = self.lock(name, timeout=20)
-        held.acquire()
         locks[self.using].force_release(name)
         with self.lock(name) as successor:
-            with pytest.raises(LockLost):
-                held.detach(10)
+            for error in (LockLost, LockNotOwned):  # and not its successor's lock
+                with pytest.raises(error):
+                    third.detach(10)
             successor.ensure_held()
-        with pytest.raises(LockNotOwned):
-            held.detach(10)
 
     @needs("passing")
     def test_mistakes_in_detaching(self, name: str) -> None:

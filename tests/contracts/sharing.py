@@ -315,17 +315,15 @@ class SharingContract(_Sharing):
 
     def test_downgrade_of_an_endless_lock(self, name: str) -> None:
         """It keeps no expiry until it is released beside one that dies."""
+        with pytest.raises(LockNotOwned):
+            self.lock(name).downgrade()
         with self.lock(name, timeout=None) as held:
             held.downgrade()
             assert held.remaining == math.inf
             assert [holder.ttl for holder in self.holders(name)] == [None]
             self.hold(self.reader(name, timeout=0.05))
-        assert self.lock(name).acquire(blocking_timeout=5)
-
-    def test_downgrade_of_what_is_not_held(self, name: str) -> None:
-        with pytest.raises(LockNotOwned):
-            self.lock(name).downgrade()
-        (lost,) = self.hold(self.lock(name))
+        lost = self.lock(name)
+        assert lost.acquire(blocking_timeout=5)
         locks[self.using].force_release(name)
         with pytest.raises(LockLost):
             lost.downgrade()
