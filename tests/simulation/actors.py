@@ -86,7 +86,7 @@ class Actor:
         ways: list[Way] = [self.use]
         ways += [self.use_many] * self.habits.many
         ways += [self.publish_next, self.take_from_the_dead] * self.habits.tickets
-        ways += [self.fork, self.enter_twice]
+        ways += [self.enter_twice]
         for _ in range(1 + self.world.pick(2)):
             self.carry_out(ways[self.world.pick(len(ways), 0.3)])
 
@@ -141,9 +141,9 @@ class Actor:
             got = inner.acquire(blocking=False)
             anew = bool(attempts[0].token)
             if not got and self.world.machine.now < counts and not held.excuse:
-                raise self._breaks("OneHolder", f"{held} can't enter its own lock again")
+                raise self.world.breaks("OneHolder", f"{held} can't enter its own lock again")
             if got and not anew and not counts:
-                raise self._breaks("OneHolder", f"{held} enters a lock again that it has lost")
+                raise self.world.breaks("OneHolder", f"{held} enters a lock again that it has lost")
             if got and anew:
                 self._got(attempts)
             self._leave(attempts)
@@ -179,7 +179,11 @@ class Actor:
         if ticket is not None:
             self.world.tell("{} leaves {} to whoever has the ticket", attempts[0], name)
             mode = self._mode(lock.sharing)
-            self.world.act(self._some_process(), "heir", lambda heir: heir.take(name, ticket, mode))
+            self.world.act(
+                self.world.any_of(self.world.alive),
+                "heir",
+                lambda heir: heir.take(name, ticket, mode),
+            )
 
     def take(self, name: str, token_id: str, mode: Sharing) -> None:
         """Take a lock over from the holder with a token id, and use it."""
@@ -200,34 +204,12 @@ class Actor:
         else:
             self.process.backend.free(name, holder.token_id)
 
-    def fork(self) -> None:
-        """Acquire a lock, and fork; the child has the handle, and does not hold the lock."""
-        options, patience = self._options()
-        lock = self._lock(self._name(), **options)
-
-        def fork() -> None:
-            process = self.world.process()
-            inherited = object.__new__(type(lock))
-            vars(inherited).update(vars(lock))
-            inherited._backend = process.backend
-            self.world.act(process, "child", lambda child: child.abuse(inherited))
-
-        self._hold(lock, patience, fork)
-
-    def abuse(self, inherited: Lock) -> None:
-        """Use the handle of the parent process, which holds nothing here."""
-        for way in (inherited.release, inherited.ensure_held, inherited.reacquire):
-            with contextlib.suppress(LockNotOwned):
-                way()
-                raise self._breaks("OneHolder", "a forked child counts as the holder")
-        self._hold(inherited, 0.3)
-
     def break_lock(self) -> None:
         """Take a lock from its holder, as an operator does."""
         name = self._name()
         holder = self._find_holder(name)
         if holder is not None:
-            getcurrent().sleep(HOLDS[self.world.pick(len(HOLDS))])
+            getcurrent().sleep(self.world.any_of(HOLDS))
             self._break(name, holder.token_id)
 
     def break_endless_locks(self) -> None:
@@ -249,7 +231,7 @@ class Actor:
 
     def change_limit(self) -> None:
         """Set how many may hold a lock together, and clear that later."""
-        name, limit = self._name(), LIMITS[self.world.pick(len(LIMITS))]
+        name, limit = self._name(), self.world.any_of(LIMITS)
         self.world.tell("{} sets the limit of {} to {}", self.process, name, limit)
         getcurrent().sleep(MOMENT)  # what was granted before is looked at before
         with contextlib.suppress(LockUnavailable):
@@ -274,7 +256,7 @@ class Actor:
 
     def _break(self, name: str, token_id: str) -> None:
         self.world.tell("{} breaks {}", self.process, name)
-        self.world.ledger.excuse_holder(token_id, "an operator broke the lock")
+        self.world.ledger.forgive_holder(token_id, "an operator broke the lock")
         self.process.backend.force_release(name, token_id)
         # If it was just handed off, the next one may be as dead as the first.
         self.world.disturbed_until = max(self.world.disturbed_until, self.world.machine.now)
@@ -330,7 +312,7 @@ class Actor:
         pick = self.world.pick
         lease = lock._locks()[0].lease.timeout
         for _ in range(1 + pick(2)):
-            getcurrent().sleep(HOLDS[pick(len(HOLDS))])
+            getcurrent().sleep(self.world.any_of(HOLDS))
             what = pick(5 if len(self.habits.modes) > 1 else 4, 0.4)
             if what == 1:
                 self._truly(attempts, lock.ensure_held)
@@ -352,14 +334,16 @@ class Actor:
         self.world.tell("{} shares {} from now on", attempt, attempt.name)
         rises = lease.fence > before[0] or self.world.fences_may_fall()
         if not (lease.lost or before[1] or rises):
-            raise self._breaks("RisingFences", f"{attempt} had {before[0]}, and has {lease.fence}")
+            raise self.world.breaks(
+                "RisingFences", f"{attempt} had {before[0]}, and has {lease.fence}"
+            )
 
     def _shorten(self, lock: Any, attempts: list[Attempt]) -> None:
         try:
             self._truly(attempts, lambda: lock.extend(SHORTER, replace_ttl=True), SHORTER)
         except LockUnavailable:
             for attempt in attempts:  # a call that comes late shortens the lease then
-                attempt.excuse = attempt.excuse or LATE
+                attempt.forgive(LATE)
             raise
 
     def _truly(
@@ -379,7 +363,7 @@ class Actor:
                 excused = attempt.excuse or attempt.may_lose or self.world.machine.now >= until
                 if attempt.name == error.name and not excused:
                     text = f"{attempt} is told a loss: {error}"
-                    raise self._breaks("HonestLosses", text) from error
+                    raise self.world.breaks("HonestLosses", text) from error
             return None
 
     def _attend(self, act: Callable[[], Result]) -> Result:
@@ -399,14 +383,11 @@ class Actor:
     def _check_interruption(self, due: Interrupted, ended_by: BaseException | None) -> None:
         if not isinstance(ended_by, Interrupted):
             text = f"{self.process} was interrupted, and gets {ended_by!r}"
-            raise self._breaks("PromptInterruptions", text)
+            raise self.world.breaks("PromptInterruptions", text)
         waited = self.world.machine.now - max(due.at, self.process.stopped_until)
         if waited > TIDY_FOR + TOLERANCE:
             text = f"{self.process} was interrupted, and waits for {waited:.3f} s"
-            raise self._breaks("PromptInterruptions", text)
-
-    def _breaks(self, promise: str, text: str) -> Exception:
-        return self.world.breaks(promise, text)
+            raise self.world.breaks("PromptInterruptions", text)
 
     def _got(self, attempts: list[Attempt]) -> None:
         for attempt in attempts:
@@ -444,7 +425,3 @@ class Actor:
     def _name(self) -> str:
         names = self.world.names
         return names[self.world.pick(len(names), 0.5)] if len(names) > 1 else names[0]
-
-    def _some_process(self) -> Process:
-        alive = [item for item in self.world.processes if not item.dead]
-        return alive[self.world.pick(len(alive))]

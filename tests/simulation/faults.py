@@ -47,8 +47,8 @@ def pause(world: World) -> bool:
     running = [item for item in world.processes if item.runs]
     if not running:
         return False
-    process = running[world.pick(len(running))]
-    process.resumes_at = world.machine.now + PAUSES[world.pick(len(PAUSES))]
+    process = world.any_of(running)
+    process.resumes_at = world.machine.now + world.any_of(PAUSES)
     process.stopped_until = process.resumes_at
     process.disturb(process.resumes_at)
     world.tell("{} is stopped until {:.3f}", process, process.resumes_at - 1000)
@@ -57,10 +57,9 @@ def pause(world: World) -> bool:
 
 def kill(world: World) -> bool:
     """Kill a process; the system closes its connections."""
-    alive = [item for item in world.processes if not item.dead]
-    if len(alive) < 2:
+    if len(world.alive) < 2:
         return False
-    process = alive[world.pick(len(alive))]
+    process = world.any_of(world.alive)
     world.tell("{} is killed", process)
     process.died_at = world.machine.now
     world.machine.kill(process)
@@ -81,12 +80,11 @@ def interrupt(world: World) -> bool:
     blocked = [item for item in blocked if not item.name.startswith("operator")]
     if not blocked:
         return False
-    thread = blocked[world.pick(len(blocked))]
+    thread = world.any_of(blocked)
     _interrupt(world, thread)
     if isinstance(thread, Tasklet) and world.pick(2, 0.5):  # a second one meets it cleaning up
-        seconds = (0.0, 0.02, 0.2)[world.pick(3)]
         again = partial(_interrupt, world, thread)
-        world.network.send(again, delay=seconds, within=0.0)
+        world.network.send(again, delay=world.any_of((0.0, 0.02, 0.2)), within=0.0)
     return True
 
 
@@ -106,17 +104,13 @@ def _interrupt(world: World, thread: Thread) -> None:
 
 def change_limit(world: World) -> bool:
     """Let an operator set how many may hold a lock together."""
-    running = [item for item in world.processes if not item.dead]
-    process = running[world.pick(len(running))]
-    world.act(process, "operator", lambda operator: operator.change_limit())
+    world.act(world.any_of(world.alive), "operator", lambda operator: operator.change_limit())
     return True
 
 
 def break_lock(world: World) -> bool:
     """Let an operator take a lock from its holder."""
-    running = [item for item in world.processes if not item.dead]
-    process = running[world.pick(len(running))]
-    world.act(process, "operator", lambda operator: operator.break_lock())
+    world.act(world.any_of(world.alive), "operator", lambda operator: operator.break_lock())
     return True
 
 
@@ -125,8 +119,7 @@ def break_lock(world: World) -> bool:
 
 def meddle(world: World) -> bool:
     """Lose or delay the next call, or the next few."""
-    fate = FATES[world.pick(len(FATES))]
-    world.fates = [fate] * (1 + world.pick(3, 0.3))
+    world.fates = [world.any_of(FATES)] * (1 + world.pick(3, 0.3))
     return True
 
 
@@ -144,7 +137,7 @@ def deafen(world: World) -> bool:
     connections = [item for site in world.sites for item in site.connections]
     if not connections:
         return False
-    connection = connections[world.pick(len(connections))]
+    connection = world.any_of(connections)
     world.tell("a connection of {} goes dead", connection.process)
     connection.deaf = True
     # It is noticed after some silence. Until then no grant arrives there.
@@ -172,8 +165,7 @@ def delay_messages(world: World) -> bool:
 
 def cut_off(world: World) -> bool:
     """Let nothing get through to a server, and then everything at once."""
-    site = _site(world)
-    _cut_off(world, site, PAUSES[world.pick(3)])
+    _cut_off(world, _site(world), PAUSES[world.pick(3)])
     return True
 
 
@@ -257,11 +249,11 @@ def evict(world: World) -> bool:
     keys = site.server.keys()
     if not keys:
         return False
-    key = keys[world.pick(len(keys))]
+    key = world.any_of(keys)
     world.tell("{} of server {} is evicted", key.decode(), site.name)
     _forget(world, site)
     if world.may_fail:  # of which that server knows nothing, so it goes on voting
-        world.ledger.excuse_all(EVICTED)
+        world.ledger.forgive_all(EVICTED)
     site.server.delete(key)
     _disturb(world, world.machine.now)
     return True
@@ -270,16 +262,16 @@ def evict(world: World) -> bool:
 def step_clock(world: World) -> bool:
     """Step the clock of a server, either way."""
     site = _site(world)
-    step = STEPS[world.pick(len(STEPS))]
+    step = world.any_of(STEPS)
     world.tell("the clock of server {} is stepped by {} s", site.name, step)
     if world.may_fail:
         _may_lose(world)
         if step > 0:  # the votes of that server end early, and with the next ones make a majority
-            world.ledger.excuse_all(STEPPED)
+            world.ledger.forgive_all(STEPPED)
     elif step > 0:
         _excuse_holders(world, site, STEPPED)
         for attempt in world.ledger.waiting:  # they tell from the clock when a grant began
-            attempt.excuse = attempt.excuse or STEPPED
+            attempt.forgive(STEPPED)
     site.step_clock(step)
     _disturb(world, world.machine.now + KNOWN)
     return True
@@ -287,7 +279,7 @@ def step_clock(world: World) -> bool:
 
 def move_slot(world: World) -> bool:
     """Move the slot of a lock to another node, some keys at a time."""
-    name = world.names[world.pick(len(world.names))]
+    name = world.any_of(world.names)
     source, slot = world.slot_of(name)
     if slot in source.slots.moving:
         return False
@@ -300,7 +292,7 @@ def move_slot(world: World) -> bool:
         """Note that permits end sooner there: their leases are told by the server's clock."""
         for attempt in world.ledger.attempts:
             if attempt.name == name and attempt.limit is not None and target.offset > source.offset:
-                attempt.excuse = attempt.excuse or MOVED
+                attempt.forgive(MOVED)
 
     def move_some() -> None:
         if slot in source.slots.moving:
@@ -322,8 +314,7 @@ def move_slot(world: World) -> bool:
 
 def _call_operator(world: World) -> None:
     """Let an operator look for locks that nobody will release."""
-    alive = next(item for item in world.processes if not item.dead)
-    world.act(alive, "operator", lambda operator: operator.break_endless_locks())
+    world.act(world.alive[0], "operator", lambda operator: operator.break_endless_locks())
 
 
 def _site(world: World) -> Site:
@@ -392,4 +383,4 @@ def _excuse_holders(world: World, site: Site, why: str) -> None:
             if isinstance(value, bytes | Scores):  # of one holder, or of several
                 for digest, token in world.ledger.tokens.items():
                     if token.encode() in value or digest.encode() in value:
-                        world.ledger.excuse(token, why)
+                        world.ledger.by_token[token].forgive(why)

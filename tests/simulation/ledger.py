@@ -85,6 +85,10 @@ class Attempt:
             return math.inf if sharing.limit is None else sharing.limit
         return math.inf if self.lease is not None and self.lease.shared else None
 
+    def forgive(self, why: str) -> None:
+        """Note why another one may have the lock as well, or its holder may lose it."""
+        self.excuse = self.excuse or why
+
     def waits(self) -> bool:
         """Whether it waits for this lock now."""
         asked_at = self.asked_at
@@ -155,28 +159,20 @@ class Ledger:
             attempt.held = False
             self.holding.remove(attempt)
 
-    def excuse(self, token: str, why: str) -> None:
-        """Note that the holder with a token may lose its lock without anybody's fault."""
-        attempt = self.by_token.get(token)
-        if attempt is not None and not attempt.excuse:
-            attempt.excuse = why
-
-    def excuse_holder(self, token_id: str, why: str) -> None:
-        """Do as ``excuse`` for the holder that is shown with this ``token_id``."""
-        token = self.tokens.get(token_id)
-        if token is not None:
-            broken = self.by_token[token]
+    def forgive_holder(self, token_id: str, why: str) -> None:
+        """Note that the holder that is shown with this ``token_id`` may lose its lock."""
+        if token_id in self.tokens:
+            holder = self.by_token[self.tokens[token_id]]
             for attempt in self.attempts:  # it may be about to be left to another one
-                if attempt.lock is broken.lock:
-                    attempt.excuse = attempt.excuse or why
-            self.excuse(token, why)
-            broken.process.disturb(self._world.machine.now)
+                if attempt.lock is holder.lock:
+                    attempt.forgive(why)
+            holder.process.disturb(self._world.machine.now)
 
-    def excuse_all(self, why: str) -> None:
+    def forgive_all(self, why: str) -> None:
         """Note that from here on nobody can be sure of a lock."""
         self.excuse_of_all = why
         for attempt in self.attempts:
-            attempt.excuse = attempt.excuse or why
+            attempt.forgive(why)
 
     def _answered(self, attempt: Attempt) -> None:
         if attempt.asked_at is None:

@@ -145,8 +145,7 @@ class Parking:
         self.unacknowledged[delivery] = message, None
 
         def arrive() -> None:
-            alive = [item for item in world.processes if not item.dead]
-            process = alive[world.pick(len(alive))]
+            process = world.any_of(world.alive)
             self.unacknowledged[delivery] = message, process
             world.tell("message {} is delivered to {}", message.number, process)
             world.act(process, "worker", lambda worker: worker.work(message, delivery))
@@ -160,7 +159,7 @@ class Parking:
                 self.may_lose = self.may_lose or self.world.late or process.late
                 del self.unacknowledged[delivery]
                 self.deliver(message)
-        self._poll(next(item for item in self.world.processes if not item.dead))
+        self._poll(self.world.alive[0])
 
     def leftovers(self) -> list[bytes]:
         """Return the keys that are there for parked messages."""

@@ -108,7 +108,7 @@ class OneHolder(Promise):
             if not all(each.excuse for each in (attempt, *others)):
                 self.world.expect(f"two holders: {excuse}")
             for each in (attempt, *others):
-                each.excuse = each.excuse or excuse
+                each.forgive(excuse)
 
     def _fence_of(self, attempt: Attempt) -> int:
         """Return the fence with which it was granted, to its message perhaps."""

@@ -16,8 +16,6 @@ from typing import Any, Self
 
 from greenlet import getcurrent, greenlet
 
-_NOBODY = SimpleNamespace(name="scheduler", process=None)
-
 
 class Killed(BaseException):
     """Unwinds the threads of a process that was killed."""
@@ -144,7 +142,6 @@ class Thread(greenlet):
         self.woken = False
         self._target = target
         self._args = args
-        self._ended = Event()
 
     def start(self) -> None:
         """Let it run, when the scheduler chooses so; never in a process that is dead."""
@@ -167,21 +164,10 @@ class Thread(greenlet):
         """Block for some seconds; it is the running thread."""
         machine.block(machine.now + max(0.0, seconds))
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait until it has ended."""
-        self._ended.wait(timeout)
-
-    def is_alive(self) -> bool:
-        return not self._ended.is_set()
-
     def _bootstrap(self) -> None:
-        try:
+        with contextlib.suppress(Killed):
             if not self.process.dead:
                 self._target(*self._args)
-        except Killed:
-            pass
-        finally:
-            self._ended.set()
 
 
 def start_new_thread(function: Callable[..., object], args: tuple[Any, ...]) -> None:
@@ -257,45 +243,12 @@ class RLock:
             self._lock.release()
 
 
-class Event:
-    """A flag to wait for."""
-
-    def __init__(self) -> None:
-        self._set = False
-        self._waiting: list[Thread] = []
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-        for thread in self._waiting:
-            machine.wake(thread)
-        self._waiting = []
-
-    def clear(self) -> None:
-        self._set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        if not self._set:
-            thread = getcurrent()
-            self._waiting.append(thread)
-            try:
-                machine.block(None if timeout is None else machine.now + timeout)
-            finally:
-                if thread in self._waiting:
-                    self._waiting.remove(thread)
-        return self._set
-
-
 virtual_threading = SimpleNamespace(
     Lock=Lock,
     RLock=RLock,
-    Event=Event,
     Thread=Thread,
     current_thread=getcurrent,
     main_thread=lambda: SimpleNamespace(name="main", ident=id(getcurrent())),
-    get_ident=lambda: id(getcurrent()),
     local=threading.local,
 )
 virtual_thread = SimpleNamespace(start_new_thread=start_new_thread)

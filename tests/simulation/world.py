@@ -228,6 +228,15 @@ class World:
         self.start(process, lambda: actor.carry_out(lambda: way(actor)), name)
 
     @property
+    def alive(self) -> list[Process]:
+        """The processes that are not dead."""
+        return [item for item in self.processes if not item.dead]
+
+    def any_of(self, items: Sequence[Any]) -> Any:
+        """Return one of some."""
+        return items[self.pick(len(items))]
+
+    @property
     def actors(self) -> list[Thread]:
         """The threads that have not ended."""
         self._actors = [item for item in self._actors if not item.dead and not item.process.dead]
