@@ -37,7 +37,6 @@ SHOWN, WIDTH = 12, 200
 
 
 def main() -> int:
-    """Run, print a table for each layout, and return the exit code."""
     options = _parser().parse_args()
     if options.run:
         play(options.layout[0], options.seconds, options.seed, options.run)
@@ -60,7 +59,6 @@ def play(name: str, seconds: float, seed: int, directory: str) -> None:
 
 
 def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
-    """Run a layout, and print what it came to."""
     directory = Path(tempfile.mkdtemp(prefix=f"chaos-{name}-"))
     arguments = ("--layout", name, "--seconds", str(options.seconds), "--seed", str(seed))
     command = [sys.executable, "-m", "tests.chaos", *arguments, "--run", str(directory)]

@@ -53,7 +53,6 @@ class Attempt:
         }
 
     def note(self, kind: str, **fields: Any) -> None:
-        """Record an event of this handle."""
         self._recorder.note(kind, handle=self.handle, **fields)
 
     async def acquire(self, operation: str = "acquire", **options: Any) -> bool:

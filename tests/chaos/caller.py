@@ -63,7 +63,6 @@ class Caller:
             }
 
     async def run(self) -> None:
-        """Use locks until the end of the run."""
         while not self._plan.sign("stop").exists():
             ways = self._in_calm if self._is_calm() else self._in_storm
             (way,) = self._dice.choices(list(ways), list(ways.values()))
@@ -74,16 +73,13 @@ class Caller:
             await self._rest(0, PAUSE)
 
     async def patient(self) -> None:
-        """Wait without limit."""
         await self._take(self._attempt(timeout=self._lease()))
 
     async def limited(self) -> None:
-        """Wait for some time."""
         wait = self._dice.uniform(0.05, 1.0)
         await self._take(self._attempt(timeout=self._lease(), blocking_timeout=wait))
 
     async def at_once(self) -> None:
-        """Don't wait."""
         await self._take(self._attempt(timeout=self._lease(), blocking=False))
 
     async def renewed(self) -> None:
@@ -102,7 +98,6 @@ class Caller:
         await self._hold_and_release(attempt)
 
     async def extending(self) -> None:
-        """Set other leases while holding."""
         attempt = self._attempt(timeout=self._lease(shortest=0.5))
         if not await attempt.acquire():
             return
@@ -119,7 +114,6 @@ class Caller:
         await self._hold_and_release(attempt)
 
     async def in_context(self) -> None:
-        """Use a with statement, whose body may raise."""
         attempt = self._attempt(timeout=self._lease(), blocking_timeout=self._dice.uniform(1, 3))
         if not await attempt.acquire("__enter__"):
             return
@@ -155,7 +149,6 @@ class Caller:
         await attempt.release()
 
     async def abandoning(self) -> None:
-        """Forget to release."""
         attempt = self._attempt(timeout=self._lease())
         if await attempt.acquire():
             attempt.note("abandoned")

@@ -12,7 +12,6 @@ from tests.chaos.story import Story, Verdict, by_name
 
 
 def check(events: Iterable[Event]) -> Verdict:
-    """Return the verdict on a run; each process's events must come in their order."""
     story = Story(events)
     verdict = Verdict(faults=dict(story.faults))
     for rules in (holding, waiting, errors):

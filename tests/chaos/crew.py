@@ -109,7 +109,6 @@ class Crew:
         worker.paused = False
 
     def all_resumed(self) -> None:
-        """Wait until no worker is paused."""
         for timer in self._timers:
             timer.join()
 

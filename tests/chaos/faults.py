@@ -79,12 +79,10 @@ def release_forced(stage: Stage) -> bool:
 
 
 def calls_cut(stage: Stage) -> bool:
-    """The server closes the connections that carry calls."""
     return _cut(stage, "normal")
 
 
 def listeners_cut(stage: Stage) -> bool:
-    """The server closes the connections that carry grants."""
     return _cut(stage, "pubsub")
 
 
@@ -150,7 +148,6 @@ def _rejoin(stage: Stage, since: float) -> None:
 
 
 def failover(stage: Stage) -> None:
-    """A replica takes over in good order."""
     since = monotonic()
     with stage.outage("failover"):
         cast("Watched", stage.site).fail_over()

@@ -40,7 +40,6 @@ class Layout:
 
 
 def one(facts: Facts = Site.facts, **entry: Any) -> Callable[[], Site]:
-    """Return what starts a single server."""
     return lambda: Independent({"BACKEND": REDIS, **entry}, facts=facts)
 
 

@@ -48,7 +48,6 @@ class Stage:
         return self.dice.choice(self.site.servers)
 
     def rest(self, shortest: float, longest: float) -> None:
-        """Let time pass."""
         threading.Event().wait(self.dice.uniform(shortest, longest))
 
     def served_again(self) -> None:

@@ -82,7 +82,6 @@ class Actor:
         self.asking: dict[str, Attempt] = {}
 
     def run(self) -> None:
-        """Use locks a few times, each time in some way."""
         ways: list[Way] = [self.use]
         ways += [self.use_many] * self.habits.many
         ways += [self.publish_next, self.take_from_the_dead] * self.habits.tickets
@@ -103,14 +102,12 @@ class Actor:
     # Ways to use locks.
 
     def use(self) -> None:
-        """Acquire a lock, hold it, and release it."""
         options, patience = self._options()
         self._hold(self._lock(self._name(), **options), patience)
 
     def use_simply(
         self, lease: float, patience: float | None, sharing: Sharing = EXCLUSIVE
     ) -> None:
-        """Acquire a lock, hold it for a moment, and release it."""
         lock = self._lock(self.world.names[0], timeout=lease, sharing=sharing)
         attempts = self._acquire(lock, patience)
         if attempts:
@@ -119,14 +116,12 @@ class Actor:
             self._truly(attempts, lock.release)
 
     def visit(self, seconds: int) -> None:
-        """Use a lock every second."""
         for _ in range(seconds):
             getcurrent().sleep(1.0)
             with contextlib.suppress(LockUnavailable):
                 self.use_simply(1.0, 2.0)
 
     def enter_twice(self) -> None:
-        """Acquire a lock, and enter it again by another handle."""
         options, patience = self._options()
         name = self._name()
         outer = self._lock(name, reentrant=True, **options)
@@ -153,13 +148,11 @@ class Actor:
         self._hold(outer, patience, enter_again)
 
     def use_many(self) -> None:
-        """Acquire all locks at once, hold them, and release them."""
         options, patience = self._options()
         group = LockGroup([self._lock(name, **options) for name in self.world.names])
         self._hold(group, patience)
 
     def publish_next(self) -> None:
-        """Acquire a lock, and leave it to another thread by its ticket."""
         options, patience = self._options()
         name = self._name()
         lock = self._lock(name, **options)
@@ -186,7 +179,6 @@ class Actor:
             )
 
     def take(self, name: str, token_id: str, mode: Sharing) -> None:
-        """Take a lock over from the holder with a token id, and use it."""
         lock = self._lock(name, timeout=self.habits.leases[0], sharing=mode)
         attempts = self._ask(lock, 0.0, ahead=True)
         if self._answer(attempts, lambda: lock.take_over(token_id)):
@@ -205,7 +197,6 @@ class Actor:
             self.process.backend.free(name, holder.token_id)
 
     def break_lock(self) -> None:
-        """Take a lock from its holder, as an operator does."""
         name = self._name()
         holder = self._find_holder(name)
         if holder is not None:
@@ -230,7 +221,6 @@ class Actor:
                     self._break(name, holder.token_id)
 
     def change_limit(self) -> None:
-        """Set how many may hold a lock together, and clear that later."""
         name, limit = self._name(), self.world.any_of(LIMITS)
         self.world.tell("{} sets the limit of {} to {}", self.process, name, limit)
         getcurrent().sleep(MOMENT)  # what was granted before is looked at before
@@ -248,7 +238,6 @@ class Actor:
                 cleared += 1
 
     def _find_holder(self, name: str) -> Any:
-        """Return one of the holders of a lock, ``None`` if it is free."""
         holders = list(self.process.backend.holders_of([name]))
         if not holders:
             return None
@@ -298,7 +287,6 @@ class Actor:
         return got
 
     def _use(self, lock: Any, attempts: list[Attempt], meanwhile: Way | None = None) -> None:
-        """Hold a lock for a while, and release it."""
         try:
             self._work(lock, attempts)
             if meanwhile is not None:

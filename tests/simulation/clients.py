@@ -36,7 +36,6 @@ class Wire:
         self._out, self._in = object(), object()
 
     def carry(self, words: Sequence[bytes]) -> None:
-        """Send a command; what becomes of it is the network's choice."""
         fate, delay = self.site.network.fate(self.site)
         self.site.network.send(
             lambda: self._arrive(words, fate, delay),
@@ -99,7 +98,6 @@ class Client:
         self._site = site
 
     def call(self, packed: Any) -> Any:
-        """Send a call and return its reply."""
         packed.sending()
         reply = self.exchange(_words_of(packed), packed.until)
         completion = packed.completed(reply)
@@ -165,7 +163,6 @@ class _Readable:
         self._readers: list[Thread] = []
 
     def readable(self) -> bool:
-        """Whether reading would not block."""
         raise NotImplementedError
 
     def wake(self) -> None:
@@ -386,17 +383,14 @@ virtual_selectors = SimpleNamespace(DefaultSelector=_Selector, EVENT_READ=1)
 
 
 def broken() -> redis.exceptions.ConnectionError:
-    """Return the error of a connection that was closed."""
     return redis.exceptions.ConnectionError("Connection closed by server.")
 
 
 def _too_late() -> redis.exceptions.TimeoutError:
-    """Return the error of a call that was not answered in time."""
     return redis.exceptions.TimeoutError("Timeout reading from socket")
 
 
 def _words_of(packed: Any) -> list[bytes]:
-    """Return the words of a call."""
     sha = getattr(packed.script, "sha", None)
     if sha is None:
         return parse(packed.pack())

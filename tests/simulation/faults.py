@@ -43,7 +43,6 @@ STEPPED = "a server's clock was stepped"
 
 
 def pause(world: World) -> bool:
-    """Stop a process for some time."""
     running = [item for item in world.processes if item.runs]
     if not running:
         return False
@@ -56,7 +55,6 @@ def pause(world: World) -> bool:
 
 
 def kill(world: World) -> bool:
-    """Kill a process; the system closes its connections."""
     if len(world.alive) < 2:
         return False
     process = world.any_of(world.alive)
@@ -103,13 +101,11 @@ def _interrupt(world: World, thread: Thread) -> None:
 
 
 def change_limit(world: World) -> bool:
-    """Let an operator set how many may hold a lock together."""
     world.act(world.any_of(world.alive), "operator", lambda operator: operator.change_limit())
     return True
 
 
 def break_lock(world: World) -> bool:
-    """Let an operator take a lock from its holder."""
     world.act(world.any_of(world.alive), "operator", lambda operator: operator.break_lock())
     return True
 
@@ -118,13 +114,11 @@ def break_lock(world: World) -> bool:
 
 
 def meddle(world: World) -> bool:
-    """Lose or delay the next call, or the next few."""
     world.fates = [world.any_of(FATES)] * (1 + world.pick(3, 0.3))
     return True
 
 
 def cut_connections(world: World) -> bool:
-    """Break all connections that listen."""
     site = _site(world)
     world.tell("the connections to {} are cut", site.name)
     _disturb(world, world.machine.now)
@@ -146,7 +140,6 @@ def deafen(world: World) -> bool:
 
 
 def delay_messages(world: World) -> bool:
-    """Let the next messages to subscribers arrive late."""
     site = _site(world)
     delay = PAUSES[world.pick(3)]
     left = [1 + world.pick(3)]
@@ -173,20 +166,17 @@ def cut_off(world: World) -> bool:
 
 
 def flush_scripts(world: World) -> bool:
-    """Let a server forget its scripts."""
     _site(world).server.scripts.clear()
     world.tell("the scripts are flushed")
     return True
 
 
 def restart(world: World) -> bool:
-    """Restart a server, which keeps its data."""
     _restart(world, _site(world), with_data=True, seconds=PAUSES[world.pick(2)])
     return True
 
 
 def lose_data(world: World) -> bool:
-    """Restart a server, which loses its data."""
     _restart(world, _site(world), with_data=False, seconds=PAUSES[world.pick(2)])
     return True
 
@@ -244,7 +234,6 @@ def fail_over(world: World) -> bool:
 
 
 def evict(world: World) -> bool:
-    """Let a server lose one of its keys."""
     site = _site(world)
     keys = site.server.keys()
     if not keys:
@@ -260,7 +249,6 @@ def evict(world: World) -> bool:
 
 
 def step_clock(world: World) -> bool:
-    """Step the clock of a server, either way."""
     site = _site(world)
     step = world.any_of(STEPS)
     world.tell("the clock of server {} is stepped by {} s", site.name, step)

@@ -119,7 +119,6 @@ class Ledger:
         """Why nobody can be sure of a lock from here on."""
 
     def asks(self, attempts: Sequence[Attempt]) -> None:
-        """Note that somebody asks for a lock, or for several at once."""
         for attempt in attempts:
             attempt.asked_at = self._world.machine.now
             attempt.excuse = self.excuse_of_all

@@ -40,7 +40,6 @@ class Loop(asyncio.BaseEventLoop):
         self.thread.start()
 
     def start(self, target: Callable[[], object], name: str) -> Tasklet:
-        """Start an actor in a task of its own."""
         tasklet = Tasklet(self, target, name)
         self._tasklets.append(tasklet)
         self.call_soon_threadsafe(tasklet.begin)

@@ -48,7 +48,6 @@ class Flight:
     site: Site | None
 
     def hold_back(self, until: float) -> None:
-        """Let it land no sooner than that."""
         self.since = max(self.since, until)
         self.due = max(self.due, until)
 
@@ -81,7 +80,6 @@ class Network:
         self.flights.append(Flight(land, since, since + within, line or land, site))
 
     def heads(self) -> list[Flight]:
-        """Return the first flight of each line."""
         lines: dict[int, Flight] = {}
         for flight in self.flights:
             lines.setdefault(id(flight.line), flight)

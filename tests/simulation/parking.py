@@ -140,7 +140,6 @@ class Parking:
         return self._modes[self.world.machine.now > self.changes_at]
 
     def deliver(self, message: Message, delay: float = MOMENT) -> None:
-        """Let a worker have a message."""
         world, delivery = self.world, object()
         self.unacknowledged[delivery] = message, None
 
@@ -169,7 +168,6 @@ class Parking:
 
     @property
     def disturbed(self) -> bool:
-        """Whether there were faults."""
         disturbed = any(item.dead or item.disturbed_until for item in self.world.processes)
         return disturbed or self.world.disturbed_until > 0
 

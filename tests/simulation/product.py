@@ -77,7 +77,6 @@ def _request(name: str, token: str, *arguments: Any, **options: Any) -> Request:
 
 
 def _monotonic() -> float:
-    """Read the clock of the present machine."""
     return virtual_time.monotonic()
 
 

@@ -58,7 +58,6 @@ class Promise:
         """Check it when somebody got an answer, whatever it is."""
 
     def broken(self, text: str) -> Broken:
-        """Return the error that tells it."""
         return self.world.breaks(type(self).__name__, text)
 
 

@@ -105,7 +105,6 @@ class Server:
         return self.data.pop(key, None) is not None
 
     def keys(self) -> list[bytes]:
-        """Return the keys that exist."""
         return [key for key in list(self.data) if self.exists(key)]
 
     def _time(self) -> Reply:

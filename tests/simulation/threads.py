@@ -46,7 +46,6 @@ class Machine:
         return thread.woken
 
     def wake(self, thread: Thread) -> None:
-        """Let a thread run that is blocked."""
         if thread in self.asleep:
             self.asleep.remove(thread)
             thread.woken = True
@@ -58,7 +57,6 @@ class Machine:
         return self.now
 
     def expire(self) -> None:
-        """Wake the threads whose time has come."""
         now = self.now
         due = [item for item in self.asleep if item.until is not None and item.until <= now]
         for thread in due:
@@ -70,7 +68,6 @@ class Machine:
         return min([item.until for item in self.asleep if item.until is not None], default=None)
 
     def run(self, thread: Thread) -> None:
-        """Run a thread until it blocks or ends."""
         self.ready.remove(thread)
         self._entered(thread.process)
         thread.switch()
@@ -114,7 +111,6 @@ machine = Machine()
 
 
 def new_machine(entered: Callable[[Any], object]) -> Machine:
-    """Replace the machine."""
     global machine  # noqa: PLW0603 - there is one at a time
     machine = Machine(entered)
     virtual_time.monotonic = machine.read_clock
@@ -151,7 +147,6 @@ class Thread(greenlet):
 
     @property
     def blocked(self) -> bool:
-        """Whether it waits for something."""
         return self in machine.asleep
 
     def interrupt(self, error: BaseException, first: Callable[[], object]) -> None:

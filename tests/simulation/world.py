@@ -188,7 +188,6 @@ class World:
             self.tell("  server {}: {} → {}", site.name, product.shown(words), reply)
 
     def process(self) -> Process:
-        """Return a new process with a backend of its own."""
         process = Process(len(self.processes) + 1)
         self.processes.append(process)
         running = getcurrent()
@@ -206,7 +205,6 @@ class World:
         return process
 
     def site(self, make: Callable[..., Site], *arguments: Any) -> Site:
-        """Return a new server."""
         site = make(self.network, "abcde"[len(self.sites)], self._executed, *arguments)
         site.server.scripts.update(product.KNOWN_SCRIPTS)
         self.sites.append(site)
@@ -223,27 +221,22 @@ class World:
             self._actors.append(thread)
 
     def act(self, process: Process, name: str, way: Callable[[Any], object]) -> None:
-        """Start an actor that does something."""
         actor = self.actor(self, process)
         self.start(process, lambda: actor.carry_out(lambda: way(actor)), name)
 
     @property
     def alive(self) -> list[Process]:
-        """The processes that are not dead."""
         return [item for item in self.processes if not item.dead]
 
     def any_of(self, items: Sequence[Any]) -> Any:
-        """Return one of some."""
         return items[self.pick(len(items))]
 
     @property
     def actors(self) -> list[Thread]:
-        """The threads that have not ended."""
         self._actors = [item for item in self._actors if not item.dead and not item.process.dead]
         return self._actors
 
     def prepare_faults(self, most: int) -> None:
-        """Let so many faults happen at most."""
         self._faults_left = self.pick(most + 1)
         self._prepare_next_fault()
 
@@ -266,7 +259,6 @@ class World:
         self._look_again()
 
     def end(self) -> None:
-        """Check what has to hold at the end."""
         self._look_again()
         for check in self._ended:
             check()
@@ -274,7 +266,6 @@ class World:
             raise self.broken
 
     def close(self) -> None:
-        """End all threads."""
         for process in self.processes:
             self.machine.kill(process)
             if process.loop is not None:
