@@ -30,13 +30,16 @@ POLLED = promises.FREE + 0.3
 """The same as ``FREE`` where waiters poll, a quarter of a second and a fifth of it apart."""
 
 
+Prepare = Callable[[World], Sequence[Promise]]
+"""Makes the servers, says how processes reach them, and returns the promises."""
+
+
 @dataclass(frozen=True)
 class Layout:
     """A backend and its servers."""
 
     name: str
-    prepare: Callable[[World], Sequence[Promise]]
-    """Makes the servers, says how processes reach them, and returns the promises."""
+    prepare: Prepare
     faults: Sequence[Fault]
     habits: Habits = field(default_factory=Habits)
     names: tuple[str, ...] = ("x",)
@@ -85,17 +88,16 @@ LISTENER_FAULTS: tuple[Fault, ...] = (
 
 
 def _server(
-    wait: str,
+    promise: Callable[[World, views.ServerView], Sequence[Promise]],
     *,
-    free: float = promises.FREE,
-    delay: float = promises.DELAY,
-    tells_the_dead: bool = False,
     loops: bool = False,
-) -> Callable[[World], Sequence[Promise]]:
+    **options: Any,
+) -> Prepare:
+    """Return what makes one server."""
+
     def prepare(world: World) -> Sequence[Promise]:
         site = world.site(Site)
         world.has_loops = loops
-        options = {"WAIT": wait}
 
         def backend(process: Process) -> RedisLockBackend:
             made = RedisLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
@@ -104,10 +106,30 @@ def _server(
 
         world.backend = backend
         world.view = view = views.ServerView(site)
-        wait_in_vain = promises.NoWaitInVain(world, view, free=free, delay=delay)
-        return _promises_of_queues(world, view, wait_in_vain, tells_the_dead=tells_the_dead)
+        return promise(world, view)
 
     return prepare
+
+
+def _queue(
+    free: float = promises.FREE, delay: float = promises.DELAY, *, tells_the_dead: bool = False
+) -> Callable[[World, views.ServerView], Sequence[Promise]]:
+    """Return what makes the promises of a queue."""
+
+    def promise(world: World, view: views.ServerView) -> Sequence[Promise]:
+        return (
+            promises.OneHolder(world, view),
+            promises.RisingFences(world),
+            promises.BackedBelief(world, view),
+            promises.FirstComeFirstServed(world, view, tells_the_dead=tells_the_dead),
+            promises.NoWaitInVain(world, view, free=free, delay=delay),
+            promises.PromptAnswers(world),
+            promises.BoundedKeys(world, longest=33.0),
+            promises.Indexed(world, view),
+            promises.NothingLeft(world, view),
+        )
+
+    return promise
 
 
 def _cluster(world: World) -> Sequence[Promise]:
@@ -125,30 +147,10 @@ def _cluster(world: World) -> Sequence[Promise]:
     world.view = view = views.ClusterView(slots)
     world.slot_of = view.slot_of
     world.has_slots = True
-    return _promises_of_queues(world, view, promises.NoWaitInVain(world, view))
+    return _queue(tells_the_dead=True)(world, view)
 
 
-def _promises_of_queues(
-    world: World,
-    view: views.ServerView,
-    wait_in_vain: Promise,
-    *,
-    tells_the_dead: bool = True,
-) -> Sequence[Promise]:
-    return (
-        promises.OneHolder(world, view),
-        promises.RisingFences(world),
-        promises.BackedBelief(world, view),
-        promises.FirstComeFirstServed(world, view, tells_the_dead=tells_the_dead),
-        wait_in_vain,
-        promises.PromptAnswers(world),
-        promises.BoundedKeys(world, longest=33.0),
-        promises.Indexed(world, view),
-        promises.NothingLeft(world, view),
-    )
-
-
-def _quorum(size: int, *, loops: bool = False) -> Callable[[World], Sequence[Promise]]:
+def _quorum(size: int, *, loops: bool = False) -> Prepare:
     def prepare(world: World) -> Sequence[Promise]:
         sites = [world.site(Site) for _ in range(size)]
         for site, offset in zip(sites, CLOCKS, strict=False):
@@ -206,41 +208,33 @@ def _memory(world: World) -> Sequence[Promise]:
 
 _SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
 _QUORUM = (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections, faults.forget_the_last_fence)
+_TOLD = _queue(tells_the_dead=True)
+_POLLED = (*PROCESS_FAULTS, *SERVER_FAULTS)
+# Each process that waits in several ways has a connection for grants and another for lists.
+_MIXED = _queue(POLLED, 2 * promises.DELAY)
+_TWO = {"habits": Habits(many=True), "names": ("x", "y")}
+_VOTED = Habits(leases=(5.0, 1.0, 2.0))
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        Layout(
-            "queue", _server("queue", tells_the_dead=True), _SINGLE, Habits(many=True), ("x", "y")
-        ),
+        Layout("queue", _server(_TOLD, WAIT="queue"), _SINGLE, **_TWO),
         Layout(
             "asyncio",
-            _server("queue", tells_the_dead=True, loops=True),
+            _server(_TOLD, loops=True, WAIT="queue"),
             (*_SINGLE, *[faults.interrupt] * 3),
-            Habits(many=True),
-            ("x", "y"),
+            **_TWO,
         ),
-        Layout("blpop", _server("blpop"), _SINGLE),
-        Layout("poll", _server("poll", free=POLLED), (*PROCESS_FAULTS, *SERVER_FAULTS)),
+        Layout("blpop", _server(_queue(), WAIT="blpop"), _SINGLE),
+        Layout("poll", _server(_queue(POLLED), WAIT="poll"), _POLLED),
         Layout(
             "mixed",
-            # Each process has a line for grants and another for lists.
-            _server("queue", free=POLLED, delay=2 * promises.DELAY, loops=True),
+            _server(_MIXED, loops=True, WAIT="queue"),
             _SINGLE,
             Habits(schemes=("queue", "blpop", "poll")),
         ),
         Layout("cluster", _cluster, (*_SINGLE, faults.move_slot), names=("x", "y")),
-        Layout(
-            "redlock-3",
-            _quorum(3),
-            _QUORUM,
-            Habits(leases=(5.0, 1.0, 2.0)),
-        ),
-        Layout(
-            "redlock-5",
-            _quorum(5, loops=True),
-            _QUORUM,
-            Habits(leases=(5.0, 1.0, 2.0)),
-        ),
+        Layout("redlock-3", _quorum(3), _QUORUM, _VOTED),
+        Layout("redlock-5", _quorum(5, loops=True), _QUORUM, _VOTED),
         Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),
     )
 }
