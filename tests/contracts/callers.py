@@ -3,17 +3,65 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import pytest
 
-from django_redis_lock import lock_many, locks, signals
+from django_redis_lock import Lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned
 from tests.contracts.base import Contract
 from tests.tools import told
+
+_LEASES = (0, -1, 0.0005, True, math.nan, math.inf, 1e300, 10**400, -(10**400), 10**5000)
+_WAITS = (-1, True, math.nan)
+
+
+def _lock(**given: Any) -> Callable[[Contract, Lock, Any], object]:
+    """Return what makes a lock with an argument, of which a value is that of the test."""
+    return lambda one, held, value: one.lock(
+        **{"name": held.name, **{key: value if own is ... else own for key, own in given.items()}}
+    )
+
+
+def _force_release(argument: str) -> Callable[[Contract, Lock, Any], object]:
+    return lambda one, held, value: locks[one.using].force_release(held.name, **{argument: value})
+
+
+MISTAKES = [
+    (_lock(timeout=...), _LEASES, ValueError, r"^timeout=.{1,150}$"),
+    (
+        lambda one, held, value: held.extend(value),
+        _LEASES,
+        ValueError,
+        r"^additional_time=.{1,150}$",
+    ),
+    (_lock(blocking_timeout=...), _WAITS, ValueError, "blocking_timeout"),
+    (
+        lambda one, held, value: one.lock(held.name).acquire(blocking_timeout=value),
+        _WAITS,
+        ValueError,
+        "blocking_timeout",
+    ),
+    (_lock(timeout=None, auto_renew=...), [True], ValueError, "auto_renew"),
+    (_lock(timeout=...), ["10"], TypeError, "seconds"),
+    (_lock(name=...), ["", "a\nb", "\x00", "a\x9f", "x" * 513, "\ud800"], ValueError, "name"),
+    (_lock(metadata=...), [{"shop": 1}], TypeError, "'shop'"),
+    (
+        _lock(metadata=...),
+        [{"a": "x" * 1017}, {"é": "x" * 1012}],
+        ValueError,
+        "takes 1025 bytes as JSON, and the limit is 1024",
+    ),
+    (_force_release("reason"), ["x" * 501], ValueError, "reason has at most 500"),
+    (_force_release("by"), ["x" * 501], ValueError, "by has at most 500"),
+    (_force_release("reason"), ["\ud800"], ValueError, "must not contain lone surrogates"),
+    (_force_release("by"), [7], TypeError, "by must be a str, not int: 7"),
+    (_force_release("token_id"), [7], TypeError, "token_id must be a str, not int: 7"),
+]
 
 
 class CallerContract(Contract):
@@ -47,57 +95,28 @@ class CallerContract(Contract):
             raise KeyError
         assert self.lock(name, blocking=False).acquire()
 
-    @pytest.mark.parametrize(
-        "timeout",
-        [0, -1, 0.0005, True, float("nan"), float("inf"), 1e300, 10**400, -(10**400), 10**5000],
-        ids=lambda value: "huge" if abs(value) > 10**300 else None,
-    )
-    def test_senseless_lease_is_refused(self, name: str, timeout: float) -> None:
-        """A lease has at least a millisecond and at most a century: ValueError at once."""
-        with pytest.raises(ValueError, match=r"^timeout=.{1,150}$"):
-            self.lock(name, timeout=timeout)
-        with self.lock(name, timeout=20) as held:
-            with pytest.raises(ValueError, match=r"^additional_time=.{1,150}$"):
-                held.extend(timeout)
-            assert held.owned()
-
-    @pytest.mark.parametrize("wait", [-1, True, float("nan")])
-    def test_senseless_wait_is_refused(self, name: str, wait: float) -> None:
-        with pytest.raises(ValueError, match="blocking_timeout"):
-            self.lock(name, blocking_timeout=wait)
-        with pytest.raises(ValueError, match="blocking_timeout"):
-            self.lock(name).acquire(blocking_timeout=wait)
-
-    @pytest.mark.parametrize(
-        ("given", "error", "words"),
-        [
-            ({"timeout": None, "auto_renew": True}, ValueError, "auto_renew"),
-            ({"timeout": "10"}, TypeError, "seconds"),
-            ({"metadata": {"shop": 1}}, TypeError, "'shop'"),
-            *[
-                ({"name": bad}, ValueError, "name")
-                for bad in ("", "a\nb", "\x00", "a\x9f", "x" * 513, "\ud800")
-            ],
-        ],
-    )
+    @pytest.mark.parametrize(("make", "values", "error", "words"), MISTAKES)
     def test_senseless_arguments_are_refused(
-        self, name: str, given: Any, error: type[Exception], words: str
+        self,
+        name: str,
+        make: Callable[[Contract, Lock, Any], object],
+        values: Sequence[Any],
+        error: type[Exception],
+        words: str,
     ) -> None:
-        with pytest.raises(error, match=words):
-            self.lock(**{"name": name, **given})
-
-    def test_metadata_has_a_limit(self, name: str) -> None:
-        """Metadata up to the limit are stored; one byte more is a ValueError with both numbers."""
-        with self.lock(name, metadata={"a": "x" * 1016}):
-            pass
-        for metadata in ({"a": "x" * 1017}, {"é": "x" * 1012}):
-            with pytest.raises(ValueError, match="takes 1025 bytes as JSON, and the limit is 1024"):
-                self.lock(name, metadata=metadata)
+        """At once, with an error that names the argument; what is held stays held."""
+        with self.lock(name, timeout=20) as held:
+            for value in values:
+                with pytest.raises(error, match=words):
+                    make(self, held, value)
+            held.ensure_held()
 
     def test_signals_tell_of_a_hold(self, name: str) -> None:
         """Acquiring and releasing send their signals with alias, name and handle."""
-        with told(signals.lock_acquired, signals.lock_released) as calls, self.lock(name) as held:
-            pass
+        metadata = {"a": "x" * 1016}  # as many bytes as they may have
+        with told(signals.lock_acquired, signals.lock_released) as calls:
+            with self.lock(name, metadata=metadata) as held:
+                pass
         acquired, released = calls
         assert acquired["signal"] is signals.lock_acquired
         assert released["signal"] is signals.lock_released
@@ -120,25 +139,6 @@ class CallerContract(Contract):
                 held.ensure_held()
         finally:
             signals.lock_acquired.disconnect(fail)
-
-    @pytest.mark.parametrize(
-        ("given", "error", "words"),
-        [
-            ({"reason": "x" * 501}, ValueError, "reason has at most 500"),
-            ({"by": "x" * 501}, ValueError, "by has at most 500"),
-            ({"reason": "\ud800"}, ValueError, "reason must not contain lone surrogates"),
-            ({"by": 7}, TypeError, "by must be a str, not int: 7"),
-            ({"token_id": 7}, TypeError, "token_id must be a str, not int: 7"),
-        ],
-    )
-    def test_senseless_reasons_are_refused(
-        self, name: str, given: dict[str, Any], error: type[Exception], words: str
-    ) -> None:
-        """A reason that can't be stored is an error that names it, and nothing is released."""
-        with self.lock(name) as held:
-            with pytest.raises(error, match=words):
-                locks[self.using].force_release(name, **given)
-            held.ensure_held()
 
     @pytest.mark.parametrize("several", [False, True])
     @pytest.mark.parametrize(

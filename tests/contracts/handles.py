@@ -32,11 +32,11 @@ class HandleContract(Contract):
         """``extend`` adds to the lease, or replaces it; ``reacquire`` starts it anew."""
         with self.lock(name, timeout=10) as held:
             assert held.extend(20) is True
-            assert 29 < held.remaining <= 30
+            assert 20 < held.remaining <= 30
             assert held.extend(5, replace_ttl=True) is True
-            assert 4 < held.remaining <= 5
+            assert 0 < held.remaining <= 5
             assert held.reacquire() is True
-            assert 9 < held.remaining <= 10
+            assert 5 < held.remaining <= 10
 
     def test_endless_lock(self, name: str) -> None:
         """``timeout=None`` never expires, and its lease can't be changed."""
@@ -82,9 +82,9 @@ class HandleContract(Contract):
                 assert await held.aowned()
                 await held.aensure_held()
                 await held.aextend(10)
-                assert 19 < held.remaining <= 20
+                assert 10 < held.remaining <= 20
                 await held.areacquire()
-                assert 9 < held.remaining <= 10
+                assert 0 < held.remaining <= 10
                 with pytest.raises(LockError, match="already"):
                     await held.aacquire()
             with pytest.raises(LockNotOwned):

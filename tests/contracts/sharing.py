@@ -301,7 +301,7 @@ class SharingContract(_Sharing):
         assert len(self.holders(name)) == 3
         assert [each.outcome() for each in reading] == [True, True]
         assert fence < held.fence < readers[0].fence < readers[1].fence
-        assert 39 < held.remaining <= 40
+        assert 20 < held.remaining <= 40
         assert self.waiting(name) == 2
         held.downgrade()
         held.ensure_held()

@@ -103,7 +103,7 @@ class WaitingContract(Contract):
             assert queue[0].metadata == {"shop": "7\n"}
             tolerance = timedelta(seconds=0.02)
             assert began - tolerance <= queue[0].since <= queue[1].since + tolerance
-            assert 0 <= queue[0].waited < 10
+            assert queue[0].waited >= 0
             assert queue[0].waited > queue[1].waited - 0.02
             assert str(queue[0].pid) in str(queue[0])
         turns = [item.outcome() for item in waiting]
