@@ -39,14 +39,13 @@ def run(
     with Heartbeat(recorder) as heart, Pulse(site, recorder) as pulse:
         with Crew(plan, roles, heart) as crew:
             stage = Stage(plan, site, crew, heart, pulse)
-            stage.settled_in()
+            stage.all_began()
             _play(stage, faults, storm)
             crew.all_resumed()
-            calm_at = monotonic()
             stage.rest(SETTLING, SETTLING)
             plan.sign("calm").touch()
             stage.rest(calm, calm)
-            stage.settled_in(calm_at)
+            stage.all_began()
             plan.sign("stop").touch()
             crew.drain()
             _sweep(plan, heart)

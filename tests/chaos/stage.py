@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import random
 import threading
 from collections.abc import Iterator
@@ -20,9 +18,6 @@ from tests.chaos.crew import Crew, Worker
 from tests.chaos.heartbeat import BEAT, PATIENCE, Heartbeat, Pulse
 from tests.chaos.plan import Plan
 from tests.chaos.sites import TIMEOUT, Site
-
-TAIL = 200_000
-"""Bytes at the end of a history in which the last acquisition is looked for."""
 
 
 class Stage:
@@ -71,30 +66,19 @@ class Stage:
             needed = len(self.site.servers) <= self.site.needed
             self.recorder.note("outage" if needed else "vote_missing", what=what, since=since)
 
-    def settled_in(self, since: float = 0.0) -> None:
-        """Wait until every process was served a lock since a moment; record which were not."""
-        missing: set[int] = set()
+    def all_began(self) -> None:
+        """Wait until every process uses locks; record which do not."""
 
-        def all_are() -> bool:
-            nonlocal missing
-            missing = {worker.number for worker in self.crew.workers} - self._served_since(since)
-            return not missing
+        def idle() -> set[int]:
+            histories = Path(self.plan.directory).glob("history-*.jsonl")
+            served = [path for path in histories if b'"acquired"' in path.read_bytes()]
+            begun = {int(path.stem.split("-")[1]) for path in served}
+            return {worker.number for worker in self.crew.workers} - begun
 
-        if not self.heart.until(all_are):
-            trace = f"it was served no lock for {PATIENCE:g} s"
-            for number in sorted(missing):
+        if not self.heart.until(lambda: not idle()):
+            for number in sorted(idle()):
+                trace = f"it was served no lock for {PATIENCE:g} s"
                 self.recorder.note("stuck", worker=number, trace=trace)
-
-    def _served_since(self, since: float) -> set[int]:
-        served = set()
-        for path in Path(self.plan.directory).glob("history-*.jsonl"):
-            with path.open("rb") as file:
-                file.seek(max(0, os.stat(file.fileno()).st_size - TAIL))
-                lines = file.read().splitlines()
-            last = next((line for line in reversed(lines) if b'"kind":"acquired"' in line), None)
-            if last is not None and json.loads(last)["at"] > since:
-                served.add(json.loads(last)["process"])
-        return served
 
     def holder(self) -> tuple[Worker, Holder] | None:
         """Return a worker that holds a lock, and which lock; if the backend can tell."""
