@@ -63,10 +63,10 @@ class Attempt:
         self.note("requested", **self._asked)
         got = await self._ask(operation, **options)
         at = monotonic()
-        if not got:
+        if got is False:
             self.note("refused", at=at)
         # If it was interrupted too late, the handle says so.
-        if not got or (got is _FAILED and not self.lock.remaining):
+        if got is False or (got is _FAILED and not self.lock.remaining):
             return False
         self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
         return True

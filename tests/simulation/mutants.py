@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from subprocess import PIPE
 
 from tests.simulation.promises import Promise
 
@@ -60,13 +60,21 @@ def main(schedules: int, jobs: int) -> int:
     # The last two are checked by the actors.
     promises = [promise.__name__ for promise in Promise.__subclasses__()]
     unbroken = {*promises, "HonestLosses", "PromptInterruptions"}
+    limits = ("--schedules", str(schedules), "--seed", "1", "--jobs", "1", "--first")
     with ThreadPoolExecutor(jobs) as pool:
-        found = pool.map(lambda mutant: _try_out(mutant, schedules), chosen)
-        for mutant, (broken, tried) in zip(chosen, found, strict=True):
+        found = pool.map(lambda mutant: _run(mutant, (mutant.layout, *limits), PIPE), chosen)
+        for mutant, done in zip(chosen, found, strict=True):
+            broken = re.findall(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
+            played = re.findall(rf"^{mutant.layout} +([\d,]+) sch", done.stdout, re.MULTILINE)
+            if not (broken or played):
+                raise RuntimeError(f"{mutant.about}: {done.stdout}")
             missed += not broken
             unbroken.difference_update(broken)
             outcome = broken[0] if broken else "NOT FOUND"
-            print(f"{mutant.layout:14} {outcome:20} {tried:>7,}  {mutant.about}", flush=True)
+            print(
+                f"{mutant.layout:14} {outcome:20} {(played or ['kept'])[0]:>7}  {mutant.about}",
+                flush=True,
+            )
     print(f"{len(chosen) - missed} of {len(chosen)} broken copies were found")
     if unbroken:  # no copy shows that its check can fail
         print(f"None of them broke {', '.join(sorted(unbroken))}")
@@ -79,37 +87,21 @@ def run(about: str, arguments: Sequence[str]) -> int:
     return _run(mutant, arguments).returncode
 
 
-def _try_out(mutant: Mutant, schedules: int) -> tuple[list[str], int]:
-    """Return which promises are broken, if any, and after how many new schedules."""
-    limits = ("--schedules", str(schedules), "--seed", "1", "--jobs", "1", "--first")
-    done = _run(mutant, (mutant.layout, *limits), capture_output=True)
-    played = re.search(rf"^{mutant.layout} +([\d,]+) schedules", done.stdout, re.MULTILINE)
-    broken = re.findall(rf"^{mutant.layout}, \w+ \S+: (\w+)", done.stdout, re.MULTILINE)
-    if played is None and not broken:
-        raise RuntimeError(f"{mutant.about}: {done.stdout}{done.stderr}")
-    return broken, int(played[1].replace(",", "")) if played else 0
-
-
 def _run(
-    mutant: Mutant, arguments: Sequence[str], *, capture_output: bool = False
+    mutant: Mutant, arguments: Sequence[str], output: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    with _copy() as directory:
-        mutant.apply(directory)
-        return subprocess.run(
-            [sys.executable, "-P", "-m", "tests.simulation", *arguments],
-            env={**os.environ, "PYTHONPATH": str(directory)},
-            capture_output=capture_output,
-            text=True,
-            check=False,
-        )
-
-
-@contextmanager
-def _copy() -> Iterator[Path]:
+    """Run this program in a copy of the project with the change."""
     with tempfile.TemporaryDirectory(prefix="simulation-") as name:
         directory = Path(name)
         ignored = shutil.ignore_patterns("__pycache__", "locale", "static", "templates")
         shutil.copytree(ROOT / PACKAGE, directory / PACKAGE, ignore=ignored)
         shutil.copytree(ROOT / "tests" / "simulation", directory / "tests" / "simulation")
         (directory / "tests" / "__init__.py").touch()
-        yield directory
+        mutant.apply(directory)
+        return subprocess.run(
+            [sys.executable, "-P", "-m", "tests.simulation", *arguments],
+            env={**os.environ, "PYTHONPATH": str(directory)},
+            stdout=output,
+            text=True,
+            check=False,
+        )
