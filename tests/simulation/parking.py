@@ -329,11 +329,9 @@ class NoMessageLost(Promise):
 
     def stepped(self) -> None:
         for name in self.world.names:
-            rest = f"-queue{self._view.place(name)[1]}:{name}"  # which may just move
-            endless = not any(
-                f"lock{rest}".encode() in site.server.ends for site in self.world.sites
-            )
-            queue = self._view._stored(rest) or {}
+            key = f"lock-queue{self._view.place(name)[1]}:{name}".encode()  # which may just move
+            endless = not any(key in site.server.ends for site in self.world.sites)
+            queue = self._view.part(name, "-queue") or {}
             turn = queue.get(f"@{OUTBOX}".encode())
             if turn is not None and not endless:
                 raise self.broken(f"the line for {name} expires, where messages are parked")
@@ -347,7 +345,7 @@ class NoMessageLost(Promise):
         waiting = [token.encode() for _, line in backlogs for token in line]
         words = map(bytes.split, view.parked(name, "outbox"))
         published = [token for token, of in words if of == name.encode()]
-        shown = view._stored(f"-waiters{view.place(name)[1]}:@{OUTBOX}:{name}") or ()
+        shown = view.part(name, "-waiters", f"@{OUTBOX}:{name}") or ()
         found = Counter([*view.parked(name, f":{name}")]), len(shown), turn
         due = Counter(waiting + published), len(waiting), min(backlogs, default=[None])[0]
         if found != due:

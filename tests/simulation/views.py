@@ -83,47 +83,41 @@ class ServerView(View):
         """Return where a lock is, and the tag in its keys."""
         return self.site, ""
 
-    def _holds(self, name: str) -> list[Hold]:
-        site, tag = self.place(name)
-        key, permits = f"lock{tag}:{name}".encode(), self._stored(f"-permits{tag}:{name}")
-        return [
-            hold._replace(token=self.tokens.get(hold.token, hold.token))
-            for hold in holds_at(site, key, permits)
-        ]
+    def part(self, name: str, kind: str = "", rest: str | None = None) -> Any:
+        """Return what a key of a lock has, on any server."""
+        return self._anywhere(f"lock{kind}{self.place(name)[1]}:{name if rest is None else rest}")
 
-    def _stored(self, rest: str) -> Any:
-        """Return what a key has on any server; in a cluster it may just move."""
-        found = (stored(site.server, f"lock{rest}".encode()) for site in self.sites)
+    def _anywhere(self, key: str) -> Any:
+        """Return what a key has; in a cluster it may just move."""
+        found = (stored(site.server, key.encode()) for site in self.sites)
         return next(filter(None, found), None)
 
+    def _holds(self, name: str) -> list[Hold]:
+        site, tag = self.place(name)
+        return [
+            hold._replace(token=self.tokens.get(hold.token, hold.token))
+            for hold in holds_at(site, f"lock{tag}:{name}".encode(), self.part(name, "-permits"))
+        ]
+
     def limit(self, name: str) -> int | None:
-        _, tag = self.place(name)
-        value = (self._stored(f"-limits{tag}") or {}).get(name.encode())
+        value = (self._anywhere(f"lock-limits{self.place(name)[1]}") or {}).get(name.encode())
         return None if value is None else int(value.split()[0])
 
     def loose_parts(self, name: str) -> set[bytes]:
-        _, tag = self.place(name)
-        value = self._stored(f"{tag}:{name}")
+        value = self.part(name)
         ids = set(value) if isinstance(value, Scores) else set()
-        return ids ^ set(self._stored(f"-permits{tag}:{name}") or {})
-
-    def processes(self, name: str) -> list[str]:
-        """Return the processes that wait for a lock and are not silent, and outboxes."""
-        _, tag = self.place(name)
-        value = self._stored(f"-queue{tag}:{name}")
-        return [process.decode() for process in value] if isinstance(value, Scores) else []
+        return ids ^ set(self.part(name, "-permits") or {})
 
     def waiters(self, name: str, process: str) -> list[tuple[float, str]]:
         """Return the positions and tokens of those that wait for a lock in a process."""
-        _, tag = self.place(name)
-        entries = self._stored(f"-waiters{tag}:{process}:{name}") or Scores()
-        tokens = self._stored(f"-tokens{tag}:{process}:{name}") or Hash()
+        entries = self.part(name, "-waiters", f"{process}:{name}") or Scores()
+        tokens = self.part(name, "-tokens", f"{process}:{name}") or Hash()
         digests = [(score, entry.partition(b" ")[0]) for entry, score in entries.items()]
         return [(score, tokens[each].decode()) for score, each in digests if each in tokens]
 
     def parked(self, name: str, rest: str) -> Any:
         """Return what is stored of parked messages where a lock is."""
-        return self._stored(f"-parked{self.place(name)[1]}:{OUTBOX}:{rest}") or {}
+        return self.part(name, "-parked", f"{OUTBOX}:{rest}") or {}
 
     def backlogs(self, name: str) -> dict[str, tuple[float, list[str]]]:
         """Return for each turn where the next one is, and the tokens that wait for it in line."""
@@ -134,7 +128,9 @@ class ServerView(View):
         return found
 
     def positions(self, name: str) -> dict[str, float]:
-        each = [self.waiters(name, process) for process in self.processes(name)]
+        queue = self.part(name, "-queue")
+        processes = queue if isinstance(queue, Scores) else ()  # which are not silent; and outboxes
+        each = [self.waiters(name, process.decode()) for process in processes]
         each += [[(at, token) for token in line[:1]] for at, line in self.backlogs(name).values()]
         return {token: position for position, token in sorted(chain(*each))}
 
