@@ -29,7 +29,7 @@ class Machine:
         """What the monotonic clocks read, in seconds."""
         self.ready: list[Thread] = []
         self.asleep: list[Thread] = []
-        self.registry = getcurrent()
+        self.scheduler = getcurrent()
         self._entered = entered  # called with the process whose thread is about to run
 
     def block(self, until: float | None = None) -> bool:
@@ -40,7 +40,7 @@ class Machine:
         thread.woken, thread.until = False, until
         self.asleep.append(thread)
         with _outside_the_loop():
-            self.registry.switch()
+            self.scheduler.switch()
         if thread.process.dead:
             raise Killed
         return thread.woken
@@ -131,7 +131,7 @@ class Thread(greenlet):
         daemon: bool = False,
         process: Any = None,
     ) -> None:
-        super().__init__(self._bootstrap, machine.registry)
+        super().__init__(self._bootstrap, machine.scheduler)
         self.name = name
         self.process = process or getcurrent().process
         self.until: float | None = None
