@@ -22,7 +22,6 @@ from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
 
 
-@checks.register
 def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
     try:
@@ -65,7 +64,6 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
         )
 
 
-@checks.register
 def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check that views and tasks name aliases that exist, and share locks only where they can."""
     from django.urls import get_resolver
@@ -89,7 +87,6 @@ def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 )
 
 
-@checks.register
 def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Import the Celery tasks and check those that are guarded.
 
@@ -124,7 +121,6 @@ def _why_not(app: Any) -> str:
     return ""
 
 
-@checks.register(checks.Tags.security, deploy=True)
 def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
     from django_redis_lock.backends.dummy import DummyLockBackend

@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import Call, Emit, Steps
+from django_redis_lock.protocol.calls import Emit
+from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.arguments import check_name, check_timeout, check_wait
 from django_redis_lock.support.threads import InThread, cached_property_atomic
 
@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
 logger = logging.getLogger("django_redis_lock")
-Result = TypeVar("Result")
 
 
-class BaseLockBackend:
+class BaseLockBackend(Port):
     """One entry of ``LOCKS``: where its locks are kept, and their defaults.
 
     A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the
@@ -104,34 +103,10 @@ class BaseLockBackend:
         for registry in [*self.registries.values()]:
             registry.close()
 
-    def call(self, call: Call) -> Any:
-        """Carry out one call. Raises ``LockUnavailable``."""
-        raise NotImplementedError
-
-    async def acall(self, call: Call) -> Any:
-        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
-        return self.call(call)
-
-    def run(self, steps: Steps[Result]) -> Result:
-        """Carry out steps, blocking this thread or greenlet."""
-        try:
-            return drivers.run(self, steps)
-        except LockUnavailable as error:
-            for emission in self.unavailable(error):
-                drivers.carry_out(self, emission)
-            raise
-
-    async def arun(self, steps: Steps[Result]) -> Result:
-        """Carry out steps in this asyncio task."""
-        try:
-            return await drivers.arun(self, steps)
-        except LockUnavailable as error:
-            for emission in self.unavailable(error):
-                await drivers.acarry_out(self, emission)
-            raise
-
-    def unavailable(self, error: LockUnavailable) -> tuple[Emit, ...]:
-        """Send ``lock_unavailable`` as ``emit`` does."""
+    def failed(self, error: BaseException) -> tuple[Emit, ...]:
+        """Send ``lock_unavailable`` as ``emit`` does, if the server was."""
+        if not isinstance(error, LockUnavailable):
+            return ()
         return self.emit(signals.lock_unavailable, error.name, error=error)
 
     def emit(self, signal: signals.LockSignal, name: str, **facts: Any) -> tuple[Emit, ...]:

@@ -23,7 +23,7 @@ from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step, Steps
-from django_redis_lock.protocol.drivers import arun, run
+from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.location import Location
@@ -111,7 +111,7 @@ class PlainCommand(Step):
         self.words = words
 
 
-class _Port:
+class _Port(Port):
     """Sends the commands of one call, which counts as sent when the first of them is."""
 
     def __init__(self, server: SingleServer, call: Call) -> None:
@@ -145,10 +145,10 @@ class _PlainServer(SingleServer):
         self._written: dict[str, dict[bytes, float]] = {}
 
     def call(self, call: Call) -> Any:
-        return run(_Port(self, call), self.carry_out(call))
+        return _Port(self, call).run(self.carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await arun(_Port(self, call), self.carry_out(call))
+        return await _Port(self, call).arun(self.carry_out(call))
 
     def carry_out(self, call: Call) -> Steps[Any]:
         """Carry out a call. Returns what the script of its name returns."""

@@ -20,7 +20,6 @@ from typing import Any
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
-from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.threads import Background
@@ -319,7 +318,7 @@ class ServerRenewer(Background):
     def _send(self, item: Withdrawal, until: float) -> None:
         item.call.until = until
         try:
-            run(self.backend, _once(item.call))
+            self.backend.call(item.call)
         except LockUnavailable as error:
             now = monotonic()
             for each in [*self.withdrawals] if error.passing else [item]:

@@ -11,7 +11,6 @@ from django.core import checks
 from redis.exceptions import RedisError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.errors import lock_error
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.protocol.calls import Call, Claim, Release
 from django_redis_lock.support.threads import cached_property_atomic, from_below
@@ -146,6 +145,7 @@ class ServersLockBackend(BaseLockBackend):
     def open(self) -> None:
         super().open()
         self.servers.open()
+        from django_redis_lock.backends import errors  # noqa: F401
 
     def close(self) -> None:
         super().close()
@@ -166,6 +166,8 @@ class ServersLockBackend(BaseLockBackend):
             raise self._error(call, error, handled) from error
 
     def _error(self, call: Call, error: Exception, handled: BaseException | None) -> LockError:
+        from django_redis_lock.backends.errors import lock_error
+
         # Some frames of redis-py keep the error, which would keep the handles of all callers.
         each: BaseException | None = error
         while each is not None and each is not handled:

@@ -251,7 +251,7 @@ def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
         names = ", ".join(repr(each.name) for each in held)
         logger.warning("Lock %s could not be released yet, trying again: %s", names, error)
         if isinstance(error, LockUnavailable):
-            yield from held[0].backend.unavailable(error)
+            yield from held[0].backend.failed(error)
     for each in held:
         if each.lease is not None:
             each.let_go(each.lease)

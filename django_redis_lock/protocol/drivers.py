@@ -1,8 +1,7 @@
-"""Drivers of the protocol: ``run`` with blocking calls, ``arun`` under asyncio.
+"""Drivers of the protocol: ``Port.run`` with blocking calls, ``Port.arun`` under asyncio.
 
 Both carry out the steps of a generator, one after the other, and send back the results. They handle
-interruption, cancellation and forks. Calls go to a port: a backend, or what sends the parts of a
-call that has steps of its own.
+interruption, cancellation and forks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import inspect
 import math
 import time
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar, cast
@@ -41,45 +40,71 @@ PASSED_OVER = {"django_redis_lock", "contextlib"}
 """Packages that call on behalf of the caller."""
 
 
-def run(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps in this thread or greenlet, and return their result.
+class Port:
+    """What carries out calls: a backend, or what sends the parts of one call."""
 
-    After an interruption the remaining steps clean up. A server that does not answer soon then
-    counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
-    child that was forked meanwhile, since the parent continues with the steps.
-    """
-    first: Step | None
-    raised: BaseException | None  # by a step, or by a signal handler at any moment
-    until: float | None  # set once it cleans up
-    process, first, raised, until = current_process(), None, None, None
-    while True:
+    def call(self, call: Any) -> Any:
+        """Carry out one call. Raises ``LockUnavailable``."""
+        raise NotImplementedError
+
+    async def acall(self, call: Any) -> Any:
+        """Carry out one call under asyncio. Raises ``LockUnavailable``."""
+        return self.call(call)
+
+    def failed(self, error: BaseException) -> Sequence[Emit]:
+        """Return the steps to take before an operation raises an error."""
+        return ()
+
+    def run(self, steps: Steps[Result]) -> Result:
+        """Carry out steps in this thread or greenlet, and return their result.
+
+        After an interruption the remaining steps clean up. A server that does not answer soon then
+        counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
+        child that was forked meanwhile, since the parent continues with the steps.
+        """
+        first: Step | None
+        raised: BaseException | None  # by a step, or by a signal handler at any moment
+        until: float | None  # set once it cleans up
+        process, first, raised, until = current_process(), None, None, None
+        while process is known_process():
+            try:
+                step = next(steps) if raised is None else steps.throw(raised)
+                first, raised = first or step, None
+                while True:
+                    answer = carry_out(self, step) if until is None else _tidy(self, step, until)
+                    if process is not known_process():
+                        break
+                    step = steps.send(answer)
+            except StopIteration as stop:
+                if process is known_process():
+                    return cast("Result", stop.value)
+            except BaseException as error:
+                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                    raised = None  # else the error keeps this frame, and the frame the error
+                    for emission in self.failed(error):
+                        carry_out(self, emission)
+                    raise
+                raised = error
+                if until is None and not isinstance(error, LockError):
+                    until = monotonic() + TIDY_FOR
+        steps.close()
+        raise _begun_by(process, first)
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
+
+        After a cancellation the remaining steps clean up as in ``run``. They do so in a task of
+        their own, so a second cancellation does not stop them.
+        """
         try:
-            step = next(steps) if raised is None else steps.throw(raised)
-            first, raised = first or step, None
-            while True:
-                answer = carry_out(port, step) if until is None else _tidy(port, step, until)
-                if process is not known_process():
-                    break
-                step = steps.send(answer)
-            break
-        except StopIteration as stop:
-            if process is not known_process():
-                break
-            return cast("Result", stop.value)
+            return await _arun(self, steps, steps.send, None, current_process())
         except BaseException as error:
-            if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                raised = None  # else the error keeps this frame, and the frame the error
-                raise
-            if process is not known_process():
-                break
-            raised = error
-            if until is None and not isinstance(error, LockError):
-                until = monotonic() + TIDY_FOR
-    steps.close()
-    raise _begun_by(process, first)
+            for emission in self.failed(error):
+                await acarry_out(self, emission)
+            raise
 
 
-def carry_out(port: Any, step: Step) -> Any:
+def carry_out(port: Port, step: Step) -> Any:
     """Carry out a step, blocking this thread or greenlet."""
     if isinstance(step, Call) and not isinstance(step, Listen):
         return port.call(step)
@@ -99,7 +124,7 @@ def carry_out(port: Any, step: Step) -> Any:
     return None
 
 
-async def acarry_out(port: Any, step: Step) -> Any:
+async def acarry_out(port: Port, step: Step) -> Any:
     """Carry out a step in this asyncio task."""
     match step:
         case Listen():
@@ -152,7 +177,7 @@ async def _in_time(call: Call, answer: Awaitable[Result]) -> Result:
         raise LockUnavailable("The server did not answer in time", name=call.lock_name) from None
 
 
-def _tidy(port: Any, step: Step, until: float) -> Any:
+def _tidy(port: Port, step: Step, until: float) -> Any:
     """Carry out a step of a clean-up, which nobody waits for longer."""
     left = max(0.0, until - monotonic())
     if isinstance(step, Pause):
@@ -180,17 +205,8 @@ def _begun_by(process: Process, first: Step | None) -> LockError:
     )
 
 
-async def arun(port: Any, steps: Steps[Result]) -> Result:
-    """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
-
-    After a cancellation the remaining steps clean up as in ``run``. They do so in a task of their
-    own, so a second cancellation does not stop them.
-    """
-    return await _arun(port, steps, steps.send, None, current_process())
-
-
 async def _arun(
-    port: Any,
+    port: Port,
     steps: Steps[Result],
     resume: Callable[[Any], Step],
     value: Any,
@@ -231,7 +247,7 @@ async def _arun(
     raise _begun_by(process, first)
 
 
-async def _atidy(port: Any, step: Step, until: float) -> Any:
+async def _atidy(port: Port, step: Step, until: float) -> Any:
     left = max(0.0, until - monotonic())
     if isinstance(step, Pause):
         step = Pause(min(left, step.seconds))

@@ -20,7 +20,6 @@ from typing import Any
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Steps
-from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, LocalWaiter, WaiterRegistry
 from django_redis_lock.support import threads
@@ -117,7 +116,7 @@ class Heart(threads.Background):
             self._turn += 1
             self._answered = {each: at for each, at in self._answered.items() if each in servers}
             for server, waiters in servers.items():
-                self._beat(server, waiters)
+                self._backend.run(self._beat(server, waiters))
         finally:
             self._beat_at = monotonic()
             self._beating.release()
@@ -137,13 +136,13 @@ class Heart(threads.Background):
             servers.setdefault(self._backend.renewal_group(name), {})[name] = names[name]
         return servers
 
-    def _beat(self, server: object, waiters: Waiters) -> None:
+    def _beat(self, server: object, waiters: Waiters) -> Steps[None]:
         now = monotonic()
         gone_at = now - max(WAITER_TIMEOUT, 4 * (self._registry.interval or 0))
         answered_at = self._answered.get(server, max(gone_at, self._beat_at))
         asks, until = answered_at < max(gone_at, self._lost_at), now + ANSWER_WITHIN
         try:
-            pause = run(self._backend, beat(self._registry, waiters, self._turn, until, asks=asks))
+            pause = yield from beat(self._registry, waiters, self._turn, until, asks=asks)
         except Exception as error:
             self._answered[server] = -math.inf
             self._failed(server, waiters, error)

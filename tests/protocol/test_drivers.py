@@ -14,11 +14,11 @@ import pytest
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps
-from django_redis_lock.protocol.drivers import arun, run
+from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.process import Process, known_process
 
 Driver = Callable[[Any, Steps[Any]], Any]
-DRIVERS = [run, lambda port, steps: asyncio.run(arun(port, steps))]
+DRIVERS = [Port.run, lambda port, steps: asyncio.run(port.arun(steps))]
 both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
 
 
@@ -36,7 +36,7 @@ class Forks(Step):
     """A step after which another process goes on."""
 
 
-class Server:
+class Server(Port):
     """Answers calls with the name of their lock, or not at all; knows who has asked."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ def test_an_interruption_keeps_nothing_that_was_in_hand() -> None:
         yield Interruption()
 
     try:
-        run(server, steps())
+        server.run(steps())
     except KeyboardInterrupt:
         pass
     else:
@@ -152,7 +152,7 @@ def test_a_task_that_is_cancelled_twice_cleans_up() -> None:
             found.append((yield ReadQueue("two")))
 
     async def main() -> None:
-        task = asyncio.ensure_future(arun(server, steps()))
+        task = asyncio.ensure_future(server.arun(steps()))
         for asked in (1, 2):
             while len(server.asked_by) < asked:
                 await asyncio.sleep(0)

@@ -14,6 +14,7 @@ import redis
 from django_redis_lock import Lock, lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import heartbeats
+from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.heartbeats import Heart
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.protocol.waiting import A_DAY, WaiterRegistry
@@ -107,9 +108,9 @@ def test_a_heartbeat_is_one_call_for_all_waiters(
     costs: list[int] = []
     send = Heart._beat
 
-    def measure(heart: Heart, *args: Any) -> None:
+    def measure(heart: Heart, *args: Any) -> Steps[None]:
         before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        send(heart, *args)
+        yield from send(heart, *args)
         costs.append(client.info("commandstats")["cmdstat_evalsha"]["calls"] - before)
 
     held = [held_lock(f"{name}-{number}")[0] for number in range(names)]

@@ -31,6 +31,7 @@ from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
+from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.support.threads import (
@@ -228,7 +229,7 @@ class QuorumCall(Step):
         return outcome
 
 
-class Answers:
+class Answers(Port):
     """The port of a call to several servers: it waits for their answers."""
 
     def call(self, quorum_call: QuorumCall) -> Any:
