@@ -9,13 +9,11 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
-
-if TYPE_CHECKING:
-    from django_redis_lock.signals import LockSignal
+from django_redis_lock.signals import LockSignal
 
 Result = TypeVar("Result")
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
@@ -25,8 +23,7 @@ RETRY_FOR = 2.0
 GRACE = 0.3
 """Seconds that the server gets to answer once the wait of a caller has ended."""
 PAGE = 50
-"""Entries of the audit that one call reads, so that it does not block the server for long. A script
-reads about a hundred in a millisecond."""
+"""Entries of the audit that one call reads, in half a millisecond: it blocks the server."""
 
 
 class Step:
@@ -55,7 +52,7 @@ class Call(Step):
     """One round trip: an atomic operation that is safe to send twice."""
 
     patient: bool = field(default=True, kw_only=True)
-    """Whether to send it again if no answer comes."""
+    """Whether it is sent again if no answer comes."""
     until: float = field(default=math.inf, kw_only=True)
     """When (monotonic) its caller gives up; infinite: leave it to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
@@ -64,7 +61,7 @@ class Call(Step):
 
     @property
     def resent(self) -> bool:
-        """Whether it was sent more than once, so that an earlier sending may have succeeded."""
+        """Whether an earlier sending may have succeeded."""
         return self.first_sent_at is not None and self.sent_at != self.first_sent_at
 
     def sending(self) -> None:
@@ -96,13 +93,12 @@ class _TakeOne(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Acquire(_TakeOne):
-    """Take the lock or, if it waits in a process, join its queue; ``acquire.lua`` describes the
-    answer."""
+    """Take the lock or join its queue; ``acquire.lua`` describes the answer."""
 
     waits_in: str
-    """What the server calls that process; empty not to wait."""
+    """What the server calls the process that waits; empty not to wait."""
     final: bool = field(default=False, kw_only=True)
-    """Whether its caller does not wait, so that a refusal is the last answer."""
+    """Whether a refusal is the last answer, as its caller does not wait."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -114,10 +110,7 @@ class TakeOver(_TakeOne):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Release(Call):
-    """Release the lock or, given an ``entry``, leave its queue.
-
-    The answer is true if the token held the lock.
-    """
+    """Release the lock or, given an ``entry``, leave its queue. Answers if the token held it."""
 
     name: str
     token: str
@@ -130,11 +123,7 @@ class Release(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Claim(Call):
-    """Claim a lock that was handed off.
-
-    The server answers 1, or 0 if the grant was taken back. The answer is not used, so a backend
-    that can send without waiting for it does so, and returns ``None``.
-    """
+    """Claim a lock that was handed off. The answer is not used, so a backend need not await it."""
 
     name: str
     token: str
@@ -174,7 +163,7 @@ class SetLimit(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class ReadLimits(Call):
-    """Read the limits that were set. Answers a list of names, each followed by its limit."""
+    """Read the limits that were set: a list of names, each followed by its limit."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -232,19 +221,17 @@ class ReadIndex(Call):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Heartbeat(Call):
-    """Tell a server, or a shard, that this process waits; ``heartbeat.lua`` describes the answer.
-
-    ``names`` has the digest of the last waiter of each lock. Only some of them are told at a time.
-    """
+    """Tell a server, or a shard, that this process waits; see ``heartbeat.lua``."""
 
     process: str
     names: Mapping[str, str]
+    """Of each lock the digest of its last waiter."""
     turn: int
 
     MOST: ClassVar[int] = 64
 
     def some(self) -> list[tuple[str, str]]:
-        """Return those whose turn it is."""
+        """Return those names that are sent in this turn."""
         pairs = [*self.names.items()]
         first = self.turn * self.MOST % max(len(pairs), 1)
         return (pairs[first:] + pairs[:first])[: self.MOST]
@@ -257,6 +244,13 @@ class ComeBack(Call):
     process: str
     name: str
     requests: Sequence[Request]
+
+
+class Registry(Protocol):
+    """Where the waiters of a process sleep: a ``WaiterRegistry``."""
+
+    def receives(self, name: str) -> bool: ...
+    def wait_in_queue(self, request: Request, until: float) -> Steps[Lease | None]: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -1,8 +1,6 @@
 """The heartbeats by which a process tells the servers that its waiters wait.
 
-One call for each server, every 0.8 s, stands for all waiters of the process, however many they are.
-It does what the ends of leases ask for, and brings what the process has missed; see
-``heartbeat.lua``.
+One call for each server stands for all waiters of the process; see ``heartbeat.lua``.
 """
 
 from __future__ import annotations
@@ -55,7 +53,6 @@ class Heart(threads.Background):
         super().__init__(f"django-redis-lock-heartbeat-{backend.alias}")
 
     def reset(self) -> None:
-        """Forget the thread and what was due in the parent process."""
         super().reset()
         self._due = math.inf
         self._beat_at = -math.inf  # when the last one was sent

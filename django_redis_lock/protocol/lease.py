@@ -23,16 +23,14 @@ class Request:
 
     waits_in = ""
     """What the server calls the process in which it waits, once it was sent to join the queue."""
-    position = 0
-    """Its position in the queue, by which it comes back if it loses that."""
+    position = 0  # in the queue, by which it comes back
     when_waiting: Any = None
     """Returns the steps to take once, when it begins to wait."""
     before_sleep: Callable[[], float] | None = None
     """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
     until = math.inf
     """When (monotonic) its caller gives up on a silent server."""
-    patient = True
-    """Whether it is sent again for a short time if the server refuses it."""
+    patient = True  # as of a call
     sent = False
     """Sent and not withdrawn: the server may have carried it out, or still may."""
     under_way = False
@@ -40,9 +38,7 @@ class Request:
     shared = False
     """Whether others may hold the lock at the same time; its record says how many."""
     max_waiters: int | None = None
-    """How many may wait."""
-    full = False
-    """Whether so many wait already; then it does not wait."""
+    full = False  # so many wait already, so it does not
 
     def __init__(
         self, name: str, token: str, timeout: float | None, record: str, *, auto_renew: bool = False
@@ -57,7 +53,7 @@ class Request:
 
     @property
     def may_be_held(self) -> bool:
-        """Whether the server may hold a lock for it that this process gives up."""
+        """Whether the server may hold a lock for it, which this process has to give back."""
         return self.sent and self.process is known_process()
 
     @property
@@ -105,8 +101,7 @@ class Lease:
     """Counts the calls by which its holder sets it."""
     pending_updates: frozenset[object] = frozenset()
     """Those that are under way."""
-    execution: weakref.ref[Any] | None = None
-    """The thread, greenlet or asyncio task that holds it."""
+    execution: weakref.ref[Any] | None = None  # the thread, greenlet or asyncio task of its holder
     entries = 1
     after_commit = False
     """Whether a caller that has it relies on it until its transaction ends."""
@@ -132,17 +127,15 @@ class Lease:
 
     @property
     def passed(self) -> bool:
-        """Whether the lease has ended by the local clock."""
         return monotonic() >= self.deadline
 
     @property
     def lost(self) -> bool:
-        """Whether the server has said that the lock is not held, or not said in time that it is."""
         return self.state is State.LOST
 
     @property
     def valid(self) -> bool:
-        """Whether this process holds the lock: it was not lost or released, and has not ended."""
+        """Whether this process holds the lock."""
         return self.state is State.HELD and not self.passed and self.process is current_process()
 
     @property
@@ -151,13 +144,12 @@ class Lease:
         return math.inf if self.timeout is None else max(self.timeout, self.longest_set)
 
     def lose(self, reason: str = "") -> bool:
-        """Note a loss, and for which reason its holder is notified; return whether it was not."""
+        """Note a loss; return whether its holder was not notified of one, for a reason, before."""
         self.state, notified = State.LOST, bool(self.why_lost)
         self.why_lost = self.why_lost or reason
         return not notified
 
     def handed_off(self, verify_by: float) -> None:
-        """Note until when the server holds it unless it is claimed."""
         self.verify_by = verify_by
 
     def begin_release(self) -> bool:
@@ -195,10 +187,7 @@ class Lease:
                 self.left_at = None  # the detach was not carried out
 
     def begin_update(self, call: object, lease_ms: int) -> None:
-        """Note that a call sets it to so many ms (-1: no end, 0: only asks).
-
-        A shorter lease counts from now on, even if no answer comes.
-        """
+        """Note that a call sets it to so many ms (-1: no end, 0: only asks), a shorter one now."""
         self.pending_updates |= {call}
         self.shorten(lease_ms / 1000 if lease_ms > 0 else math.inf)
         self.longest_set = max(self.longest_set, math.inf if lease_ms < 0 else lease_ms / 1000)
@@ -237,7 +226,6 @@ class Lease:
         self.required |= required
 
     def bind(self, execution: object, *, after_commit: bool) -> None:
-        """Let an execution have entered it, once."""
         self.entries, self.execution = 1, weakref.ref(execution)
         self.after_commit |= after_commit
 
@@ -249,14 +237,13 @@ class Lease:
         return True
 
     def exit(self) -> bool:
-        """Leave one entry; return whether that was the last, so that nothing enters it any more."""
+        """Leave one entry; return whether that was the last."""
         self.entries = max(0, self.entries - 1)
         return not self.entries
 
 
 def milliseconds(seconds: float) -> int:
-    """Return a duration in whole milliseconds, rounded so that 0.29 s is 290 ms."""
-    return round(seconds * 1000)
+    return round(seconds * 1000)  # 0.29 s are 290 ms
 
 
 def write_record(
@@ -265,9 +252,8 @@ def write_record(
     """Return the record of a holder in the current thread, which has the lock alone.
 
     A record is the limit of a holder and its other fields as JSON; see ``permits.lua``. ``origin``
-    has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. A renewed lock's record has the
-    lease of a renewal (``lease``) and for how long it is renewed (``max_hold``), both in
-    milliseconds, since those who read it may have other settings.
+    has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. Of a renewed lock, it has the
+    ``lease`` and ``max_hold`` in milliseconds, since readers may have other settings.
     """
     record = "- " + known_process().record()
     if auto_renew:
@@ -299,8 +285,8 @@ def write_value(token: str, fence: int, record: str) -> bytes:
 
 
 def token_id(token: bytes) -> str:
-    """Return the public digest of a token: the first 16 hexadecimal digits of its SHA-1.
+    """Return the public digest of a token, as the Lua scripts do.
 
-    The Lua scripts compute the same. A token has 128 random bits, so its digest does not reveal it.
+    A token has 128 random bits, so its digest does not reveal it.
     """
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]

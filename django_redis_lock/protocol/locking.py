@@ -1,7 +1,4 @@
-"""What the server is asked, to take, hold and release locks, and how its answers are read.
-
-No I/O happens here: each function is a generator of steps, which ``drivers`` carry out.
-"""
+"""What the server is asked, to take, hold and release locks, and how its answers are read."""
 
 from __future__ import annotations
 
@@ -10,23 +7,20 @@ import math
 from asyncio import CancelledError
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import GRACE, Call, Steps, TakeOver, ask
+from django_redis_lock.protocol.calls import GRACE, Call, Registry, Steps, TakeOver, ask
 from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
-
-if TYPE_CHECKING:
-    from django_redis_lock.protocol.waiting import WaiterRegistry
 
 GIVE_UP_AFTER = 1.0
 """Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 
 
 def acquire(
-    registry: WaiterRegistry | None,
+    registry: Registry | None,
     request: Request,
     until: float | None,
     make_registry: Any = None,
@@ -37,9 +31,8 @@ def acquire(
     With ``from_token_id`` it is taken over from that holder, ahead of the queue.
 
     Returns the lease, or ``None`` when the wait ran out. Without a ``registry``, one is made when
-    the lock is found held. If anything interrupts the wait, the request is withdrawn: it leaves the
-    queue, and a grant already under way is passed on. If the server can't be reached, or a call may
-    arrive later than that, ``request.sent`` stays set: the server may still carry out the request.
+    the lock is found held. If anything interrupts the wait, the request is withdrawn. It stays
+    ``sent`` where the server can't be reached, or a call may arrive later than that.
     """
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER
@@ -59,8 +52,7 @@ def acquire(
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = request.name
-        # A server that let a call time out would let the next one time out as well. The request is
-        # then withdrawn in the background.
+        # A server that let a call time out would let the next one time out as well.
         silent = isinstance(error, LockUnavailable) and error.silent
         if not silent and request.may_be_held:
             until = max(request.until, monotonic() + GRACE)
@@ -75,7 +67,7 @@ def acquire(
 
 
 def _attempt(
-    registry: WaiterRegistry | None,
+    registry: Registry | None,
     request: Request,
     until: float | None,
     make_registry: Any,
@@ -90,17 +82,11 @@ def _attempt(
         lease = call.lease((yield from ask(call, patient=request.patient)))
         if lease is not None or until is None:
             return lease
-    from django_redis_lock.protocol.waiting import wait_in_queue
-
-    return (yield from wait_in_queue(registry or make_registry(), request, until))
+    return (yield from (registry or make_registry()).wait_in_queue(request, until))
 
 
 def release(lease: Lease) -> Steps[bool]:
-    """Release a lock; return whether it was still held.
-
-    If an earlier sending may have been carried out, a lock that is no longer held was probably
-    released by it. So it counts as released if the lease was valid at that sending.
-    """
+    """Release a lock; return whether it was still held, or an earlier sending may have done it."""
     first = lease.left_at
     if not lease.begin_release():
         return False
@@ -128,10 +114,7 @@ def _done_before(call: Call, first: float | None, lease: Lease) -> bool:
 
 
 def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
-    """Replace the token of a lease by another; return False if it was no longer held.
-
-    An earlier sending counts as in ``release``: another may have taken the lock over already.
-    """
+    """Replace the token of a lease by another; return whether it was held, as ``release`` does."""
     first = lease.left_at
     if lease.lost and first is None:
         return False
@@ -145,10 +128,7 @@ def detach(lease: Lease, call: TakeOver) -> Steps[bool]:
 def set_leases(
     leases: Sequence[Lease], lease_ms: Sequence[int], until: float = math.inf
 ) -> Steps[list[Lease]]:
-    """Set what is left of leases (-1: no end, 0: only ask); return those that are lost.
-
-    The caller gives up ``until`` (monotonic).
-    """
+    """Set what is left of leases (-1: no end, 0: only ask); return those that are lost."""
     pairs = list(zip(leases, lease_ms, strict=True))
     call = calls.Renew([(lease.name, lease.token, ms) for lease, ms in pairs], until=until)
     try:

@@ -1,6 +1,4 @@
-"""The waiters of one process: what they ask the server, from joining the queue of a lock until they
-have it; where they sleep; and how a grant finds its waiter.
-"""
+"""The waiters of one process: what they ask, where they sleep, and how a grant finds its waiter."""
 
 from __future__ import annotations
 
@@ -32,8 +30,7 @@ CLAIM = 1.2
 CLOCK_VALID = 60.0
 """Seconds for which a reading of the server's clock is carried forward by the local clock."""
 LISTEN_EVERY = 1.0
-"""Seconds after which the main thread wakes to run the handlers of signals. One that comes just
-before it falls asleep, or to another thread, does not wake it."""
+"""Seconds after which the main thread wakes to run handlers: not each signal ends its sleep."""
 TURN = 1.0
 """Seconds after which a waiter that polls looks whether the turn of another was lost."""
 OUTAGE_LIMIT = 10.0
@@ -73,11 +70,11 @@ class LocalWaiter:
 
     @property
     def notified(self) -> bool:
-        """Whether it has been notified, and has not reacted yet."""
+        """Whether it has something to do."""
         return self.must_ask or self.grant is not None or self.error is not None
 
     def wakes_at(self, until: float) -> float:
-        """Return until when (monotonic) it may sleep, ``until`` at the latest."""
+        """Return when (monotonic) its sleep ends, ``until`` at the latest."""
         return -math.inf if self.notified else min(until, self.turn_at)
 
     def wake(self) -> bool:
@@ -158,13 +155,12 @@ class WaiterRegistry:
         """Close what receives grants."""
 
     def join(self, waiter: LocalWaiter) -> None:
-        """Expect a grant for the waiter."""
         token = waiter.request.token
         gone = partial(self._waiters.pop, token)  # no Python code, as in ``Register``
         self._waiters[token] = weakref.ref(waiter, gone)
 
     def leave(self, waiter: LocalWaiter) -> None:
-        """Expect no grant for it any more. It need not have joined."""
+        """Expect no grant for a waiter any more. It need not have joined."""
         self._waiters.pop(waiter.request.token, None)
 
     def waits(self, waiter: LocalWaiter, ttl_ms: int, *, foreign: bool = False) -> None:
@@ -181,7 +177,6 @@ class WaiterRegistry:
         return [waiter for waiter in found if waiter is not None]
 
     def expects(self, waiter: LocalWaiter) -> bool:
-        """Whether the waiter has not left."""
         return waiter.request.token in self._waiters
 
     def notify(self, token: str, grant: Grant | None = None) -> bool:
@@ -223,6 +218,16 @@ class WaiterRegistry:
             self.heart.beat_by(monotonic() + (int(due[1]) + 2) / 1000)
         return None
 
+    def wait_in_queue(self, request: Request, until: float) -> Steps[Lease | None]:
+        """Join the queue of a lock; return the lease, or ``None`` if it was not granted."""
+        waiter = LocalWaiter(request)
+        try:
+            yield from _listen(self, request)
+            self.join(waiter)
+            return (yield from _wait_for_turn(self, request, waiter, until))
+        finally:
+            self.leave(waiter)
+
     def forget(self, request: Request) -> None:
         """Have a waiter that has left removed from the queue, which it has come back to."""
         self._give_back(Release(request.name, "", request.entry, patient=False), FORGET_FOR)
@@ -263,8 +268,7 @@ class WaiterRegistry:
             waiter.sleeper = None
 
     def _sleeps_until(self, waiter: LocalWaiter, until: float) -> float:
-        """Return until when it may sleep, now that it can be woken."""
-        return waiter.wakes_at(until)
+        return waiter.wakes_at(until)  # now that it can be woken
 
     async def _asleep(self, waiter: LocalWaiter, until: float) -> None:
         event = threads.AsyncOneShotEvent()
@@ -276,9 +280,9 @@ class WaiterRegistry:
 
 
 class PollingRegistry(WaiterRegistry):
-    """A registry for servers without a hand-off: each ``interval`` (seconds) one waiter asks.
+    """A registry for servers without a hand-off: each ``interval`` (s) one waiter of a lock asks.
 
-    The waiters of a lock take turns, in no order. ``waits_in`` stands for them in a queue.
+    ``waits_in`` stands for them in a queue.
     """
 
     interval: float
@@ -295,7 +299,6 @@ class PollingRegistry(WaiterRegistry):
         return self._waits_in
 
     def leave(self, waiter: LocalWaiter) -> None:
-        """Do as ``WaiterRegistry.leave``; if it was its turn, the next one asks."""
         super().leave(waiter)
         if waiter.turn_at < math.inf:
             self._pass_turn(waiter.request.name, None, monotonic())
@@ -332,17 +335,6 @@ class PollingRegistry(WaiterRegistry):
     def _check(self, waiter: LocalWaiter) -> None:
         if self._turns.get(waiter.request.name) not in self._waiters:  # it left without a word
             self._pass_turn(waiter.request.name, None, monotonic())
-
-
-def wait_in_queue(registry: WaiterRegistry, request: Request, until: float) -> Steps[Lease | None]:
-    """Join the queue of a lock; return the lease, or ``None`` if it was not granted ``until``."""
-    waiter = LocalWaiter(request)
-    try:
-        yield from _listen(registry, request)
-        registry.join(waiter)
-        return (yield from _wait_for_turn(registry, request, waiter, until))
-    finally:
-        registry.leave(waiter)
 
 
 def _listen(registry: WaiterRegistry, request: Request) -> Steps[None]:
