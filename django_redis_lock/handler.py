@@ -84,7 +84,11 @@ class LockHandler:
     def _make(self, alias: str) -> BaseLockBackend:
         backends = self._backends  # before the settings are read: reset() replaces it
         backend = self.create(alias, self.space)
-        if others := [*self._others(alias)]:
+        others: list[BaseLockBackend] = []
+        for other in [one for one in self if one != alias]:
+            with suppress(InvalidLockBackend):
+                others.append(backends.get(other) or self.create(other, self.space))
+        if others:
             from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
 
             for problem in collisions(backend, others):
@@ -102,14 +106,8 @@ class LockHandler:
         return [self[alias] for alias in self]
 
     def made(self) -> list[BaseLockBackend]:
-        """Return the backends that are in use: those of the aliases that were asked for."""
+        """Return the backends that are in use."""
         return [*self._backends.values()]
-
-    def _others(self, alias: str) -> Iterator[BaseLockBackend]:
-        for other in self:
-            if other != alias:
-                with suppress(InvalidLockBackend):
-                    yield self._backends.get(other) or self.create(other, self.space)
 
     def create(self, alias: str, space: Any = None) -> BaseLockBackend:
         """Make a new backend for an alias, as LOCKS says. Raises ``InvalidLockBackend``."""

@@ -35,7 +35,6 @@ class BaseLockBackend(Port):
 
     options: ClassVar[Collection[str]] = ()
     """The keys that ``OPTIONS`` may have."""
-
     schemes: ClassVar[Collection[str]] = ()
     """The waiting schemes that a call may choose; a backend with only one has none."""
     wait = "queue"
@@ -65,14 +64,12 @@ class BaseLockBackend(Port):
             """How many seconds to wait where a call does not say; ``None`` for no limit."""
         except (TypeError, ValueError) as error:
             raise InvalidLockBackend(f"LOCKS[{alias!r}]: {error}") from None
-        self.key_prefix = settings.read_key_prefix(params.get("KEY_PREFIX", "lock"), alias)
+        self.key_prefix = settings.read_key_prefix(params, alias)
         self.lock_keys = f"{self.key_prefix}:"
         """What the key of each lock begins with."""
         if params.get("OPERATORS") is not None:
             self.operators  # noqa: B018 - raises if they are invalid
-        options = settings.read_options(
-            params.get("OPTIONS"), self.options, alias, type(self).__name__
-        )
+        options = settings.read_options(params, self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:

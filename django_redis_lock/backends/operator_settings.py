@@ -49,7 +49,6 @@ class Operators:
 
     @cached_property
     def _group_patterns(self) -> re.Pattern[str]:
-        """All patterns as one, which takes a sixth of the time of one after another."""
         patterns = "|".join(f"({translate(pattern)})" for pattern in self.groups)
         return re.compile(patterns or r"(?!)")
 

@@ -11,13 +11,12 @@ KEY_WORDS = (
     *("queue", "index", "fence", "audit", "grant", "seen", "server"),
     *("permits", "limits", "parked", "ticks", "waiters", "tokens", "inbox", "due"),
 )
-"""What follows the prefix and a hyphen in all keys except those of the locks. Some go on with a
-colon and more."""
+"""What follows the prefix and a hyphen in keys other than locks; a colon and more may follow."""
 _KEY_END = "\0"
 
 
 def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Iterator[str]:
-    """Yield a message for each other entry, of a backend, that can write a key of this one.
+    """Yield a message for each other entry that can write a key of this one.
 
     Entries with the same prefix share their locks on purpose.
     """

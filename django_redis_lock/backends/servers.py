@@ -53,7 +53,6 @@ class SingleServer:
         return None
 
     def open(self) -> None:
-        """Make what calls need, without connecting. Raises ``InvalidLockBackend``."""
         self.client  # noqa: B018 - is made when it is first read
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ SETTINGS = (
 )
 """The keys that an entry may have."""
 LONGEST_INTERVAL = 10.0
-"""Seconds. Not hearing a process for four intervals is what tells that it is gone."""
+"""Seconds. A process that is not heard for four intervals is gone."""
 _PREFIX = re.compile(r"[^\s\"\\]+")
-"""What needs no escaping in JSON: the record of a lock that was handed off contains the prefix."""
+"""What needs no escaping in JSON."""
 
 
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
@@ -32,7 +32,8 @@ def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> 
         raise InvalidLockBackend(f"{where} has no setting {unknown!r}; there are {there_are}.")
 
 
-def read_key_prefix(value: Any, using: str) -> str:
+def read_key_prefix(params: Mapping[str, Any], using: str) -> str:
+    value = params.get("KEY_PREFIX", "lock")
     if not isinstance(value, str) or not value.isprintable() or not _PREFIX.fullmatch(value):
         raise InvalidLockBackend(
             f"LOCKS[{using!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
@@ -41,9 +42,10 @@ def read_key_prefix(value: Any, using: str) -> str:
     return value
 
 
-def read_options(value: Any, known: Collection[str], using: str, kind: str) -> dict[str, Any]:
-    where = f"LOCKS[{using!r}]['OPTIONS']"
-    options = value or {}
+def read_options(
+    params: Mapping[str, Any], known: Collection[str], using: str, kind: str
+) -> dict[str, Any]:
+    where, options = f"LOCKS[{using!r}]['OPTIONS']", params.get("OPTIONS") or {}
     if not isinstance(options, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {options!r}.")
     check_keys(options, known, f"{where} of a {kind}")

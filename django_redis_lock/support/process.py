@@ -42,10 +42,7 @@ class Process:
 
 
 def pid_space() -> str:
-    """Return an id of the PID namespace of this process.
-
-    It tells containers with the same host name apart, and is empty if it is not known.
-    """
+    """Return an id of the PID namespace of this process, such as a container; "" if unknown."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         inode = Path("/proc/self/ns/pid").stat().st_ino
@@ -78,7 +75,6 @@ def began_at(pid: int) -> int:
 
 
 def _read_stat(pid: int) -> tuple[str, int]:
-    """Return the state of a process and when it began, as ``/proc`` tells them."""
     with contextlib.suppress(OSError, LookupError):
         # It may be mounted from another PID namespace, where the ids are those of others.
         if Path("/proc/self").readlink() == Path(str(getpid())):
@@ -96,8 +92,8 @@ _inherited: list[Any] = []
 def current_process() -> Process:
     """Return the identity of the running process.
 
-    uWSGI forks its workers without Python's fork hooks. In such a child this call runs them, so
-    every operation calls it first, with no mutex held.
+    Every operation calls it first, with no mutex held: in a child that was forked without Python's
+    fork hooks, as by uWSGI, it runs them.
     """
     process = _process
     return process if process.pid == getpid() else _begin()
@@ -117,8 +113,8 @@ def forget_after_fork(resource: Any) -> None:
 def retain_inherited(things: Any) -> None:
     """Keep what the parent's asyncio tasks wait on from being garbage collected in this child.
 
-    A collected task would clean up what it began in the parent. A collected connection would leave
-    the epoll set, which the child shares with its parent, so the parent would not read it again.
+    A task would clean up what it began in the parent, and a connection leave the epoll set that the
+    child shares with it.
     """
     _inherited.append(things)
 
@@ -159,7 +155,7 @@ def kind_of_execution() -> str:
 
 
 def _begin() -> Process:
-    """Renew what a forked child must not share with its parent; return its identity."""
+    """Renew what a forked child must not share with its parent."""
     global _process  # noqa: PLW0603 - the one identity of the process
     pid = getpid()
     # A mutex per process, because a thread of the parent may hold the parent's for ever.

@@ -19,8 +19,8 @@ Value = TypeVar("Value")
 class cached_property_atomic(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
     """A cached property of which all threads get the same value; two may be made, and one dropped.
 
-    ``functools.cached_property`` of Python 3.11 has a mutex that may stay locked in a forked child;
-    in later versions it has none, so each thread gets a value of its own.
+    ``functools.cached_property`` has a mutex in Python 3.11, which may stay locked in a forked
+    child; later, each thread gets a value of its own.
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
@@ -35,10 +35,7 @@ class cached_property_atomic(Generic[Value]):  # noqa: N801 - is used as a decor
 
 
 def from_below(*kinds: type[Exception]) -> tuple[type[Exception], ...]:
-    """Return the kinds, for an ``except`` clause that must not catch what a handler raises.
-
-    That is meant for the caller, and no error of a connection, though it may be any exception.
-    """
+    """Return the kinds, for an ``except`` clause that must not catch what a handler raises."""
     return () if struck(sys.exception()) else kinds
 
 
@@ -64,8 +61,7 @@ LONGEST_SLEEP = 3600.0
 class OneShotEvent:
     """Wakes one thread, once.
 
-    If an exception from a signal handler meets a ``threading.Event`` at a bad moment, the event
-    raises RuntimeError in its place. A bare lock does not, and costs less.
+    A ``threading.Event`` may raise RuntimeError in place of what a signal handler raises in it.
     """
 
     __slots__ = ("_lock",)
@@ -116,9 +112,8 @@ def _seconds_to(until: float) -> float:
 def start_thread(function: Callable[[], object]) -> None:
     """Run a function in a new thread. Raises ``RuntimeError`` if the interpreter shuts down.
 
-    With Python 3.11, a thread that was not switched to yet has the number of the one that starts
-    it. An exception for that one (``PyThreadState_SetAsyncExc``, by which task queues end a job)
-    then strikes the new one first of all, and must not end it.
+    With Python 3.11, an exception for the thread that starts it (``PyThreadState_SetAsyncExc``, by
+    which task queues end a job) may strike the new one first of all, and must not end it.
     """
 
     def begin() -> Iterator[None]:
@@ -138,8 +133,7 @@ def start_thread(function: Callable[[], object]) -> None:
 class InThread(Generic[Result]):
     """A function that runs in a thread of its own, for any number of callers.
 
-    No exception from a signal handler interrupts it, as handlers run in the main thread. Such an
-    exception, and a cancellation, ends only the wait of a caller.
+    An exception from a signal handler, and a cancellation, ends only the wait of a caller.
     """
 
     def __init__(self, function: Callable[[], Result]) -> None:
@@ -203,8 +197,8 @@ IDLE = 5.0
 class Background:
     """Calls ``work`` in a thread of its own, while it has something to do.
 
-    Callers use nothing but bare locks. An exception that a signal handler raises in the Python code
-    of ``threading`` would leave a condition locked for ever, or mark a running thread as ended.
+    Callers use bare locks, because an exception that a signal handler raises in the Python code of
+    ``threading`` would leave a condition locked for ever, or mark a running thread as ended.
     """
 
     def __init__(self, name: str) -> None:
@@ -266,7 +260,6 @@ class Background:
                 self.wake(0.0)
 
     def _work_on(self) -> None:
-        """Work until there was nothing to do for a while."""
         woken = True
         while True:
             self.wakes_at = math.inf  # so that a caller that adds something now rings the bell
