@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from functools import partial
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from django_redis_lock import lock, lock_many, locks, semaphore
 from django_redis_lock.exceptions import LockError
 from example_project.embedded import EmbeddedServer
-from tests.tools import ROOT, Background, eventually, waiters
+from tests.tools import Background, eventually, waiters
 
 LOCMEM = "django_redis_lock.backends.locmem.LocMemLockBackend"
 
@@ -53,34 +51,6 @@ def test_a_thread_that_waits_for_itself_by_another_alias(
         assert lock(name, using="other").acquire()
         releasing.outcome()
         held.ensure_held()
-
-
-PLAIN = """
-import sys
-import django
-from django.conf import settings
-
-cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": sys.argv[1]}
-settings.configure(INSTALLED_APPS=["django_redis_lock"], CACHES={"default": cache})
-django.setup()
-from django_redis_lock import lock
-
-with lock(sys.argv[2]):
-    others = ("locmem", "dummy", "redlock", "getset")
-    print([name for name in others if f"django_redis_lock.backends.{name}" in sys.modules])
-"""
-
-
-def test_backends_that_are_not_used_are_not_imported(name: str, server: EmbeddedServer) -> None:
-    """A site with the defaults imports the redis backend alone."""
-    done = subprocess.run(
-        [sys.executable, "-c", PLAIN, server.url(), name],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "[]\n"
 
 
 @pytest.mark.parametrize(

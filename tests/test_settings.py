@@ -26,8 +26,8 @@ REDIS_CLUSTER = "django_redis_lock.backends.cluster.RedisClusterLockBackend"
 DUMMY = "django_redis_lock.backends.dummy.DummyLockBackend"
 REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
-PLAIN_CACHE = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 DJANGO_REDIS = "django_redis.cache.RedisCache"
+URL = "redis://127.0.0.1:6379"
 
 
 def ids() -> list[str]:
@@ -84,6 +84,24 @@ def test_unknown_alias() -> None:
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
         ({"LOCATION": ["locks"]}, "E002", "write an alias without a list"),
+        ({"LOCATION": []}, "E002", "is an empty list"),
+        ({"LOCATION": [7]}, "E002", "has 7, which is no URL"),
+        ({"LOCATION": ["unix:///run/a.sock"]}, "E002", "begins with redis:// or rediss://"),
+        ({"LOCATION": ["redis://a/1"]}, "E002", "names a database"),
+        ({"LOCATION": ["redis://a:port"]}, "E002", "can't be used by redis-py"),
+        ({"LOCATION": ["redis://a", "rediss://b"]}, "E002", "with different schemes"),
+        ({"LOCATION": ["redis://u:p@a", "redis://b"]}, "E002", "users, passwords or options"),
+        ({"LOCATION": ["redis://a"], "KEY_PREFIX": "{shop}"}, "E002", "leave them out"),
+        ({"LOCATION": ["redis://a"], "OPTIONS": {"WAIT": "poll"}}, "E002", "not 'poll'"),
+        *(
+            ({"LOCATION": URL, "OPTIONS": {"REPLICAS": number}}, "E002", "an int from 0 up")
+            for number in (-1, True, 1.0, "1", None)
+        ),
+        *(
+            ({"LOCATION": URL, "OPTIONS": {"REPLICAS": 1, "REPLICA_TIMEOUT": timeout}}, "E002", "s")
+            for timeout in (0, True, "1", float("nan"), float("inf"), None)
+        ),
+        ({"LOCATION": URL, "OPTIONS": {"REPLICA_TIMEOUT": 1}}, "E002", "without REPLICAS"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
         ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is no time"),
@@ -237,9 +255,6 @@ def test_no_locks_and_no_django_redis(settings: Any) -> None:
     assert message.id == "django_redis_lock.E005"
     assert "CACHES = {" in message.hint
     assert "LOCKS = {" in message.hint
-
-
-URL = "redis://127.0.0.1:6379"
 
 
 @pytest.mark.parametrize(

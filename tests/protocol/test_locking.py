@@ -1,4 +1,4 @@
-"""How leases are set, detached and released, step by step, without a server."""
+"""How locks are taken, set, detached and released, step by step, without a server."""
 
 from __future__ import annotations
 
@@ -9,54 +9,65 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import calls, locking
-from django_redis_lock.protocol.calls import Pause, Release, TakeOver
+from django_redis_lock.protocol import calls, locking, waiting
+from django_redis_lock.protocol.calls import Acquire, Pause, Release, TakeOver, Wait
 from django_redis_lock.protocol.lease import Lease, Request
+from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, WaiterRegistry
 from tests.protocol.steps import ended, refused
 
-
-def lease(name: str = "name", timeout: float = 30.0) -> Lease:
-    request = Request(name, f"token of {name}", timeout, "{}")
-    return Lease(request, 7, monotonic() + timeout)
+JOINED = [0, 30_000, 5_000, 1, 7]
+"""What ``acquire.lua`` answers to a waiter that has joined the queue."""
 
 
-def lose_reply(steps: Any, call: Any) -> Any:
-    """Send a call whose reply is lost; return the call when it is sent again."""
+def request() -> Request:
+    return Request("name", "secret", 30.0, "{}")
+
+
+def lease() -> Lease:
+    return Lease(request(), 7, monotonic() + 30.0)
+
+
+def lose_reply(steps: Any) -> None:
+    """Let the first call of steps be sent twice, as its reply is lost."""
+    call = next(steps)
     call.sending()
-    pause = steps.throw(LockUnavailable("no reply"))
-    assert isinstance(pause, Pause)
+    assert isinstance(steps.throw(LockUnavailable("no reply")), Pause)
     assert steps.send(None) is call
     call.sent_at = call.first_sent_at + 0.001
+
+
+def poll(steps: Any, answer: Any = None) -> Acquire:
+    """Let steps go on with an answer, until they ask for the lock."""
+    call = steps.send(answer)
+    assert repr(call) == "<Acquire 'name'>"  # without the token, in tracebacks
+    assert isinstance(call, Acquire)
+    call.sending()
     return call
 
 
-def test_a_step_shows_its_lock_and_not_its_token() -> None:
-    """In tracebacks."""
-    assert repr(calls.Acquire(Request("name", "secret", 30.0, "{}"), "")) == "<Acquire 'name'>"
-
-
-def test_call_is_sent_again_for_a_while() -> None:
-    """With growing pauses; the last error is the caller's."""
-    call = Release("name", "token")
+@pytest.mark.parametrize(
+    ("patient", "error", "pauses"),
+    [
+        (True, LockUnavailable("no answer"), calls.RETRY_PAUSES),
+        (False, LockUnavailable("no answer"), ()),
+        (True, refused(), ()),
+    ],
+)
+def test_call_is_sent_again_for_a_while(
+    patient: bool, error: LockUnavailable, pauses: tuple[float, ...]
+) -> None:
+    """With growing pauses, unless the server would refuse it again."""
+    call = Release("name", "token", patient=patient)
     steps = calls.ask(call)
     assert next(steps) is call
-    for seconds in calls.RETRY_PAUSES:
+    for seconds in pauses:
         pause = steps.throw(LockUnavailable("no answer"))
         assert isinstance(pause, Pause)
         assert pause.seconds == seconds
         assert steps.send(None) is call
-    with pytest.raises(LockUnavailable, match="the last") as caught:
-        steps.throw(LockUnavailable("the last"))
+    with pytest.raises(LockUnavailable) as caught:
+        steps.throw(error)
     assert not caught.value.silent
-
-
-@pytest.mark.parametrize("patient", [False, True])
-def test_call_is_not_sent_again(patient: bool) -> None:
-    """If nobody has the patience, or the server would refuse it again."""
-    steps = calls.ask(Release("name", "token", patient=patient))
-    next(steps)
-    with pytest.raises(LockUnavailable):
-        steps.throw(refused() if patient else LockUnavailable("no answer"))
 
 
 def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
@@ -104,18 +115,61 @@ def test_what_a_server_says_of_a_lease(left_ms: int | None, held: bool, left: fl
     assert mine.lost  # for good
 
 
-def test_release_of_an_expired_lease_is_a_loss() -> None:
-    """A lease that had ended before the first sending was not released by it."""
+def test_replies_that_were_lost() -> None:
+    """The first sending released no expired lease; but it may have detached a lease that holds."""
     mine = lease()
     mine.deadline = monotonic() - 1
-    steps = locking.release(mine)
-    lose_reply(steps, next(steps))
+    steps: Any = locking.release(mine)
+    lose_reply(steps)
     assert ended(steps, 0) is False
-
-
-def test_detach_whose_reply_was_lost_is_no_loss() -> None:
-    """Another process may have taken the lock over before the second sending."""
-    call = TakeOver(Request("name", "ticket", 30.0, "{}"), "digest")
-    steps = locking.detach(lease(), call)
-    lose_reply(steps, next(steps))
+    steps = locking.detach(lease(), TakeOver(request(), "digest"))
+    lose_reply(steps)
     assert ended(steps, None) is True
+
+
+def test_wait_that_runs_out_is_withdrawn_patiently() -> None:
+    """There is nothing else to do, so it is sent again if no answer comes."""
+    wanted = request()
+    steps: Any = locking.acquire(WaiterRegistry(), wanted, monotonic())
+    poll(steps)
+    assert isinstance(steps.send(JOINED), Wait)
+    withdrawal = steps.send(None)
+    assert isinstance(withdrawal, Release)
+    assert withdrawal.patient
+    assert ended(steps, 0) is None
+    assert not wanted.may_be_held
+
+
+@pytest.mark.parametrize("limit", [0.02, 60])
+def test_waiter_bears_with_an_outage_as_long_as_it_waits(
+    limit: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or as long as is tolerated."""
+    now = monotonic()
+    monkeypatch.setattr(waiting, "monotonic", lambda: now)
+    registry = WaiterRegistry()
+    steps: Any = locking.acquire(registry, request(), now + limit)
+    poll(steps)
+    steps.send(JOINED)
+    registry.notify("secret")
+    poll(steps)
+    now += min(limit, OUTAGE_LIMIT) - 0.001
+    assert steps.throw(refused()).seconds == pytest.approx(0.001)
+    poll(steps)
+    now += 0.001
+    steps.throw(refused())  # which withdraws the request
+    with pytest.raises(LockUnavailable):
+        steps.send(0)
+
+
+@pytest.mark.parametrize(
+    ("wait", "patience"), [(None, 1.3), (0.2, 1.3), (4.0, 4.3), (math.inf, math.inf)]
+)
+def test_how_long_a_caller_waits_for_a_silent_server(
+    wait: float | None, patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.3 s beyond its wait at most, or beyond a second; without a limit, no shorter."""
+    monkeypatch.setattr(locking, "monotonic", lambda: 100.0)
+    monkeypatch.setattr(calls, "monotonic", lambda: 100.0)
+    until = None if wait is None else 100.0 + wait
+    assert poll(locking.acquire(WaiterRegistry(), request(), until)).until == 100.0 + patience
