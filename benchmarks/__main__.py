@@ -61,10 +61,10 @@ TARGETS = (
     ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
     ("limits", "Redis, park", "messages", "at most", 2.01),
-    ("walk", OURS, "files", "at most", 15),
-    ("walk", OURS, "functions", "at most", 65),
-    ("walk", OURS, "lines", "at most", 350),
-    ("walk", OURS, "imported lines", "at most", 6750),
+    ("walk", OURS, "files", "at most", 14),
+    ("walk", OURS, "functions", "at most", 63),
+    ("walk", OURS, "lines", "at most", 343),
+    ("walk", OURS, "imported lines", "at most", 6120),
 )
 
 

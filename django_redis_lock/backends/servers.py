@@ -48,10 +48,6 @@ class SingleServer:
 
         return AsyncClient(self.pool)
 
-    def renewal_group(self, name: str) -> Hashable:
-        """Return the same for all locks that one script can take: all of them."""
-        return None
-
     def open(self) -> None:
         self.client  # noqa: B018 - is made when it is first read
 
@@ -136,7 +132,7 @@ class ServersLockBackend(BaseLockBackend):
         return self.location.name_maker()
 
     def renewal_group(self, name: str) -> Any:
-        return self.servers.renewal_group(name)
+        return self.servers.renewal_group(name) if self.location.urls else None
 
     def check(self) -> list[checks.CheckMessage]:
         return self.location.check()
