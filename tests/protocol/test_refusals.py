@@ -193,18 +193,6 @@ def test_waiter_claims_its_lock_on_a_full_server(
     assert raw.exists("lock:a", "lock-permits:a", "lock:b", "lock-permits:b") == 0
 
 
-def test_grant_is_taken_back_on_a_full_server(
-    strict: EmbeddedServer, raw: redis.Redis, settings: Any
-) -> None:
-    """A lock that a dead waiter does not claim goes to the next waiter before its lease ends."""
-    configure(settings, strict)
-    raw.set("lock:a", 'dead 1700000000000000 1:30000:c0-0 - {"host":"far"}')
-    enqueue(raw, "a", WAITER)
-    raw.config_set("maxmemory", 1)
-    assert lock("a").acquire(blocking=False) is False
-    assert raw.get("lock:a").startswith("t1 ")
-
-
 def test_what_may_not_be_read_is_not_shown_as_none(
     strict: EmbeddedServer, raw: redis.Redis, settings: Any
 ) -> None:

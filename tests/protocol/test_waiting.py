@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from time import monotonic
 
 import pytest
@@ -18,7 +17,6 @@ from django_redis_lock.protocol.waiting import (
     WaiterRegistry,
 )
 from tests.protocol.steps import joined
-from tests.tools import Background, eventually
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
@@ -29,19 +27,6 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     assert registry.notify("closed", Grant(7, 1_000, 0)) is False
     assert registry.notify("closed") is False
     assert registry.notify("other") is True
-
-
-def test_forked_child_forgets_its_parents_waiters() -> None:
-    """Those that it inherited ask, and then find that they belong to the parent."""
-    registry = WaiterRegistry()
-    waiter, before = joined(registry, "token"), registry.waits_in("name")
-    thread = Background(partial(registry.wait, waiter, monotonic() + 60))
-    eventually(lambda: waiter.sleeper is not None)
-    registry.after_fork()
-    thread.outcome()
-    assert waiter.must_ask
-    assert registry.waits_in("name") != before
-    assert not registry.notify("token")
 
 
 @pytest.mark.parametrize(
@@ -75,29 +60,26 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
     assert waiter.must_ask is told
 
 
-# Waiters that ask in turns.
-
-
-def turns(waiters: list[LocalWaiter]) -> list[str]:
-    return [waiter.request.token for waiter in waiters if waiter.turn_at < math.inf]
-
-
 def test_waiters_of_a_lock_take_turns_at_asking() -> None:
     """One at a time, also when one leaves. Those of other locks have their own turns."""
+
+    def turns(*among: LocalWaiter) -> list[str]:
+        return [waiter.request.token for waiter in among if waiter.turn_at < math.inf]
+
     registry = PollingRegistry(60.0)
     waiters = [joined(registry, token) for token in "abc"]
     elsewhere = joined(registry, "x", "other")
     for waiter, following in [(0, "b"), (1, "c"), (2, "a"), (0, "b")]:
         registry.waits(waiters[waiter], -1)
-        assert turns(waiters) == [following]
+        assert turns(*waiters) == [following]
     assert 40 <= waiters[1].turn_at - monotonic() <= 72
     registry.waits(waiters[2], -1)  # who comes while another has the turn
-    assert turns(waiters) == ["b"]
+    assert turns(*waiters) == ["b"]
     registry.freed("name")
-    assert turns(waiters) == ["b"]
+    assert turns(*waiters) == ["b"]
     assert waiters[1].turn_at <= monotonic(), "it need not wait for its time"
     registry.leave(waiters.pop(1))
-    assert turns(waiters) == ["a"]
-    assert turns([elsewhere]) == []
+    assert turns(*waiters) == ["a"]
+    assert turns(elsewhere) == []
     registry.waits(elsewhere, 98)
     assert elsewhere.turn_at - monotonic() <= 0.1
