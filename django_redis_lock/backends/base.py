@@ -308,9 +308,3 @@ class BaseLockBackend(Port):
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
         """Return a key that two audit entries share only if they record the same event."""
         return entry_id, *pairs
-
-    def read_holder(self, value: bytes, *, now_ms: int, **known: Any) -> Holder:
-        """Return the holder in a lock's value. ``known`` is what else is known of it."""
-        from django_redis_lock.protocol.records import read_holder
-
-        return read_holder(value, now_ms=now_ms, **known)

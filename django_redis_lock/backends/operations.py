@@ -25,6 +25,7 @@ from django_redis_lock.protocol.records import (
     audit_fields,
     newest,
     read_entry,
+    read_holder,
     read_limit,
     read_sharing,
     read_waiter,
@@ -54,13 +55,13 @@ class Operations:
     def read(self, names: list[str]) -> Steps[list[Holder]]:
         """Read the holders of locks."""
         now_ms, *rest = yield from ask(calls.Inspect(names))
-        using, read_holder = self._backend.alias, self._backend.read_holder
         holders: list[Holder] = []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):
-            known = {"name": name, "using": using, "waiters": waiters, "now_ms": now_ms}
+            known: dict[str, Any] = {"name": name, "using": self._backend.alias}
+            known |= {"waiters": waiters, "now_ms": now_ms}
             if isinstance(value, list):
                 yield from self._read_permits(name, value)
-                holders += read_sharing(read_holder, value, **known)
+                holders += read_sharing(value, **known)
             elif value is not None:
                 holders.append(read_holder(value, ttl_ms=ttl, **known))
         return holders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -242,16 +242,14 @@ def split_value(value: bytes) -> list[bytes]:
     return [*value.split(b" ", 4), b"", b"", b"", b""][:5]
 
 
-def read_sharing(
-    read: Callable[..., Holder], value: Sequence[Any], *, now_ms: int, **known: Any
-) -> list[Holder]:
+def read_sharing(value: Sequence[Any], *, now_ms: int, **known: Any) -> list[Holder]:
     """Read those who share a lock, in the order in which they got it; see ``inspect.lua``."""
     limit, number, ends, values = value
     known |= {"now_ms": now_ms, "limit": limit, "holders": number}
     holders = {}
     for digest, end, permit in zip(ends[::2], ends[1::2], values, strict=False):
         left = -1 if end == b"inf" else int(float(end)) - now_ms
-        one = read(permit or b"", ttl_ms=left, **known)
+        one = read_holder(permit or b"", ttl_ms=left, **known)
         holders[digest] = replace(one, token_id=digest.decode(errors="replace"))
     return sorted(holders.values(), key=lambda one: one.fence or 0)
 
