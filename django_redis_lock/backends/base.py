@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.protocol.calls import Emit
+from django_redis_lock.protocol.calls import Emit, Steps
 from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.arguments import check_name, check_timeout, check_wait
 from django_redis_lock.support.threads import InThread, cached_property_atomic
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
 logger = logging.getLogger("django_redis_lock")
+Result = TypeVar("Result")
 
 
 class BaseLockBackend(Port):
@@ -99,6 +100,12 @@ class BaseLockBackend(Port):
         """Close connections and stop threads; the backend can be used again afterwards."""
         for registry in [*self.registries.values()]:
             registry.close()
+
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does."""
+        from django_redis_lock.protocol.async_driver import arun
+
+        return await arun(self, steps)
 
     def failed(self, error: BaseException) -> tuple[Emit, ...]:
         """Send ``lock_unavailable`` as ``emit`` does, if the server was."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support.process import forget_after_fork
@@ -318,7 +319,7 @@ class ServerRenewer(Background):
     def _send(self, item: Withdrawal, until: float) -> None:
         item.call.until = until
         try:
-            self.backend.call(item.call)
+            drivers.carry_out(self.backend, item.call)
         except LockUnavailable as error:
             now = monotonic()
             for each in [*self.withdrawals] if error.passing else [item]:

@@ -24,7 +24,7 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol import calls, drivers, locking
+from django_redis_lock.protocol import async_driver, calls, drivers, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
@@ -172,9 +172,9 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     meanwhile is lost. At the end, releases that failed are sent.
     """
     with ExitStack() as stack:
-        for name in ("carry_out", "acarry_out"):
-            failing = _failing(getattr(drivers, name), using)
-            stack.enter_context(patch.object(drivers, name, failing))
+        for module, name in ((drivers, "carry_out"), (async_driver, "acarry_out")):
+            failing = _failing(getattr(module, name), using)
+            stack.enter_context(patch.object(module, name, failing))
         yield
     renewer.at_exit()
 
