@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock
 from django_redis_lock.support import threads
 from tests.tools import eventually
 from tests.tools.interruption import Interrupted
@@ -37,14 +37,6 @@ def struck(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(threads._thread, "start_new_thread", start_struck)
     return idents
-
-
-def test_waiters_connect(name: str, struck: list[int]) -> None:
-    with lock(name, timeout=20):
-        assert not lock(name).acquire(blocking_timeout=0.2)
-        assert not lock(name).acquire(blocking_timeout=0.2)
-    assert struck
-    locks["default"].close()
 
 
 def test_leases_are_renewed(name: str, struck: list[int]) -> None:
