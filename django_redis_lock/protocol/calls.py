@@ -297,12 +297,12 @@ def withdrawal(request: Request, *, patient: bool = False, until: float = math.i
     return Release(name, token, entry, shared=request.shared, patient=patient, until=until)
 
 
-def ask(call: Call, *, patient: bool = True) -> Steps[Any]:
+def ask(call: Call) -> Steps[Any]:
     """Carry out a call, sending it again for a short time if the server can't be reached."""
     began = monotonic()
     # A caller that is late may have been stopped for a while; that proves nothing about the server.
     call.until = max(call.until, began + GRACE)
-    pauses = iter(RETRY_PAUSES if patient and call.patient else ())
+    pauses = iter(RETRY_PAUSES if call.patient else ())
     while True:
         unproven = call.first_sent_at is not None
         try:

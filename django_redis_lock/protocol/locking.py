@@ -78,8 +78,9 @@ def _attempt(
         return takeover.lease((yield from ask(takeover)))
     if until is None or registry is None or not registry.receives(request.name):
         # Most locks are free; only a held one is worth a subscription.
-        call = calls.Acquire(request, "", until=request.until, final=until is None)
-        lease = call.lease((yield from ask(call, patient=request.patient)))
+        final, patient = until is None, request.patient
+        call = calls.Acquire(request, "", until=request.until, final=final, patient=patient)
+        lease = call.lease((yield from ask(call)))
         if lease is not None or until is None:
             return lease
     return (yield from (registry or make_registry()).wait_in_queue(request, until))
