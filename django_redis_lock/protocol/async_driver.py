@@ -25,8 +25,7 @@ from django_redis_lock.support.process import Process, current_process, known_pr
 
 Result = TypeVar("Result")
 LAST_CALL = 0.02
-"""Seconds in which an event loop reads what arrived while it was blocked, before a call counts as
-not answered."""
+"""Seconds in which an event loop, if it was blocked, reads an answer that has arrived."""
 
 
 async def arun(port: Port, steps: Steps[Result]) -> Result:

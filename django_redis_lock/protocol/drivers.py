@@ -54,9 +54,8 @@ class Port:
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps in this thread or greenlet, and return their result.
 
-        After an interruption the remaining steps clean up. A server that does not answer soon then
-        counts as unavailable, and the clean-up is left to the background. Raises ``LockError`` in a
-        child that was forked meanwhile, since the parent continues with the steps.
+        After an interruption the remaining steps clean up, for a short time. Raises ``LockError``
+        in a child that was forked meanwhile, since the parent continues with the steps.
         """
         first: Step | None
         raised: BaseException | None  # by a step, or by a signal handler at any moment

@@ -99,10 +99,7 @@ class Heart(threads.Background):
         return max(self._due, self._beat_at + SHORTEST)
 
     def beat(self, *, waits: bool = False) -> None:
-        """Send the heartbeats that are due, one to each server.
-
-        If another thread does so, it returns, or ``waits`` for its turn.
-        """
+        """Send one heartbeat to each server. If another thread does, return, or wait for a turn."""
         if not self._beating.acquire(blocking=waits):
             return
         try:
@@ -163,8 +160,7 @@ def beat(
 ) -> Steps[float]:
     """Send a heartbeat to one server, and do what its answer asks for.
 
-    With ``asks`` the first waiters of all locks ask. Returns in how many seconds the next heartbeat
-    is due at the latest. Raises ``LockError``.
+    With ``asks`` the first waiters of all locks ask. Returns in how many seconds the next is due.
     """
     last = {name: max(each, key=_position) for name, each in waiters.items()}
     names = {name: token_id(one.request.token.encode()) for name, one in last.items()}
@@ -199,10 +195,7 @@ def beat(
 
 
 def _come_back(registry: WaiterRegistry, name: str, waiters: Sequence[LocalWaiter]) -> Steps[bool]:
-    """Have waiters of a lock come back with their positions, until one is in the queue already.
-
-    Those before it may have lost their positions or their grants. Returns whether any had.
-    """
+    """Have waiters come back until one was in the queue; return whether any was missing."""
     missed = False
     for first in range(0, len(waiters), AT_ONCE):
         some = waiters[first : first + AT_ONCE]
