@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -31,13 +32,6 @@ def _memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.LOCKS = {"default": {"BACKEND": LOCMEM}}
 
 
-def _raise(error: Exception) -> Any:
-    raise error
-
-
-# What is not known.
-
-
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -45,7 +39,6 @@ def _raise(error: Exception) -> Any:
         ("show b", "The locks of 'down' could not be read"),
         ("limit", "The locks of 'down' could not be read"),
         ("history", "The locks of 'down' could not be read"),
-        ("release --all --dry-run", "The locks of 'down' could not be read"),
         ("release --all --noinput", "The locks of 'down' could not be read"),
         ("release b --noinput", "Lock 'b' is not held, as far as is known."),
         ("release b --noinput --using down", "Whether lock 'b' is held is not known."),
@@ -96,31 +89,6 @@ def test_without_any_alias(settings: Any, line: str) -> None:
     assert missing["using"] == "default"
 
 
-@pytest.mark.parametrize(
-    ("result", "code", "told", "summary"),
-    [
-        (Result.REFUSED, 1, "not released", "the server refused 1."),
-        (Result.UNAVAILABLE, 2, "outcome not known", "the outcome of 1 is not known."),
-    ],
-)
-def test_refusal_is_told_from_silence(
-    monkeypatch: pytest.MonkeyPatch, result: Result, code: int, told: str, summary: str
-) -> None:
-    """A server that refused released nothing, which is known; else the exit code is 2."""
-    held("a")
-
-    def fail(shown: Any, **options: Any) -> Any:
-        return [Outcome(one, result, error="OOM command not allowed") for one in shown]
-
-    monkeypatch.setattr("django_redis_lock.operators.release_shown", fail)
-    done = command("release", "a", "--noinput")
-    assert (done.code, done.lines[-1]) == (code, f"a: {told}: OOM command not allowed")
-    assert done.err.endswith(f"0 of 1 lock released; {summary}")
-    done = command("release", "a", "--noinput", "--format", "json")
-    (outcome,) = json.loads(done.out)["outcomes"]
-    assert (outcome["result"], outcome["error"]) == (result.value, "OOM command not allowed")
-
-
 def test_waiters_and_history_that_are_not_known_are_not_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -130,7 +98,7 @@ def test_waiters_and_history_that_are_not_known_are_not_none(
     monkeypatch.setattr(backend, "holders", lambda pattern: iter([holder]))
     monkeypatch.setattr(backend, "holders_of", lambda names: iter([holder]))
     for method in ("waiting", "history"):
-        monkeypatch.setattr(backend, method, lambda *args: _raise(LockUnavailable("No.")))
+        monkeypatch.setattr(backend, method, MagicMock(side_effect=LockUnavailable("No.")))
     for words in (["list"], ["list", "--sort", "waiters"], ["release", "a", "--dry-run"]):
         assert command(*words).lines[1].split()[-3] == "?", words
     (listed,) = json.loads(command("list", "--format", "json").out)["locks"]
@@ -143,56 +111,69 @@ def test_waiters_and_history_that_are_not_known_are_not_none(
     assert known["holder"]["token_id"] == holder.token_id
 
 
+@pytest.mark.parametrize(
+    ("result", "code", "told"),
+    [
+        (Result.REFUSED, 1, "not released: OOM|the server refused 1."),
+        (Result.UNAVAILABLE, 2, "outcome not known: OOM|the outcome of 1 is not known."),
+    ],
+)
+def test_refusal_is_told_from_silence(
+    monkeypatch: pytest.MonkeyPatch, result: Result, code: int, told: str
+) -> None:
+    """A server that refused released nothing, which is known; else the exit code is 2."""
+    held("a")
+
+    def fail(shown: Any, **options: Any) -> Any:
+        return [Outcome(one, result, error="OOM") for one in shown]
+
+    monkeypatch.setattr("django_redis_lock.operators.release_shown", fail)
+    done, (line, summary) = command("release", "a", "--noinput"), told.split("|")
+    assert (done.code, done.lines[-1]) == (code, f"a: {line}")
+    assert done.err.endswith(f"0 of 1 lock released; {summary}")
+    done = command("release", "a", "--noinput", "--format", "json")
+    (outcome,) = json.loads(done.out)["outcomes"]
+    assert (outcome["result"], outcome["error"]) == (result.value, "OOM")
+
+
 REFUSES = "'default' refuses writes, so nothing can be released there:"
 FULL = "is full: no new lock can be taken there; a forced release still works"
 
 
-REFUSALS = {
-    "replicaof": (f"{REFUSES} You can't write against a read only replica.", "to the primary"),
-    "maxmemory": (FULL, "Raise the server's maxmemory"),
-    "min-replicas-to-write": (f"{REFUSES} NOREPLICAS", "Start the missing replicas"),
-    "save": (f"{REFUSES} MISCONF", "Let the server write to its disk"),
-}
-
-
-def refuse(client: redis.Redis, server: EmbeddedServer, setting: str) -> None:
-    """Have a server refuse writes as with a setting."""
-    if setting == "replicaof":
-        client.replicaof("127.0.0.1", 1)
-    elif setting == "save":
-        (server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
-        client.config_set("save", "3600 1")
-        client.bgsave()
-        eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
-    else:
-        client.config_set(setting, "2")
-
-
 @pytest.mark.usefixtures("no_workers")
-@pytest.mark.parametrize("setting", REFUSALS)
+@pytest.mark.parametrize(
+    ("setting", "told", "remedy"),
+    [
+        ("replicaof", f"{REFUSES} You can't write against a read only", "to the primary"),
+        ("maxmemory", FULL, "Raise the server's maxmemory"),
+        ("min-replicas-to-write", f"{REFUSES} NOREPLICAS", "Start the missing replicas"),
+        ("save", f"{REFUSES} MISCONF", "Let the server write to its disk"),
+    ],
+)
 def test_server_that_can_not_be_written(
-    own_server: EmbeddedServer, settings: Any, name: str, setting: str
+    own_server: EmbeddedServer, settings: Any, name: str, setting: str, told: str, remedy: str
 ) -> None:
-    """Lists warn of it, and a refused change names the remedy.
-
-    The warning also comes if no lock is found, as on an empty replica right after a failover.
-    """
+    """Lists warn of it once, also if they find nothing, and a refused change names the remedy."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    told, remedy = REFUSALS[setting]
     with parking(name) as parked, redis.Redis.from_url(own_server.url()) as client:
         parked.park()
         assert command("list").err == ""
-        refuse(client, own_server, setting)
+        if setting == "replicaof":
+            client.replicaof("127.0.0.1", 1)
+        elif setting == "save":
+            (own_server.directory / "dump.rdb").mkdir()  # so that no snapshot takes its place
+            client.config_set("save", "3600 1")
+            client.bgsave()
+            eventually(lambda: client.info()["rdb_last_bgsave_status"] == "err")
+        else:
+            client.config_set(setting, "2")
         for words in (
-            *("list", "list --format json", f"release {name} --dry-run", "list b*", "show b"),
-            *("limit", "limit b", "history", "history b", "unpark b", "release b --noinput"),
-            "limit b --clear",
+            *("list", f"release {name} --dry-run", "show b", "limit", "history"),
+            *("unpark b", "release b --noinput", "limit b --clear"),
         ):
             assert command(*words.split()).err.count(told) == 1, words
-        assert client.info("commandstats")["cmdstat_set"]["rejected_calls"] == 12  # one for each
         for words, change in (
             (f"limit {name} 3", f"set the limit of {name!r} to 3"),
-            (f"limit {name} 3 --format json", f"set the limit of {name!r} to 3"),
             (f"unpark {name}", f"send the parked tasks of {name!r}"),
         ):
             done = command(*words.split())
@@ -206,38 +187,21 @@ def test_server_that_can_not_be_written(
         assert (done.code, f"failed to set the limit of {name!r} to 3;" in done.err) == (2, True)
 
 
-# Who and why.
-
-
 def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "OPERATORS": {"REASON_REQUIRED": True}}}
     handle = held("a")
     with monkeypatch.context() as patch:
-        patch.setattr(locks["default"], "holders_of", lambda names: _raise(AssertionError(names)))
-        for words in (["a"], ["a", "--reason", " "], ["--all"]):
+        patch.setattr(locks["default"], "holders_of", MagicMock(side_effect=AssertionError))
+        for words in (["a"], ["a", "--reason", " "]):
             done = command("release", *words, "--noinput")
-            assert done.code == 2
-            assert (
-                "LOCKS['default'] needs a reason, because its OPERATORS['REASON_REQUIRED']"
-                in done.err
-            )
+            assert (done.code, "LOCKS['default'] needs a reason, because" in done.err) == (2, True)
     assert command("release", "a", "--dry-run").code == 0
     assert handle.owned()
     assert command("release", "a", "--noinput", "--reason", "stuck").code == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "by"),
-    [([], system_user()), (["--by", " ada "], "ada"), (["--by", " "], system_user())],
-)
-def test_who_does_it(words: list[str], by: str) -> None:
-    held("a")
-    assert command("release", "a", "--noinput", *words).code == 0
-    (entry,) = locks["default"].history("a")
-    assert entry.by == by
-
-
-# What is shown, and under which name.
+    for words, by in ((["--by", " ada "], "ada"), (["--by", " "], system_user())):
+        held("a")
+        assert command("release", "a", "--noinput", "--reason", "stuck", *words).code == 0
+        assert locks["default"].history("a", 1)[0].by == by
 
 
 def test_dead_and_stopped_holders_need_attention_at_once(
@@ -269,7 +233,4 @@ def test_dead_and_stopped_holders_need_attention_at_once(
     held("calm")
     found = json.loads(command("list", "--attention", "--format", "json").out)["locks"]
     assert [one["attention"] for one in found] == ["dead", "dead"]
-    listed = json.loads(command("list", "calm", "--format", "json").out)["locks"]
-    assert [one["attention"] for one in listed] == [None]
-    assert command("list", "calm", "--attention").code == 3
     assert command("list", "--sort", "name", force_color=True).out.count("\x1b[33") == 2

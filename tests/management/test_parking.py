@@ -8,18 +8,16 @@ import sys
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import patch
 
 import pytest
 import redis
 from kombu import Connection
 
 from django_redis_lock import locks
-from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.outbox import Publisher, outbox_of
+from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.management import showing
-from example_project.embedded import EmbeddedServer
 from tests.tools.console import command, read
 from tests.tools.docs import acl_rule
 from tests.tools.parking import Parking, parking
@@ -30,12 +28,7 @@ NONE = {"parked": 0, "put_off": 0}
 
 
 @pytest.fixture
-def alone(server: EmbeddedServer, settings: Any) -> None:
-    settings.LOCKS = {"default": {"LOCATION": server.url()}}
-
-
-@pytest.fixture
-def parked(alone: None, settings: Any, name: str) -> Iterator[Parking]:
+def parked(settings: Any, name: str) -> Iterator[Parking]:
     settings.LOCKS = {**settings.LOCKS, "locmem": {"BACKEND": LOCMEM}}
     with parking(name) as made:
         yield made
@@ -56,17 +49,11 @@ def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
     assert all(one["since"].startswith("20") for one in known["waiting"])
 
 
-def test_tasks_that_are_parked_without_a_holder(
-    alone: None, name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their queue is listed until it is gone, however long that takes."""
+def test_tasks_that_are_parked_without_a_holder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(showing, "WAITERS", 1)
     with parking(name, hold=False) as parked:
         parked.park(2)
-        read_queue = MagicMock(side_effect=locks["default"].waiting)
-        monkeypatch.setattr(RedisLockBackend, "waiting", read_queue)
         assert "... and 1 more, 2 in all" in command("show", name).lines
-        read_queue.assert_called_once_with(name, 1)
         locks["default"].set_limit(name, 0)
         paused = "  Not held; semaphores of this name are paused: 2 waiting, 2 of them parked."
         assert paused in command("show", name).lines
@@ -76,10 +63,6 @@ def test_tasks_that_are_parked_without_a_holder(
         answer = json.loads(command("list", "--format", "json").out)
         row = {"name": name, "using": "default", "waiters": 2, "parked": 2}
         assert (answer["limits"], answer["queues"]) == ([], [{**row, "held": 0, "limit": None}])
-        assert (client.zcard("lock-due"), client.ttl("lock-due")) == (1, -1)
-        command("unpark", name)
-        Publisher(parked.consumer.app).publish(locks["default"])
-        assert not client.exists("lock-due")
 
 
 def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:
@@ -133,7 +116,6 @@ def test_broker_that_can_not_be_reached(
         ([], 2, "Give a NAME"),
         (["", "--aside", "--delete", "--noinput"], 2, "Give a NAME"),  # not those of all locks
         (["x", "--due"], 2, "Give a NAME"),
-        (["--aside", "--due"], 2, "Give a NAME"),
         (["x", "--aside", "--task-id", "1"], 2, "Give a NAME"),
         (["x", "--delete"], 2, "--delete needs --aside"),
         (["x", "--aside"], 3, "No message of 'x' is set aside"),
@@ -180,11 +162,9 @@ def test_backlogs_are_shown_to_who_may_read_them(
 @pytest.mark.parametrize(
     ("words", "code", "told", "left"),
     [
-        ("{name} --aside", 1, "2 parked tasks could not be sent: it is no signed text", 2),
         ("--aside", 1, "2 parked tasks could not be sent: it is no signed text", 2),
         ("other --aside", 3, "No message of 'other' is set aside.", 2),
         ("--aside --delete", 1, "Declined: nothing was deleted", 2),
-        ("--aside --delete --noinput", 0, "", 0),
         ("{name} --aside --delete --noinput", 0, "", 0),
     ],
 )
@@ -219,7 +199,7 @@ def test_messages_that_can_be_read_again_are_published(
     assert sorted(parked.returned()) == sorted(ids)
 
 
-def test_due_messages_are_sent_with_the_limits_of_today(alone: None, name: str) -> None:
+def test_due_messages_are_sent_with_the_limits_of_today(name: str) -> None:
     """As by a cron job, where no worker runs."""
     limit = [0]
     with parking(name, hold=False, concurrency=lambda **_: limit[0]) as parked:
@@ -248,17 +228,6 @@ def test_after_a_purge_the_next_task_runs(parked: Parking, name: str) -> None:
     assert command(*found[1].split(), "--noinput").code == 0
     assert command("unpark", "--due").out.endswith(": 1 parked task sent to the broker\n")
     assert parked.returned() == ids[1:]
-
-
-def test_what_the_broker_refuses_is_put_off(
-    parked: Parking, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parked.park(2)
-    refuse = MagicMock(side_effect=[ValueError("no \x1b queue"), None])
-    monkeypatch.setattr(Publisher, "_send", refuse)
-    done = command("unpark", name)
-    assert (done.code, "1 parked task sent back to the broker" in done.out) == (1, True)
-    assert r"1 parked task could not be sent: no \x1b queue. Workers try again" in done.err
 
 
 def test_tasks_are_imported_before_messages_are_read(
