@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import html
-import socket
 from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock import lock
-from django_redis_lock.admin.changelist import ask_each
 from django_redis_lock.models import HeldLock
 from example_project.embedded import EmbeddedServer, free_port
 from tests.settings import REDIS, server_url
-from tests.tools import Background
 from tests.tools.admin import LIST, RELEASE, box_of, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
-
-# Words of other programs.
 
 NASTY = "<script>alert(1)</script>"
 
@@ -54,24 +48,8 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
     browser = root()
     for page in (browser.get(LIST), browser.get(page_of("a\u202eb"))):
         text = page.content.decode()
-        assert "a\\u202eb" in text
-        assert "h\\x1b[31m" in text
+        assert ("a\\u202eb" in text, "h\\x1b[31m" in text) == (True, True)
         assert not any(character in text for character in "\u202e\x1b\x00\x9b\u2066")
-
-
-@pytest.mark.parametrize("text", ["x" * 8000, ":" * 8000, "a:" * 4000])
-def test_a_long_text_has_little_markup(client: redis.Redis, text: str) -> None:
-    hold_as(client, text[:500], host=text[:500], task_name=text[:500], task_id=text[:500])
-    entry = dict.fromkeys(("host", "task_id", "task_name", "by", "reason"), text)
-    client.xadd("lock-audit", {"event": "freed", "name": text[:500], **entry})
-    browser = root()
-    for page in (browser.get(f"{LIST}audit/"), browser.get(page_of(text[:500])), browser.get(LIST)):
-        assert page.content.count(b"<wbr>") < 500
-        assert html.escape(text[-400:]).encode() in page.content
-    client.delete("lock-audit")
-
-
-# Servers that don't answer.
 
 
 @pytest.fixture
@@ -133,21 +111,3 @@ def test_what_is_not_known_is_not_said(
     text = client.get(page_of("a")).content.decode()
     for said in ("This lock is free.", "no forced release"):
         assert said not in text
-
-
-def test_silent_servers_are_waited_for_side_by_side(settings: Any) -> None:
-    silent = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    settings.LOCKS = {
-        f"silent-{number}": {
-            "BACKEND": REDIS,
-            "LOCATION": f"redis://127.0.0.1:{one.getsockname()[1]}/0?socket_timeout=20",
-        }
-        for number, one in enumerate(silent)
-    }
-    asked = Background(lambda: ask_each(settings.LOCKS, lambda one: one.read_index()))
-    connected = [one.accept()[0] for one in silent]  # by all, and none is answered
-    for one in [*silent, *connected]:
-        one.close()
-    answers, problems = asked.outcome()
-    assert answers == {}
-    assert sorted(problem.using for problem in problems) == ["silent-0", "silent-1", "silent-2"]

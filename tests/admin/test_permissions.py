@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from django.contrib import admin
@@ -10,7 +10,6 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
-from django.http import HttpRequest
 from django.test import Client
 from django.urls import resolve
 
@@ -174,41 +173,15 @@ def test_who_is_offered_what(visitor: str, boxes: set[str]) -> None:
     assert ("Release selected locks" in text) == bool(boxes)
 
 
-def test_a_project_decides_for_each_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, str] | None] = []
-
-    def may(self: Any, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        asked.append(obj and (obj.using, obj.name))
-        return obj is None or obj.name == "b"
-
-    monkeypatch.setattr(type(admin.site.get_model_admin(HeldLock)), "has_release_permission", may)
-    lock("b", timeout=60).acquire(blocking=False)
-    client = staff(VIEW)
-    text = client.get(LIST).content.decode()
-    assert box_of("b") in text
-    assert f'value="{box_of("a")}"' not in text
-    assert {(A, "a"), (A, "b"), (SHOP, "a")} <= set(asked)
-    both = {"_selected_action": [box_of("a"), box_of("b")]}
-    page = client.post(RELEASE, both)
-    assert [row["name"] for row in page.context["held"]] == ["b"]
-    assert page.context["denied"] == ["a"]
-    assert "You may not release these locks" in page.content.decode()
-    page = client.post(RELEASE, {**both, "confirmed": "yes"}, follow=True)
-    assert [level for level, _ in told(page)] == ["success", "error"]
-    assert told(page)[1] == ("error", "You may not release “a”.")
-    assert [locks["default"].holder(name) is None for name in ("a", "b")] == [False, True]
-
-
 class ForEachObject:
     """An authentication backend that grants locks one by one, as django-guardian does."""
-
-    asked: ClassVar[list[Any]] = []
 
     def has_perm(self, user: Any, permission: str, obj: HeldLock | None = None) -> bool:
         return bool(obj and permission == f"django_redis_lock.{OTHERS}" and obj.using == SHOP)
 
 
 def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
+    """Of several locks only those are released; the others are named."""
     settings.AUTHENTICATION_BACKENDS = [
         "django.contrib.auth.backends.ModelBackend",
         f"{__name__}.ForEachObject",
@@ -221,12 +194,15 @@ def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
     for using, offered in ((A, False), (SHOP, True)):
         page = client.get(page_of("a", using=using)).content.decode()
         assert (f'value="{boxes[using]}"' in page) == offered
-    asked = client.post(RELEASE, {"_selected_action": [*boxes.values()]})
-    assert [row["hold"] for row in asked.context["held"]] == [boxes[SHOP]]
-    confirmed = {"_selected_action": [*boxes.values()], "confirmed": "yes"}
-    assert client.post(RELEASE, confirmed).status_code == 302
+    both = {"_selected_action": [*boxes.values()]}
+    page = client.post(RELEASE, both)
+    assert [row["hold"] for row in page.context["held"]] == [boxes[SHOP]]
+    assert page.context["denied"] == ["a"]
+    assert "You may not release these locks" in page.content.decode()
+    page = client.post(RELEASE, {**both, "confirmed": "yes"}, follow=True)
+    assert [level for level, _ in told(page)] == ["success", "error"]
+    assert told(page)[1] == ("error", "You may not release “a”.")
     assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]
-    assert client.post(RELEASE, {"_selected_action": boxes[A]}).status_code == 403
 
 
 GOOD = "0123456789abcdef"
@@ -252,35 +228,12 @@ def test_a_box_that_was_tampered_with(bad: str) -> None:
     }.items():
         response = client.post(path, {"_selected_action": [good, bad], **more})
         assert response.status_code == 400
+    reason = {"_selected_action": good, "confirmed": "yes", "reason": "x" * 501}
+    assert client.post(RELEASE, reason).status_code == 400
     assert box_of("a") == good
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "status"),
-    [
-        ("reason", "x" * 10_000, 400),
-        ("reason", "a\x00b\x1b[31m\n", 302),
-        ("filters", b"\xff\xfe\xed\xa0\x80", 302),
-        ("index", "x", 302),
-        ("action", "nope", 302),
-    ],
-)
-def test_other_fields_that_were_tampered_with(field: str, value: Any, status: int) -> None:
-    client, before = root(), box_of("a")
-    data = {"_selected_action": before, "confirmed": "yes", field: value}
-    response = client.post(RELEASE, data)
-    assert response.status_code == status
-    assert (locks["default"].holder("a") is None) == (status == 302)
-    action = {"_selected_action": box_of("a", using="shop"), "action": "release_locks"}
-    page = client.post(LIST, {**action, "index": "0", field: value})
-    assert page.status_code in (200, 302, 400)
-
-
-# A reason that must be given.
-
-
-@pytest.mark.parametrize("reason", ["", "  \t "])
-def test_a_release_without_the_reason_that_is_required(reason: str, settings: Any) -> None:
+def test_a_release_without_the_reason_that_is_required(settings: Any) -> None:
     settings.LOCKS = {
         **settings.LOCKS,
         "default": {"BACKEND": MEMORY, "OPERATORS": {"REASON_REQUIRED": True}},
@@ -289,20 +242,14 @@ def test_a_release_without_the_reason_that_is_required(reason: str, settings: An
     page = client.post(RELEASE, {"_selected_action": before})
     assert page.context["reason_required"] is True
     assert " required" in page.content.decode()
-    data = {"confirmed": "yes", "reason": reason}
+    data = {"confirmed": "yes", "reason": "  \t "}
     page = client.post(RELEASE, {**data, "_selected_action": before})
-    assert page.status_code == 200
-    assert page.context["reason_error"] in page.content.decode()
-    assert page.context["reason_error"]
+    assert (page.status_code, page.context["reason_error"]) == (200, "Say why they are released.")
+    assert "Say why they are released." in page.content.decode()
     assert box_of("a") == before
-    shops = box_of("a", using="shop")
-    assert client.post(RELEASE, {**data, "_selected_action": shops}).status_code == 302
     data["reason"] = "stuck"
     assert client.post(RELEASE, {**data, "_selected_action": before}).status_code == 302
     assert locks["default"].holder("a") is None
-
-
-# The session of a page that is left open.
 
 
 @pytest.mark.parametrize("path", [LIST, page_of("a")])

@@ -48,7 +48,6 @@ def test_server_that_can_not_be_written_is_told_of_before(
             browser.get(LIST),
             browser.get(page_of("a")),
             browser.get(page_of("a free lock")),
-            browser.get(page_of("a free lock", view="history")),
             browser.get(f"{LIST}audit/"),
             browser.post(RELEASE, {"_selected_action": shown}),
         ]
@@ -59,19 +58,39 @@ def test_server_that_can_not_be_written_is_told_of_before(
         ) in page.content.decode()
 
 
-def test_it_is_written_down(name: str) -> None:
-    name += "/a_b:c?d#é%2F"
+def test_each_lock_has_its_message_and_entries(client: redis.Redis) -> None:
+    """Only what was shown is released: a new holder keeps its lock, and is named."""
+    name, browser = "a_b:c?d#é%2F", staff(VIEW, MAY_RELEASE)
     holding(name)
-    client = staff(VIEW, MAY_RELEASE)
-    release(client, box_of(name), reason="stuck since noon")
+    former = {each: holding(each) for each in ("changed", "gone")}
+    client.set("lock:foreign", "xyz", px=60_000)
+    shown = [box_of(each) for each in (name, "changed", "gone", "foreign")]
+    for held in former.values():
+        held.release()
+    successor = holding("changed")
+    page = browser.post(RELEASE, {"_selected_action": shown[:2]})
+    assert [row["name"] for row in page.context["held"]] == [name]
+    assert page.context["changed"] == ["changed"]
+    page = browser.post(RELEASE, {"_selected_action": shown[1]})
+    assert "There is nothing to release." in page.content.decode()
+
+    messages = told(release(browser, *shown, shown[0], reason="stuck since noon"))
+    assert [(level, text.partition("”")[0]) for level, text in messages] == [
+        ("success", f"Released “{name}"),
+        ("warning", "Left “changed"),
+        ("warning", "Nothing to release: “gone"),
+        ("success", "Released “foreign"),
+    ]
+    assert "alone: it has changed hands, to " in messages[1][1]
+    assert messages[3][1] == "Released “foreign”, which another program held."
+    assert (successor.owned(), locks["default"].history("changed")) == (True, [])
     (entry,) = locks["default"].history(name)
     assert (entry.by, entry.reason) == ("staff-view_heldlock-release_heldlock", "stuck since noon")
-    logged = LogEntry.objects.get()
-    assert logged.action_flag == CHANGE
-    assert logged.object_id == HeldLock.of("default", name).pk
-    assert "stuck since noon" in logged.change_message
-    assert client.get(logged.get_admin_url()).context["entries"][0]["reason"] == "stuck since noon"
-    assert "stuck since noon" in client.get(page_of(name, view="history")).content.decode()
+    logged = LogEntry.objects.get(object_id=HeldLock.of("default", name).pk)
+    assert (logged.action_flag, "stuck since noon" in logged.change_message) == (CHANGE, True)
+    page = browser.get(logged.get_admin_url())
+    assert page.context["entries"][0]["reason"] == "stuck since noon"
+    assert "stuck since noon" in browser.get(page_of(name, view="history")).content.decode()
 
 
 def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
@@ -93,46 +112,6 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
     assert limited.startswith("The limit is 3 now. ")
     assert not held.owned()
     assert not LogEntry.objects.exists()
-
-
-def test_the_holder_changes_between_the_list_and_the_click(name: str) -> None:
-    held = holding(name)
-    old = box_of(name)
-    client = root()
-    confirmation = client.post(RELEASE, {"_selected_action": old})
-    assert [shown["name"] for shown in confirmation.context["held"]] == [name]
-    held.release()
-    successor = holding(name)
-
-    page = client.post(RELEASE, {"_selected_action": old})
-    assert page.context["held"] == []
-    assert page.context["changed"] == [name]
-    assert "There is nothing to release." in page.content.decode()
-
-    ((level, message),) = told(release(client, old))
-    assert level == "warning"
-    assert message.startswith(f"Left “{name}” alone: it has changed hands, to ")
-    assert successor.owned()
-    assert locks["default"].history() == []
-
-
-def test_each_lock_has_its_message(client: redis.Redis) -> None:
-    for name in ("released", "changed", "gone"):
-        holding(name)
-    client.set("lock:foreign", "xyz", px=60_000)
-    changed, gone = box_of("changed"), box_of("gone")
-    for name in ("changed", "gone"):
-        locks["default"].force_release(name)
-    holding("changed")
-    shown = [box_of("released"), changed, gone, box_of("foreign")]
-    messages = told(release(root(), *shown, shown[0]))
-    assert [(level, text.partition("”")[0]) for level, text in messages] == [
-        ("success", "Released “released"),
-        ("warning", "Left “changed"),
-        ("warning", "Nothing to release: “gone"),
-        ("success", "Released “foreign"),
-    ]
-    assert messages[3][1] == "Released “foreign”, which another program held."
 
 
 @pytest.mark.parametrize(
