@@ -45,9 +45,7 @@ class Telemetry:
 
     def metrics(self) -> dict[str, list[Any]]:
         """Collect; return the data points of each metric."""
-        data = self._reader.get_metrics_data()
-        if data is None:
-            return {}
+        data: Any = self._reader.get_metrics_data()
         return {
             metric.name: list(metric.data.data_points)
             for resource in data.resource_metrics
