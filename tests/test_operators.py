@@ -12,7 +12,7 @@ from django_redis_lock.exceptions import LockLost
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Result, release_shown
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import queue
 
 
 def shown(name: str, using: str = "default") -> Holder:
@@ -46,10 +46,13 @@ def test_what_was_shown_is_released(
     heir.release()
 
 
-def test_lock_that_changed_hands_is_left_alone(name: str, server: EmbeddedServer) -> None:
-    """A holder that was not shown keeps the lock, and is named."""
+def test_lock_that_has_another_holder_or_none_is_left_alone(
+    name: str, server: EmbeddedServer
+) -> None:
+    """A holder that was not shown keeps the lock, and is named. The next waiter is named, too."""
     with lock(name):
         before = shown(name)
+    assert [item.result for item in release_shown([before], by="ada")] == [Result.GONE]
     with lock(name) as successor:
         hold = HeldLock.of("default", name, before.token_id)
         (outcome,) = release_shown([hold], by="ada")
@@ -57,16 +60,14 @@ def test_lock_that_changed_hands_is_left_alone(name: str, server: EmbeddedServer
         assert (outcome.shown, outcome.result, outcome.loser) == (hold, Result.CHANGED, None)
         assert outcome.holder.fence == successor.fence
     assert locks["default"].history(name) == []
-
-
-def test_lock_that_nobody_holds_any_more_is_gone(name: str, server: EmbeddedServer) -> None:
-    """What ended by itself is said to be gone; so is what was named twice."""
-    with lock(name):
-        before = shown(name)
-    assert [item.result for item in release_shown([before], by="ada")] == [Result.GONE]
     lock(name).acquire()
-    results = [item.result for item in release_shown([shown(name)] * 2, by="ada")]
-    assert results == [Result.RELEASED, Result.GONE]
+    heir = lock(name)
+    (waiting,) = queue(heir)
+    outcome, second = release_shown([shown(name)] * 2, by="ada")
+    assert (outcome.result, second.result) == (Result.RELEASED, Result.CHANGED)
+    assert waiting.outcome() is True
+    assert outcome.holder.fence == heir.fence
+    heir.release()
 
 
 def test_server_that_does_not_answer_is_asked_once(
@@ -106,8 +107,10 @@ def test_reason_is_checked_before_anything_is_released(
     both = [shown(name), shown(name, "strict")]
     with pytest.raises(ValueError, match="at most 500"):
         release_shown(both[:1], by="ada", reason="x" * 501)
-    for reason in ("", " \n"):
-        with pytest.raises(ValueError, match=r"LOCKS\['strict'\].*REASON_REQUIRED"):
-            release_shown(iter(both), by="ada", reason=reason)
+    with pytest.raises(ValueError, match=r"LOCKS\['strict'\].*REASON_REQUIRED"):
+        release_shown(iter(both), by="ada", reason=" \n")
     held.ensure_held()
+    (outcome,) = release_shown(both[1:], by="ada", reason="stuck")
+    assert outcome.result is Result.RELEASED
+    lock(name).acquire()
     assert locks["strict"].force_release(name)

@@ -10,7 +10,6 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from django_redis_lock import lock, locks, semaphore
-from tests.browser.measures import faults
 from tests.browser.window import Visit, choose_release, row
 from tests.tools import Background, eventually, waiters
 from tests.tools.admin import LIST, hold_as, page_of
@@ -24,6 +23,40 @@ OURS = {
 """The rest is Django's: its form of actions, its search, its filters, and its links that sort."""
 LONG = "catalogue:" + "verylongname" * 20
 NAMES = ["product:1", "catalogue/lamps:desk-lamp-with-dimmer", LONG]
+
+
+CUT = """
+    () => {
+        const cut = [];
+        const width = document.documentElement.clientWidth;
+        for (const each of document.querySelectorAll(
+                "#content :is(td, th, a, bdi, time, code, button, input, select, p)")) {
+            const box = each.getBoundingClientRect();
+            if (!each.checkVisibility() || !box.width || each.closest(".lock-cards thead")) {
+                continue;
+            }
+            let left = 0, right = width;
+            for (let out = each.parentElement; out; out = out.parentElement) {
+                if (getComputedStyle(out).overflowX !== "visible") {
+                    const around = out.getBoundingClientRect();
+                    left = Math.max(left, around.left);
+                    right = Math.min(right, around.right);
+                }
+            }
+            if (box.left < left - 1 || box.right > right + 1) {
+                cut.push(`${each.nodeName}.${each.className}: ${each.textContent.trim()}`);
+            }
+        }
+        return cut;
+    }
+"""
+"""What is not wholly inside the window and whatever scrolls or clips around it."""
+
+
+def faults(page: Page) -> dict[str, Any]:
+    spills = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    found = {"spills": max(0, page.evaluate(spills)), "cut": page.evaluate(CUT)}
+    return {kind: value for kind, value in found.items() if value}
 
 
 def violations(page: Page) -> list[str]:
@@ -103,25 +136,3 @@ def test_every_page(visit: Visit, width: int, scheme: str, language: str) -> Non
     assert {where: wrong for where, wrong in found.items() if wrong} == {}
     by_axe = "Applying inline style violates"
     visitor.complaints[:] = [text for text in visitor.complaints if not text.startswith(by_axe)]
-
-
-def test_red_is_for_what_is_wrong(visit: Visit, client: redis.Redis, settings: Any) -> None:
-    settings.LOCKS = {
-        "default": {**settings.LOCKS["default"], "OPERATORS": {"WARN_AFTER": {"slow*": 60}}}
-    }
-    hold_as(client, "calm", ttl=600, held_for=9000, auto_renew=True)
-    hold_as(client, "slow", ttl=600, held_for=100, auto_renew=True)
-    hold_as(client, "late", ttl=600, held_for=9000, auto_renew=True, lease=6_000_000)
-    hold_as(client, "old", ttl=None, held_for=200_000)
-    page = visit().open()
-    wrong = {
-        name: row(page, name).locator(".lock-wrong").all_inner_texts()
-        for name in ("calm", "slow", "late", "old")
-    }
-    assert wrong == {
-        "calm": [],
-        "slow": ["held longer than 1\xa0min"],
-        "late": ["renewal is late"],
-        "old": ["no expiry"],
-    }
-    expect(page.locator("#lock-summary .lock-wrong")).to_have_text("3 need attention")
