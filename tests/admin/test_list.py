@@ -9,11 +9,10 @@ import redis
 from django.contrib import admin
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER as LIVE_HEADER
 from django_redis_lock.admin.wording import duration
 from django_redis_lock.models import HeldLock
 from tests.tools import Background, counted, enqueue, eventually, waiters
-from tests.tools.admin import LIST, hold_as, names, page_of, root
+from tests.tools.admin import LIST, hold_as, names, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 
@@ -147,19 +146,6 @@ def test_durations() -> None:
     seconds = (-5, 59.9, 60, 3600, 86399, 200_000)
     texts = ["0 s", "59 s", "1 min", "1 h", "23 h 59 min", "2 d 7 h"]
     assert [duration(each) for each in seconds] == texts
-
-
-def test_the_live_part(name: str) -> None:
-    lock(name, timeout=60).acquire()
-    client = root()
-    for path in (f"{LIST}?o=1&q={name[:8]}", page_of(name)):
-        whole, part = client.get(path), client.get(path, headers={LIVE_HEADER: "live"})
-        assert part.status_code == 200
-        assert LIVE_HEADER in part["Vary"]
-        assert "<html" in whole.content.decode()
-        text = part.content.decode()
-        assert "<html" not in text
-        assert name in text
 
 
 # More locks than are read.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,7 @@ from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from tests.settings import REDIS, server_url
-from tests.tools import Background, Child, enqueue, eventually, let_go, queue, waiters
+from tests.tools import Background, enqueue, eventually, let_go, queue, waiters
 from tests.tools.admin import LIST, hold_as, page_of, root, staff, told
 from tests.tools.parking import parking
 
@@ -151,59 +150,11 @@ def test_no_page_asks_for_the_table(name: str) -> None:
     assert [query for query in queries if HeldLock._meta.db_table in query["sql"]] == []
 
 
-def test_stopped_process_is_not_alive(name: str) -> None:
-    program = f"lock({name!r}, 60).acquire(); say('held'); hear(); os._exit(1)"
-    browser = root()
-
-    def life() -> tuple[str, str]:
-        page, text = browser.get(page_of(name)), browser.get(LIST).content.decode()
-        return page.context["life"], next(iter(re.findall(r"its process is \w+", text)), "")
-
-    with Child(program) as child:
-        assert child.hear() == "held"
-        assert life() == ("alive", "")
-        child.stop()
-        assert eventually(lambda: life() == ("stopped", "its process is stopped"))
-        child.go_on()
-        child.say()
-        child.end()
-    assert eventually(lambda: life() == ("dead", "its process is gone"))
-
-
-def test_backlogs_are_shown_if_tasks_take_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    turns = iter(["a%1B", "", *map(str, range(70))])
-    monkeypatch.setattr(Guard, "turn", lambda *_: f"={next(turns)}")
-    with parking(name) as parked:
-        parked.park(72)
-        text = root().get(page_of(name)).content.decode()
-    rows = text.partition('<th scope="col">Turn</th>')[2].split('<tr><th scope="row">')[1:]
-    cells = [row.partition("</tr>")[0] for row in rows[:2]]
-    assert [cell.split("</th>")[0] for cell in cells] == [r"<bdi>a\x1b</bdi>", "<bdi>-</bdi>"]
-    assert 'data-label="Parked tasks">1<' in cells[0]
-    assert (len(rows), "and 8 more" in rows[-1]) == (64, True)
-
-
 def test_very_many_waiters(client: redis.Redis) -> None:
     hold_as(client, "busy")
     enqueue(client, "busy", *['{"host":"far","pid":1}'] * 1000)
     page = root().get(page_of("busy"))
     assert (len(page.context["waiting"]), "and 900 more" in page.content.decode()) == (100, True)
-
-
-def test_waiters_are_shown_in_order_and_parked_ones_marked(name: str) -> None:
-    with parking(name) as parked:
-        ids = parked.park(2)
-        waiting = queue(lock(name, timeout=60))
-        text = root(headers={"accept-language": "de"}).get(page_of(name)).content.decode()
-        let_go(name, waiting)
-    rows = text.partition('id="lock-waiting"')[2].split('<tr><th scope="row">')[1:]
-    for row, task_id in zip(rows, ids, strict=False):
-        assert f'title="{task_id}"' in row
-        assert '<span class="lock-aside">geparkt</span>' in row
-        assert 'data-label="Beginn"><time dir="auto" ' in row
-        assert row.count('"><bdi>') == 2  # durations keep their order from right to left
-    assert (len(rows), "geparkt" in rows[2], ">Reihe<" in text) == (3, False, False)
-    assert "Geparkte Tasks warten in einer eigenen Reihe" in text
 
 
 @pytest.mark.parametrize(
@@ -228,3 +179,26 @@ def test_when_a_lease_was_renewed_last(
     record |= {"held_for": held_for, "expires_at": now + timedelta(seconds=lease_left or 0)}
     at = renewed_at(replace(locks["default"].holder("a"), ttl=lease_left, **record))
     assert (at and (now - at).total_seconds()) == seconds_ago
+
+
+def test_parked_tasks_are_shown_in_order_with_their_turns(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter(["a%1B", "", *map(str, range(70))])
+    monkeypatch.setattr(Guard, "turn", lambda *_: f"={next(turns)}")
+    with parking(name) as parked:
+        ids = parked.park(72)
+        waiting = queue(lock(name, timeout=60))
+        text = root(headers={"accept-language": "de"}).get(page_of(name)).content.decode()
+        locks["default"].force_release(name)
+        let_go(name, waiting)
+    rows = text.partition('id="lock-waiting"')[2].split('<tr><th scope="row">')[1:]
+    for row, task_id in zip(rows, ids, strict=False):
+        assert f'title="{task_id}"' in row
+        assert '<span class="lock-aside">geparkt</span>' in row
+        assert row.count('"><bdi>') == 2  # durations keep their order from right to left
+    assert [len(rows), "geparkt" in rows[72]] == [73 + 64, False]
+    cells = [row.partition("</tr>")[0] for row in rows[73:75]]
+    assert [cell.split("</th>")[0] for cell in cells] == [r"<bdi>a\x1b</bdi>", "<bdi>-</bdi>"]
+    assert '">1<' in cells[0]
+    assert "und 8 weitere" in rows[-1]

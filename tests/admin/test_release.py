@@ -139,17 +139,6 @@ def test_a_cross_site_post_is_refused(name: str) -> None:
     assert held.owned()
 
 
-def test_an_action_without_a_ticked_box(name: str) -> None:
-    """Nothing happens, and Django says so, whatever the form claims to have selected."""
-    held = holding(name)
-    client = root()
-    for more in ({}, {"select_across": "1"}):
-        data = {"action": "release_locks", "index": "0", **more}
-        page = client.post(LIST, data, follow=True)
-        assert [level for level, _ in told(page)] == ["warning"]
-    assert held.owned()
-
-
 def test_the_way_back_leads_nowhere_else() -> None:
     holding("a/b?#")
     browser, shown = root(), {"_selected_action": box_of("a/b?#")}

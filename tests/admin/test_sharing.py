@@ -14,7 +14,6 @@ from django_redis_lock.models import HeldLock
 from tests.tools import let_go, permits, queue
 from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, names, page_of, root, staff, told
 from tests.tools.admin import release as confirm
-from tests.tools.parking import parking
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
 GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
@@ -125,18 +124,6 @@ def test_the_list_tells_of_limits_that_no_row_shows(
     assert f"{told}redis://***@h refused: &lt;no permission&gt;." in page.content.decode()
     locks["default"].set_limit("render", None)
     assert waiting.outcome()
-
-
-def test_queue_without_a_holder_is_in_the_list_and_on_its_page(name: str) -> None:
-    with parking(name, hold=False) as parked:
-        parked.park(2)
-        client = root()
-        text = client.get(LIST).content.decode()
-        page = client.get(page_of(name)).content.decode()
-    assert 'data-label="Waiters">2 <span class="lock-aside">2 parked<' in text
-    assert (">paused<" in text, "<bdi>2 waiting</bdi>" in text) == (False, True)
-    assert "This lock has waiters, but no holder." in page
-    assert 'Waiters</div><div class="lock-value">2 <span class="lock-aside">2 parked<' in page
 
 
 def test_a_limit_is_set_and_cleared_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

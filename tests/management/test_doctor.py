@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 import redis
-from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.management import doctor
 from example_project.embedded import EmbeddedServer
 from tests.tools import eventually, leave_no_lease
 from tests.tools.console import command
-from tests.tools.docs import DOCS, acl_rule, blocks, commands
-from tests.tutorial.reader import shape
+from tests.tools.docs import DOCS, acl_rule
 
 pytestmark = pytest.mark.usefixtures("no_workers")
 
@@ -83,16 +81,6 @@ def test_healthy_server(target: redis.Redis, monkeypatch: pytest.MonkeyPatch) ->
     assert (code, only(found, "round trip")[0]) == (0, "warn")
     done = command("doctor", "--fail-level", "warn")
     assert (done.code, "1 of 8 checks failed or warned" in done.err) == (1, True)
-
-
-def test_the_output_on_the_page_is_that_of_such_a_server(target: redis.Redis) -> None:
-    """The guide shows a server that evicts keys."""
-    target.config_set("maxmemory", "500mb")
-    target.config_set("maxmemory-policy", "allkeys-lru")
-    page = list(blocks(DOCS / "how-to/operate.md"))
-    typed = [each for block in page for each in commands(block.text)]
-    shown = dict(typed)["python manage.py locks doctor"]
-    assert shape(command("doctor").out) == shape(shown)
 
 
 def test_doctor_leaves_nothing_behind(target: redis.Redis) -> None:
@@ -188,27 +176,6 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
 
 
 # The self-test.
-
-
-@pytest.mark.parametrize(
-    ("words", "told", "instead"),
-    [
-        (["EVAL", "EVALSHA"], "GetSetLockBackend", {"BACKEND": GETSET}),
-        (["SUBSCRIBE"], "SUBSCRIBE", {"OPTIONS": {"WAIT": "poll"}}),
-    ],
-)
-def test_what_a_service_lacks_is_one_finding(
-    target: redis.Redis, words: list[str], told: str, instead: dict[str, Any]
-) -> None:
-    renamed = [part for word in words for part in ("--rename-command", word, "")]
-    with EmbeddedServer(*renamed) as bare:
-        with override_settings(LOCKS={"default": {"LOCATION": bare.url()}}):
-            code, found = examine()
-        status, why, remedy = only(found, "self-test")
-        assert (code, status, told in why + remedy) == (1, "fail", True)
-        with override_settings(LOCKS={"default": {**instead, "LOCATION": bare.url()}}):
-            assert examine()[0] == 0
-        leave_no_lease()
 
 
 @pytest.fixture

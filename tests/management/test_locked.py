@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from django_redis_lock import lock, locks
 from django_redis_lock.management import LockedCommand
 from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background
 from tests.tools.console import command
 
 
@@ -106,21 +104,3 @@ def test_a_command_with_a_wrong_name() -> None:
     Unknown.lock_name = "import:%s"
     with pytest.raises(ValueError, match="lock_name='import:%s' has '%s', which stands for"):
         call_command(Unknown())
-
-
-def test_a_command_in_a_thread_takes_no_signals() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    found: list[Any] = []
-
-    class Looking(Quick):
-        """Looks at the handler of SIGTERM."""
-
-        @staticmethod
-        def does(handle: Any) -> None:
-            found.append(signal.getsignal(signal.SIGTERM))
-
-    Background(lambda: call_command(Looking())).outcome()
-    call_command(Looking())
-    assert found[0] is before
-    assert found[1] is not before
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -34,21 +34,6 @@ def parked(settings: Any, name: str) -> Iterator[Parking]:
         yield made
 
 
-def test_show_tells_parked_tasks_in_order(parked: Parking, name: str) -> None:
-    ids = parked.park(2)
-    done = command("show", name)
-    assert done.lines[-1].startswith("Parked tasks wait in a backlog, which takes turns")
-    column = done.lines[-4].index("PARKED")
-    for row, task_id in zip(done.lines[-3:-1], ids, strict=True):
-        assert f"body[{task_id}]" in row
-        assert row[column:].split()[0] == "yes"
-    (known,) = read(command("show", name, "--format", "json"), "locks")
-    assert [(one["task_id"], one["parked"]) for one in known["waiting"]] == [
-        (task_id, True) for task_id in ids
-    ]
-    assert all(one["since"].startswith("20") for one in known["waiting"])
-
-
 def test_tasks_that_are_parked_without_a_holder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(showing, "WAITERS", 1)
     with parking(name, hold=False) as parked:
@@ -137,7 +122,7 @@ def test_backlogs_are_shown_to_who_may_read_them(
 ) -> None:
     turns = ["", "b%20%1B", "", *map(str, range(70))]
     monkeypatch.setattr(Guard, "turn", lambda *_: f"={turns.pop(0)}")
-    parked.park(73)
+    ids = parked.park(73)
     lines = command("show", name).lines
     at = lines.index("Backlogs, the next turn first")
     assert [line.split() for line in lines[at + 1 : at + 4]] == [
@@ -147,6 +132,11 @@ def test_backlogs_are_shown_to_who_may_read_them(
     ]
     assert lines[-1] == "... and 8 more, 72 in all"
     (known,) = read(command("show", name, "--format", "json"), "locks")
+    shown = [(one["task_id"], one["parked"]) for one in known["waiting"]]
+    assert shown == [(task_id, True) for task_id in ids]
+    column = next(line for line in lines if "WAITED" in line).index("PARKED")
+    row = next(line for line in lines if line.lstrip().startswith("1  "))
+    assert (f"body[{ids[0]}]" in row, row[column:].split()[0]) == (True, "yes")
     outbox = outbox_of(parked.consumer.app)
     assert (known["waiters"], known["backlogs"]["number"]) == (73, 72)
     assert known["backlogs"]["turns"][1] == {"outbox": outbox, "turn": "b \x1b", "parked": 1}

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
-from django.db.transaction import atomic
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
@@ -123,18 +122,6 @@ def test_a_hold_ends_where_it_is_released_detached_or_lost(telemetry: Telemetry,
         names.FENCE: second_fence,
         names.OUTCOME: "released",
     }
-
-
-@pytest.mark.django_db(transaction=True)
-def test_a_lock_that_is_locked_again_in_its_transaction_has_one_span(
-    telemetry: Telemetry, name: str
-) -> None:
-    with atomic():
-        for _ in range(3):
-            with lock(name):
-                pass
-        assert not telemetry.spans()
-    assert telemetry.span(names.HOLD).attributes[names.OUTCOME] == "released"
 
 
 def test_a_handle_that_is_given_up_ends_its_span(telemetry: Telemetry, name: str) -> None:
