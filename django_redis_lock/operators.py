@@ -304,19 +304,19 @@ def by_lock(found: Iterable[Holder]) -> dict[tuple[str, str], list[Holder]]:
     return groups
 
 
-def sharing(one: Holder | Waiter) -> str:
-    """Return with how many a holder shares a lock, or a waiter will; ``""`` for one alone."""
-    if not one.shared:
+def sharing(shared: bool, limit: int | None, holders: int | None) -> str:
+    """Return with how many a holder shares a lock, or a waiter (``None``) will; ``""`` if alone."""
+    if not shared:
         return ""
-    if isinstance(one, Waiter):
-        text = gettext("shared") if one.limit is None else gettext("one of %(limit)s")
-    elif one.limit is None:
-        text = ngettext("%(held)s holder", "%(held)s holders", one.holders)
-    elif not one.limit:
+    if holders is None:
+        text = gettext("shared") if limit is None else gettext("one of %(limit)s")
+    elif limit is None:
+        text = ngettext("%(held)s holder", "%(held)s holders", holders)
+    elif not limit:
         text = gettext("%(held)s held, paused")
     else:
         text = gettext("%(held)s of %(limit)s")
-    return text % {"held": getattr(one, "holders", 1), "limit": one.limit}
+    return text % {"held": holders, "limit": limit}
 
 
 @lru_cache(maxsize=64)

@@ -21,7 +21,7 @@ from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import LockState, Outcome, Result, aliases, sharing
+from django_redis_lock.operators import LockState, Outcome, Result, aliases
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
 from django_redis_lock.support.arguments import MOST_AT_ONCE, TOKEN_ID, check_name
@@ -63,7 +63,7 @@ def _known_of(state: LockState) -> dict[str, Any]:
         "holders_more": max(0, len(holders) - MOST_SHOWN),
         "waiters": wording.waiters_text(state.first[0]) if holders or in_queue != 0 else "",
         "parked": sum(one.parked for one in state.first),
-        "sharing": sharing(holders[0]) if holders else "",
+        "sharing": wording.sharing_of(holders[0]) if holders else "",
         "unwritable": unwritable([state.using]),
         **_limited(state),
         "waiting": [_waiter(waiter) for waiter in waiting],
@@ -202,7 +202,7 @@ def _waiter(waiter: Waiter) -> dict[str, Any]:
     return {
         "who": wording.origin_html(waiter),
         "parked": waiter.parked,
-        "sharing": sharing(waiter),
+        "sharing": wording.sharing_of(waiter),
         "since": wording.moment(waiter.since),
         "waited": wording.duration_html(waiter.waited),
         "lease": wording.duration_html(waiter.lease),

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import attention_of, sharing
-from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, is_renewed
+from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, Waiter, is_renewed
 from django_redis_lock.support.text import escape_unprintable
 
 SHORT = 20
@@ -127,10 +127,14 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
     return format_html("{} {} {}", _("another program"), aside(known), cut)
 
 
+def sharing_of(one: Holder | Waiter) -> str:
+    return sharing(one.shared, one.limit, one.holders if isinstance(one, Holder) else None)
+
+
 def lock_html(one: Holder, *, brief: bool = False) -> SafeString:
     """Return the name and who shares it; ``brief`` is for the list, which cuts it to one line."""
     listed = format_html('<bdi title="{0}">{0}</bdi>', escape_unprintable(one.name))
-    sharers = aside(format_html("<bdi>{}</bdi>", sharing(one))) if one.shared else ""
+    sharers = aside(format_html("<bdi>{}</bdi>", sharing_of(one))) if one.shared else ""
     return format_html("{} {}", listed if brief else name_html(one.name), sharers)
 
 

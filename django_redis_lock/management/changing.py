@@ -7,7 +7,6 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from operator import attrgetter, itemgetter
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -29,14 +28,14 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
         _check_reason(options, backends)
     shown = list(_selected(options, backends))
     missing = _missing(options, shown, backends)
-    columns = [*output.HOLDER]
+    columns = []
     _demand_token_id(options, shown, backends)
     if options["only_dead"]:
         verdicts = {one.token_id: operators.judge(one) for one in shown}
-        columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one.token_id].why))
+        columns.append(Column("DEAD BECAUSE", lambda row: verdicts[row["token_id"]].why))
         shown = _the_dead(shown, verdicts, terminal)
     if options["dry_run"] or not terminal.as_json:
-        backends.write("locks", shown, output.holder_facts, columns)
+        backends.write_holders(shown, *columns)
     holds = _holds(shown)
     if shown and (options["dry_run"] or options["interactive"]):
         backends.warn_of_unwritable()
@@ -65,8 +64,7 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     several = [one for one in shown if one.holders > 1]
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
-    columns = [*output.HOLDER, Column("TOKEN ID", attrgetter("token_id"))]
-    backends.write("locks", several, output.holder_facts, columns)
+    backends.write_holders(several, output.column("TOKEN ID"))
     raise usage(
         f"Lock {several[0].name!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release."
@@ -219,7 +217,7 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
         _change(name, number, operator(options), backends)
         return
     found = list(backends.each(lambda backend: _rows(backend, name)))
-    backends.write("limits", found, dict, LIMIT)
+    backends.write("limits", found, LIMIT)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"No limit is set for {name!r}.")
@@ -233,7 +231,7 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
         raise usage("LOCKS has several aliases: name one with --using.")
     if backends.alone:
         raise usage("Limits can't be changed for other processes here.")
-    before, rows = None, list[dict[str, Any]]()
+    before, rows = None, list[output.Row]()
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = limit_of(backend, name)
@@ -254,25 +252,24 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
                 was = before.limit if before else "none"
                 terminal.say(f"{name}: limit {done}, before {was}", terminal.style.SUCCESS)
     if terminal.as_json:
-        backends.write("limits", rows, dict, LIMIT)
+        backends.write("limits", rows, LIMIT)
     to_set = f"set the limit of {name!r} to {limit}"
     backends.finish(f"clear the limit of {name!r}" if limit is None else to_set)
     if before is None and limit is None:
         raise nothing(f"No limit was set for {name!r}.")
 
 
-def _rows(backend: BaseLockBackend, name: str | None) -> list[dict[str, Any]]:
+def _rows(backend: BaseLockBackend, name: str | None) -> list[output.Row]:
     """Return the limits, and how many permits are held."""
     limits = [one for one in backend.limits() if name in (None, one.name)]
     held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
     return [{**output.limit_facts(one), "held": held[one.name]} for one in limits]
 
 
-LIMIT: list[Column[dict[str, Any]]] = [
-    Column("NAME", itemgetter("name")),
-    Column("USING", itemgetter("using")),
-    Column("LIMIT", lambda row: str(row["limit"]), right=True),
-    Column("HELD", lambda row: str(row["held"]), right=True),
-    Column("BY", itemgetter("by")),
-    Column("AT (UTC)", lambda row: output.clock(row["at"])),
+LIMIT = [
+    *map(output.column, ("NAME", "USING")),
+    output.column("LIMIT", right=True),
+    output.column("HELD", right=True),
+    output.column("BY"),
+    output.AT,
 ]

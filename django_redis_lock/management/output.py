@@ -10,12 +10,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from operator import attrgetter
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
@@ -26,7 +25,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
-from django_redis_lock.protocol.records import ORIGIN, Aside, AuditEntry, Holder, Limit, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -50,9 +49,8 @@ REMEDIES = {
     "NOREPLICAS": "Start the missing replicas, or lower the server's min-replicas-to-write.",
 }
 """What to do if a server refuses writes, by a part of its error."""
-Row = TypeVar("Row")
-Cells = dict[str, Callable[[Any], str]]
-"""What columns say, by heading, in place of what they say otherwise."""
+Row = dict[str, Any]
+"""The facts of a holder, a waiter, an event and so on: an item of JSON, and a row of a table."""
 CELLS = 4
 """How many of the longest cells a line of a terminal has room for; in a pipe nothing is cut."""
 SCHEMA = 1
@@ -119,16 +117,27 @@ class Backends:
         self,
         key: str,
         rows: Iterable[Row],
-        facts: Callable[[Row], Any],
-        columns: Iterable[Column[Row]],
+        columns: Iterable[Column],
         *trailers: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """Write the facts of rows as JSON, with what is not known; or the rows as a table."""
+        """Write rows as JSON, with what is not known; or as a table."""
         if self.terminal.as_json:
-            self.terminal.json_object(key, map(facts, rows), *trailers, self.not_known)
+            self.terminal.json_object(key, rows, *trailers, self.not_known)
         else:
             shown = [one for one in columns if self.many or one.heading != "USING"]
             self.terminal.table(shown, rows)
+
+    def write_holders(
+        self,
+        holders: Iterable[Holder],
+        *columns: Column,
+        trailers: Iterable[Callable[[], Mapping[str, Any]]] = (),
+    ) -> None:
+        """Write holders, with further columns; those of one lock come together in a table."""
+        rows: Iterable[Row] = map(holder_facts, holders)
+        if not self.terminal.as_json:
+            rows = _mark_further(rows)
+        self.write("locks", rows, [*HOLDER, *columns], *trailers)
 
     def not_known(self) -> dict[str, Any]:
         """Return for JSON which backends did not answer, and why."""
@@ -176,7 +185,7 @@ def counted(number: int, thing: str) -> str:
 
 
 @dataclass(frozen=True)
-class Column(Generic[Row]):
+class Column:
     heading: str
     cell: Callable[[Row], str]
     right: bool = False
@@ -201,25 +210,16 @@ class Terminal:
         """Write a notice to standard error, without passwords."""
         self._err.write(escape_unprintable(without_passwords(text)))
 
-    def table(self, columns: Sequence[Column[Row]], rows: Iterable[Row]) -> None:
+    def table(self, columns: Sequence[Column], rows: Iterable[Row]) -> None:
         """Write a table as its rows are read; holders that need attention are coloured."""
         remaining = iter(rows)
         width = shutil.get_terminal_size().columns if self._out.isatty() else None
-        widths: dict[Column[Row], int] = {}
-        last: Any = None
+        widths: dict[Column, int] = {}
         while batch := list(islice(remaining, BATCH)):
             if not widths and len(batch) < BATCH:  # these are all rows
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
-            shown: list[tuple[Row, Cells]] = []
-            for row in batch:
-                lock = isinstance(row, Holder) and (row.using, row.name)
-                shown.append((row, AGAIN if lock and lock == last else {}))
-                last = lock
             texts = {
-                one: [
-                    escape_unprintable(other.get(one.heading, one.cell)(row)) or UNKNOWN
-                    for row, other in shown
-                ]
+                one: [escape_unprintable(one.cell(row)) or UNKNOWN for row in batch]
                 for one in columns
             }
             if not widths:
@@ -230,9 +230,9 @@ class Terminal:
             rows_of_texts = zip(*(texts[one] for one in columns), strict=True)
             lines = [_line(widths, each, width) for each in rows_of_texts]
             paint = self.style.WARNING
-            wrong = (isinstance(row, Holder) and attention_of(row) for row in batch)
-            marked = zip(wrong, lines, strict=True)
-            self._out.write("\n".join(paint(line) if bad else line for bad, line in marked))
+            marked = zip(batch, lines, strict=True)
+            painted = (paint(line) if row.get("attention") else line for row, line in marked)
+            self._out.write("\n".join(painted))
             self._out.flush()
 
     def json_object(
@@ -269,7 +269,7 @@ class Terminal:
             raise CommandError(text)
 
 
-def _fit(texts: dict[Column[Row], list[str]], most: int | None) -> dict[Column[Row], int]:
+def _fit(texts: dict[Column, list[str]], most: int | None) -> dict[Column, int]:
     """Return columns and widths for lines of at most ``most`` characters; the widest lose most."""
     widths = {one: max(map(len, [one.heading, *each])) for one, each in texts.items()}
     if most is None:
@@ -281,7 +281,7 @@ def _fit(texts: dict[Column[Row], list[str]], most: int | None) -> dict[Column[R
     return _fit(needed, most) if sum(widths.values()) > room and needed != texts else widths
 
 
-def _line(widths: dict[Column[Row], int], texts: Sequence[str], most: int | None) -> str:
+def _line(widths: dict[Column, int], texts: Sequence[str], most: int | None) -> str:
     cells = [
         f"{_cut(text, most and width):{'<>'[one.right]}{width}}"
         for (one, width), text in zip(widths.items(), texts, strict=True)
@@ -294,46 +294,52 @@ def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
 
 
-def holder_facts(holder: Holder) -> dict[str, Any]:
+KEPT = ("ttl", "lease", "pid_space", "pid_began", "cut")
+"""Fields of a holder that are not told, or by another name."""
+
+
+def holder_facts(holder: Holder) -> Row:
+    named = {"name": holder.name, "using": holder.using, "holder": str(holder)}
+    known = {"lease_left": _rounded(holder.ttl), "attention": attention_of(holder)}
+    return {**named, **_fields(holder, KEPT), **known}
+
+
+def waiter_facts(waiter: Waiter) -> Row:
+    return {"waiter": str(waiter), **_fields(waiter, ("name", "using"))}
+
+
+def limit_facts(limit: Limit) -> Row:
+    return _fields(limit)
+
+
+def entry_facts(entry: AuditEntry) -> Row:
+    return {"holder": str(entry), **_fields(entry)}
+
+
+def outcome_facts(outcome: Outcome) -> Row:
     return {
-        **_copied(holder, "name", "using"),
-        "holder": str(holder),
-        **_copied(holder, "token_id", "fence", "acquired_at", "held_for", "expires_at"),
-        "lease_left": _rounded(holder.ttl),
-        **_copied(holder, "auto_renew", "max_hold", "shared", "limit", "holders", "waiters"),
-        **_copied(holder, "parked"),
-        "attention": attention_of(holder),
-        **_copied(holder, *ORIGIN, "metadata", "marks"),
-    }
-
-
-def waiter_facts(waiter: Waiter) -> dict[str, Any]:
-    return {
-        "waiter": str(waiter),
-        **_copied(waiter, "token_id", "since", "waited", "lease", "auto_renew", "shared"),
-        **_copied(waiter, "limit", "parked", *ORIGIN, "metadata"),
-    }
-
-
-def limit_facts(limit: Limit) -> dict[str, Any]:
-    return _copied(limit, *Limit.__dataclass_fields__)
-
-
-def entry_facts(entry: AuditEntry) -> dict[str, Any]:
-    return {"holder": str(entry), **_copied(entry, *AuditEntry.__dataclass_fields__)}
-
-
-def outcome_facts(outcome: Outcome) -> dict[str, Any]:
-    return {
-        **_copied(outcome.shown, "name", "using", "token_id"),
+        **{key: getattr(outcome.shown, key) for key in ("name", "using", "token_id")},
         "result": outcome.result.value,
         "holder_now": outcome.holder and str(outcome.holder),
         "error": outcome.error or None,
     }
 
 
-def _copied(one: object, *keys: str) -> dict[str, Any]:
-    return {key: _rounded(getattr(one, key)) for key in keys}
+def _fields(one: Any, without: Sequence[str] = ()) -> Row:
+    return {
+        each.name: _rounded(getattr(one, each.name))
+        for each in fields(one)
+        if each.name not in without
+    }
+
+
+def _mark_further(rows: Iterable[Row]) -> Iterator[Row]:
+    """Mark each holder of a lock that follows another one."""
+    last = None
+    for row in rows:
+        lock = row["using"], row["name"]
+        yield {**row, "further": lock == last}
+        last = lock
 
 
 def _rounded(value: Any) -> Any:
@@ -363,25 +369,37 @@ def duration(seconds: float | None) -> str:
     return re.sub("00.$", "", shown)
 
 
-ASIDE: list[Column[Aside]] = [
-    Column("NAME", attrgetter("name")),
-    Column("USING", attrgetter("using")),
-    Column("AT (UTC)", lambda one: clock(one.at)),
-    Column("REASON", attrgetter("reason")),
-]
-AGAIN: Cells = {
-    "NAME": lambda one: f"  {one.name}",
-    **dict.fromkeys(("WAITERS", "SHARED"), lambda one: " "),
-}
-"""What columns say of a further holder of the same lock; others say the same as of any."""
-HOLDER: list[Column[Holder]] = [
-    Column("NAME", attrgetter("name")),
-    Column("USING", attrgetter("using")),
-    Column("HOLDER", str),
-    Column("HELD FOR", lambda one: duration(one.held_for), right=True),
-    Column("LEASE LEFT", lambda one: duration(one.ttl) or "endless", right=True),
-    Column("WAITERS", lambda one: "?" if one.waiters is None else str(one.waiters), right=True),
-    Column("ATTENTION", lambda one: attention_of(one) or ""),
-    Column("SHARED", sharing, right=True, optional=True),
-    Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
+def text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def column(heading: str, show: Callable[[Any], str] = text, **how: bool) -> Column:
+    """Return a column of the fact that it is named after."""
+    key = heading.removesuffix(" (UTC)").lower().replace(" ", "_")
+    return Column(heading, lambda row: show(row[key]), **how)
+
+
+def sharing_of(row: Row) -> str:
+    return sharing(row["shared"], row["limit"], row.get("holders"))
+
+
+AT = column("AT (UTC)", clock)
+ASIDE = [column("NAME"), column("USING"), AT, column("REASON")]
+HOLDER = [
+    Column("NAME", lambda row: "  " * row["further"] + row["name"]),
+    column("USING"),
+    column("HOLDER"),
+    column("HELD FOR", duration, right=True),
+    column("LEASE LEFT", lambda left: duration(left) or "endless", right=True),
+    Column(
+        "WAITERS", lambda row: " " if row["further"] else text(row["waiters"]) or "?", right=True
+    ),
+    column("ATTENTION"),
+    Column(
+        "SHARED",
+        lambda row: " " if row["further"] else sharing_of(row),
+        right=True,
+        optional=True,
+    ),
+    column("FENCE", right=True, optional=True),
 ]

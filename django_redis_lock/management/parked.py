@@ -85,7 +85,7 @@ def _what(options: dict[str, Any]) -> str:
 def _ask(backends: Backends, aside: Any) -> None:
     if shown := list(backends.each(aside)):
         if not backends.terminal.as_json:
-            backends.write("aside", shown, Aside._asdict, output.ASIDE)
+            backends.write("aside", map(Aside._asdict, shown), output.ASIDE)
         question = f"Delete {counted(len(shown), 'parked message')}? Their tasks will not run."
         backends.terminal.confirm(question, "deleted")
 

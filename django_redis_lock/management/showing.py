@@ -9,7 +9,6 @@ from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Any
 
 from django.utils.text import get_text_list
@@ -17,17 +16,15 @@ from django.utils.text import get_text_list
 from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
-from django_redis_lock.management.output import Backends, Column, Terminal, nothing
+from django_redis_lock.management.output import Backends, Column, Row, Terminal, nothing
 from django_redis_lock.operators import (
     Liveness,
     LockState,
     attention_of,
     judge,
-    sharing,
     unheld,
 )
-from django_redis_lock.protocol import records
-from django_redis_lock.protocol.records import Aside, AuditEntry, Holder, Limit, Unheld, Waiter
+from django_redis_lock.protocol.records import Aside, Holder, Limit, Unheld
 from django_redis_lock.support.celery_app import celery_app
 
 WAITERS = 100
@@ -42,7 +39,7 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     most = options["limit"]
     others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
     rest = partial(_unheld_facts, others)
-    backends.write("locks", found, output.holder_facts, output.HOLDER, rest)
+    backends.write_holders(found, trailers=[rest])
     if not terminal.as_json:
         for one in others:
             where = f" of {one.using!r}" if backends.many else ""
@@ -106,19 +103,19 @@ def _wanted(options: dict[str, Any]) -> list[str]:
 def show(options: dict[str, Any], terminal: Terminal) -> None:
     name = options["name"]
     backends = Backends(options["using"], terminal)
-    found = []
+    found: list[tuple[LockState, Row]] = []
     for state, aside in backends.each(partial(_read, name, backends)):
         if aside or state.holders or state.limit or state.queue or state.history:
-            found.append((state, aside))
+            found.append((state, _facts(name, state, aside)))
     if terminal.as_json:
-        terminal.json_object("locks", (_facts(name, *one) for one in found), backends.not_known)
+        terminal.json_object("locks", (facts for _, facts in found), backends.not_known)
     else:
         for number, one in enumerate(found):
             if number:
                 terminal.say()
-            _show(name, *one, terminal)
+            _show(*one, terminal)
     backends.finish()
-    if not any(state.holders or state.queue for state, _aside in found):
+    if not any(state.holders or state.queue for state, _ in found):
         hint = output.hint_at_pattern(name, "locks list")
         raise nothing(f"Lock {name!r} is not held.{hint}")
 
@@ -137,7 +134,7 @@ def _read(
     yield state, aside
 
 
-def _facts(name: str, one: LockState, aside: list[Aside]) -> dict[str, Any]:
+def _facts(name: str, one: LockState, aside: list[Aside]) -> Row:
     holders = [
         {**output.holder_facts(each), "life": life, "life_because": why}
         for each in one.holders
@@ -161,10 +158,10 @@ def _facts(name: str, one: LockState, aside: list[Aside]) -> dict[str, Any]:
     }
 
 
-def _show(name: str, one: LockState, aside: list[Aside], terminal: Terminal) -> None:
+def _show(one: LockState, facts: Row, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
-    terminal.say(f"{name} (backend {one.using})", heading)
-    for label, value in _particulars(one):
+    terminal.say(f"{facts['name']} (backend {one.using})", heading)
+    for label, value in _particulars(one, facts["holders"]):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
         paused = "; semaphores of this name are paused" if one.limit and not one.limit.limit else ""
@@ -174,86 +171,80 @@ def _show(name: str, one: LockState, aside: list[Aside], terminal: Terminal) -> 
         terminal.say("Holders", heading)
         known = {"NAME", "USING", "SHARED", "WAITERS"}
         columns = [each for each in output.HOLDER if each.heading not in known]
-        terminal.table([*columns, *HOLD], one.holders)
+        terminal.table([*columns, *HOLD], facts["holders"])
     if one.queue:
         terminal.say("Queue, in order of arrival", heading)
-        terminal.table(QUEUE, list(enumerate(one.queue[:WAITERS], 1)))
+        terminal.table(QUEUE, [{"": n, **each} for n, each in enumerate(facts["waiting"], 1)])
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
-    _show_parked(one.backlogs, aside, terminal)
+    _show_parked(facts["backlogs"], facts["aside"], terminal)
     if one.history != []:
         terminal.say("History, newest first", heading)
     if one.history is None:
         terminal.say("  Not known.")
     else:
-        terminal.table([*EVENT[:2], *EVENT[4:]], one.history)  # of one lock
+        terminal.table([*EVENT[:2], *EVENT[4:]], facts["history"])  # of one lock
 
 
-def _show_parked(backlogs: records.Backlogs | None, aside: list[Aside], terminal: Terminal) -> None:
+def _show_parked(backlogs: Row | None, aside: list[Row], terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
     if backlogs:
+        number, turns = backlogs["number"], backlogs["turns"]
         terminal.say("Parked tasks wait in a backlog, which takes turns with the other waiters.")
-        if any(each.turn for each in backlogs.turns):
+        if any(each["turn"] for each in turns):
             terminal.say("Backlogs, the next turn first", heading)
-            terminal.table(BACKLOG, backlogs.turns)
-        if more := backlogs.number - len(backlogs.turns):
-            terminal.say(f"... and {more} more, {backlogs.number} in all")
+            terminal.table(BACKLOG, turns)
+        if more := number - len(turns):
+            terminal.say(f"... and {more} more, {number} in all")
     if aside:
         number = output.counted(len(aside), "parked message")
         terminal.say(f"{number} set aside, as no worker could read it", heading)
         terminal.table(output.ASIDE[2:], aside[:5])  # the oldest
 
 
-def _particulars(one: LockState) -> Iterator[tuple[str, str]]:
+def _particulars(one: LockState, holders: list[Row]) -> Iterator[tuple[str, str]]:
     if one.limit:
         kinds = {each.limit is None for each in one.holders}
         yield "limit", _set(one.limit) + ", without effect on this lock" * (kinds == {True})
-    alone = len(one.holders) == 1
-    for holder in one.holders[:1]:
+    alone = len(holders) == 1
+    for row in holders[:1]:
         if alone:
-            yield from _particulars_of(holder)
-        if holder.shared:
-            yield "shared", sharing(holder)
-        waiters = "not known" if holder.waiters is None else str(holder.waiters)
-        yield "waiters", waiters + _parked(holder)
-        for label, texts in (("marks", holder.marks), ("metadata", holder.metadata)):
+            yield from _particulars_of(row)
+        if row["shared"]:
+            yield "shared", output.sharing_of(row)
+        yield "waiters", (output.text(row["waiters"]) or "not known") + _parked(one.holders[0])
+        for label, texts in (("marks", row["marks"]), ("metadata", row["metadata"])):
             for key, value in texts.items() if alone else ():
                 yield label, f"{key} = {value}"
 
 
-def _particulars_of(holder: Holder) -> Iterator[tuple[str, str]]:
-    verdict = judge(holder)
-    yield "holder", str(holder)
-    if holder.task_id:
-        yield "task name", holder.task_name or ""
-        yield "task id", holder.task_id
-    if holder.host:
-        yield "host", holder.host
-        yield "pid", str(holder.pid or "")
-        yield "thread", holder.thread or ""
-    yield "life", f"{verdict.life}: {verdict.why}"
-    yield "acquired at", _moment(holder.acquired_at)
-    yield "held for", output.duration(holder.held_for)
-    if attention := attention_of(holder):
-        yield "attention", attention
-    yield "lease left", (output.duration(holder.ttl) or "endless") + _renewed(holder, verdict.life)
-    yield "expires at", "never" if holder.ttl is None else _moment(holder.expires_at)
-    yield "fence", str(holder.fence or "")
-    yield "token id", holder.token_id
+def _particulars_of(row: Row) -> Iterator[tuple[str, str]]:
+    labels = ["holder", *["task name", "task id"] * bool(row["task_id"])]
+    for label in [*labels, *["host", "pid", "thread"] * bool(row["host"])]:
+        yield label, output.text(row[label.replace(" ", "_")])
+    yield "life", f"{row['life']}: {row['life_because']}"
+    yield "acquired at", _moment(row["acquired_at"])
+    yield "held for", output.duration(row["held_for"])
+    if row["attention"]:
+        yield "attention", row["attention"]
+    yield "lease left", (output.duration(row["lease_left"]) or "endless") + _renewed(row)
+    yield "expires at", "never" if row["lease_left"] is None else _moment(row["expires_at"])
+    yield "fence", output.text(row["fence"])
+    yield "token id", row["token_id"]
 
 
 def _parked(one: Holder | Unheld) -> str:
     return f", {one.parked} of them parked" if one.parked else ""
 
 
-def _renewed(holder: Holder, life: Liveness) -> str:
-    if not holder.auto_renew:
+def _renewed(row: Row) -> str:
+    if not row["auto_renew"]:
         return ""
-    if life in (Liveness.DEAD, Liveness.STOPPED):
-        return f", not renewed, as its process is {'gone' if life is Liveness.DEAD else 'stopped'}"
-    if holder.max_hold is None:
+    if row["life"] in (Liveness.DEAD, Liveness.STOPPED):
+        return f", not renewed, as its process is {'gone' if row['life'] == 'dead' else 'stopped'}"
+    if row["max_hold"] is None:
         return ", renewed while the holder lives"
-    return f", renewed until held for {output.duration(holder.max_hold)}"
+    return f", renewed until held for {output.duration(row['max_hold'])}"
 
 
 def _set(limit: Limit) -> str:
@@ -264,31 +255,27 @@ def _moment(moment: datetime | None) -> str:
     return f"{output.clock(moment)} UTC" if moment else ""
 
 
-HOLD: list[Column[Holder]] = [
-    Column("LIFE", lambda one: judge(one).life),
-    Column("TOKEN ID", attrgetter("token_id")),
-    Column(
+column = output.column
+HOLD = [
+    column("LIFE"),
+    column("TOKEN ID"),
+    column(
         "METADATA",
-        lambda one: ", ".join(f"{key} = {text}" for key, text in one.metadata.items()),
+        lambda metadata: ", ".join(f"{key} = {text}" for key, text in metadata.items()),
         optional=True,
     ),
 ]
-QUEUE: list[Column[tuple[int, Waiter]]] = [
-    Column("", lambda row: str(row[0]), right=True),
-    Column("WAITER", lambda row: str(row[1])),
-    Column("SINCE (UTC)", lambda row: output.clock(row[1].since)),
-    Column("WAITED", lambda row: output.duration(row[1].waited), right=True),
-    Column("LEASE", lambda row: output.duration(row[1].lease), right=True),
-    Column("SHARED", lambda row: sharing(row[1]), right=True, optional=True),
-    Column("PARKED", lambda row: "yes" if row[1].parked else "", optional=True),
-    Column("TOKEN ID", lambda row: row[1].token_id or ""),
+QUEUE = [
+    column("", right=True),
+    column("WAITER"),
+    column("SINCE (UTC)", output.clock),
+    column("WAITED", output.duration, right=True),
+    column("LEASE", output.duration, right=True),
+    Column("SHARED", output.sharing_of, right=True, optional=True),
+    column("PARKED", lambda parked: "yes" if parked else "", optional=True),
+    column("TOKEN ID"),
 ]
-
-
-BACKLOG: list[Column[records.Turn]] = [
-    Column("TURN", attrgetter("turn")),
-    Column("PARKED", lambda one: str(one.parked), right=True),
-]
+BACKLOG = [column("TURN"), column("PARKED", right=True)]
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
@@ -296,7 +283,7 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
     backends = Backends(options["using"], terminal)
     every = backends.each(lambda backend: backend.history(name, limit))
     found = operators.newest_first(every)[:limit]
-    backends.write("events", found, output.entry_facts, EVENT)
+    backends.write("events", map(output.entry_facts, found), EVENT)
     backends.finish()
     if not found and name is not None:
         raise nothing(f"The audit has no events of {name!r}.")
@@ -304,13 +291,8 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.notice("The audit has no forced releases or freed locks.")
 
 
-EVENT: list[Column[AuditEntry]] = [
-    Column("AT (UTC)", lambda one: output.clock(one.at)),
-    Column("EVENT", attrgetter("event")),
-    Column("NAME", attrgetter("name")),
-    Column("USING", attrgetter("using")),
-    Column("HOLDER", str),
-    Column("BY", attrgetter("by")),
-    Column("REASON", attrgetter("reason")),
-    Column("FENCE", lambda one: str(one.fence or ""), right=True, optional=True),
+EVENT = [
+    output.AT,
+    *map(column, ("EVENT", "NAME", "USING", "HOLDER", "BY", "REASON")),
+    column("FENCE", right=True, optional=True),
 ]
