@@ -32,7 +32,7 @@ def release(options: dict[str, Any], terminal: Terminal) -> None:
     _demand_token_id(options, shown, backends)
     if options["only_dead"]:
         verdicts = {one.token_id: operators.judge(one) for one in shown}
-        columns.append(Column("DEAD BECAUSE", lambda row: verdicts[row["token_id"]].why))
+        columns.append(Column("DEAD BECAUSE", lambda one: verdicts[one].why, key="token_id"))
         shown = _the_dead(shown, verdicts, terminal)
     if options["dry_run"] or not terminal.as_json:
         backends.write_holders(shown, *columns)
@@ -64,7 +64,7 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     several = [one for one in shown if one.holders > 1]
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
-    backends.write_holders(several, output.column("TOKEN ID"))
+    backends.write_holders(several, Column("TOKEN ID"))
     raise usage(
         f"Lock {several[0].name!r} has {several[0].holders} holders: "
         f"give the --token-id of the one to release."
@@ -79,11 +79,6 @@ def _check(options: dict[str, Any]) -> None:
         )
     if options["token_id"] and len(options["names"]) != 1:
         raise usage("--token-id needs exactly one name.")
-    try:
-        check_text(options["reason"], "--reason")
-        check_text(options["by"] or "", "--by")
-    except ValueError as error:
-        raise usage(str(error)) from error
 
 
 def _asks_reason(options: dict[str, Any]) -> bool:
@@ -94,6 +89,7 @@ def _asks_reason(options: dict[str, Any]) -> bool:
 
 def _check_reason(options: dict[str, Any], backends: Backends) -> None:
     try:
+        check_text(options["by"] or "", "--by")
         operators.check_reason(options["reason"], (backend.alias for backend in backends.all))
     except ValueError as error:
         raise usage(str(error)) from error
@@ -263,13 +259,13 @@ def _rows(backend: BaseLockBackend, name: str | None) -> list[output.Row]:
     """Return the limits, and how many permits are held."""
     limits = [one for one in backend.limits() if name in (None, one.name)]
     held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
-    return [{**output.limit_facts(one), "held": held[one.name]} for one in limits]
+    return [{**output.facts(one), "held": held[one.name]} for one in limits]
 
 
 LIMIT = [
-    *map(output.column, ("NAME", "USING")),
-    output.column("LIMIT", right=True),
-    output.column("HELD", right=True),
-    output.column("BY"),
+    *map(Column, ("NAME", "USING")),
+    Column("LIMIT", right=True),
+    Column("HELD", right=True),
+    Column("BY"),
     output.AT,
 ]

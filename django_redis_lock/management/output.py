@@ -22,10 +22,10 @@ from django.core.management.color import no_style
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.exceptions import InvalidLockBackend, LockError
+from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
-from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -72,7 +72,7 @@ class Backends:
         self.all: list[BaseLockBackend] = []
         """The backends with valid settings."""
         self.silent: dict[str, str] = {}
-        self._misconfigured, self._refused = set[str](), set[str]()
+        self._errors: list[Exception] = []
         self._warned = False
         self.aliases = aliases_of(using)
         self.many = len(self.aliases) > 1
@@ -102,16 +102,14 @@ class Backends:
             raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
             text = without_passwords(str(error))
-            if getattr(error, "refused", False):
-                self._refused.add(alias)
+            if _is_refusal(error):
                 remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
                 text = ". ".join([text.rstrip("."), *remedies])
-            if isinstance(error, InvalidLockBackend):
-                if self._using:
-                    raise CommandError(escape_unprintable(text)) from error
-                self._misconfigured.add(alias)
+            if self._using and isinstance(error, InvalidLockBackend):
+                raise CommandError(escape_unprintable(text)) from error
             if self.silent.setdefault(alias, text) is text:
                 self.terminal.notice(text)
+            self._errors.append(error)
 
     def write(
         self,
@@ -136,7 +134,7 @@ class Backends:
         """Write holders, with further columns; those of one lock come together in a table."""
         rows: Iterable[Row] = map(holder_facts, holders)
         if not self.terminal.as_json:
-            rows = _mark_further(rows)
+            rows = _together(rows)
         self.write("locks", rows, [*HOLDER, *columns], *trailers)
 
     def not_known(self) -> dict[str, Any]:
@@ -154,12 +152,17 @@ class Backends:
         """Raise ``CommandError`` if a backend could not be read, or did not make a change."""
         self.warn_of_unwritable()
         if self.silent:
-            which, silent = ", ".join(map(repr, self.silent)), self.silent.keys()
-            refused = change and silent <= self._refused
-            code = ERROR if refused or silent <= self._misconfigured else NOT_KNOWN
+            which, errors = ", ".join(map(repr, self.silent)), self._errors
+            refused = change and all(map(_is_refusal, errors))
+            misconfigured = all(isinstance(error, InvalidLockBackend) for error in errors)
+            code = ERROR if refused or misconfigured else NOT_KNOWN
             did = f"The server of {which} {'refused' if refused else 'failed'} to {change}"
             text = did if change else f"The locks of {which} could not be read"
             raise CommandError(f"{text}; see above.", returncode=code)
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, LockUnavailable) and error.refused
 
 
 def aliases_of(using: str | None) -> list[str]:
@@ -184,13 +187,24 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
 @dataclass(frozen=True)
 class Column:
+    """A column for the fact that it is named after, or for another ``key``."""
+
     heading: str
-    cell: Callable[[Row], str]
+    show: Callable[[Any], str] = text
     right: bool = False
     optional: bool = False
     """Whether to leave it out if nothing is in it, or a terminal is too narrow."""
+    key: str = ""
+
+    def cell(self, row: Row) -> str:
+        key = self.key or self.heading.removesuffix(" (UTC)").lower().replace(" ", "_")
+        return escape_unprintable(self.show(row[key]))
 
 
 class Terminal:
@@ -218,10 +232,7 @@ class Terminal:
         while batch := list(islice(remaining, BATCH)):
             if not widths and len(batch) < BATCH:  # these are all rows
                 columns = [one for one in columns if not one.optional or any(map(one.cell, batch))]
-            texts = {
-                one: [escape_unprintable(one.cell(row)) or UNKNOWN for row in batch]
-                for one in columns
-            }
+            texts = {one: [one.cell(row) or UNKNOWN for row in batch] for one in columns}
             if not widths:
                 widths = _fit(texts, width)
                 columns = list(widths)
@@ -301,19 +312,15 @@ KEPT = ("ttl", "lease", "pid_space", "pid_began", "cut")
 def holder_facts(holder: Holder) -> Row:
     named = {"name": holder.name, "using": holder.using, "holder": str(holder)}
     known = {"lease_left": _rounded(holder.ttl), "attention": attention_of(holder)}
-    return {**named, **_fields(holder, KEPT), **known}
+    return {**named, **facts(holder, KEPT), **known}
 
 
 def waiter_facts(waiter: Waiter) -> Row:
-    return {"waiter": str(waiter), **_fields(waiter, ("name", "using"))}
-
-
-def limit_facts(limit: Limit) -> Row:
-    return _fields(limit)
+    return {"waiter": str(waiter), **facts(waiter, ("name", "using"))}
 
 
 def entry_facts(entry: AuditEntry) -> Row:
-    return {"holder": str(entry), **_fields(entry)}
+    return {"holder": str(entry), **facts(entry)}
 
 
 def outcome_facts(outcome: Outcome) -> Row:
@@ -325,7 +332,8 @@ def outcome_facts(outcome: Outcome) -> Row:
     }
 
 
-def _fields(one: Any, without: Sequence[str] = ()) -> Row:
+def facts(one: Any, without: Sequence[str] = ()) -> Row:
+    """Return the fields of a dataclass."""
     return {
         each.name: _rounded(getattr(one, each.name))
         for each in fields(one)
@@ -333,12 +341,15 @@ def _fields(one: Any, without: Sequence[str] = ()) -> Row:
     }
 
 
-def _mark_further(rows: Iterable[Row]) -> Iterator[Row]:
-    """Mark each holder of a lock that follows another one."""
+def _together(rows: Iterable[Row]) -> Iterator[Row]:
+    """Make rows of a table, in which further holders of a lock repeat nothing of the first."""
     last = None
     for row in rows:
         lock = row["using"], row["name"]
-        yield {**row, "further": lock == last}
+        row["shared"] = sharing_of(row)
+        if lock == last:
+            row.update(name=f"  {row['name']}", waiters=" ", shared=" ")
+        yield row
         last = lock
 
 
@@ -369,37 +380,18 @@ def duration(seconds: float | None) -> str:
     return re.sub("00.$", "", shown)
 
 
-def text(value: object) -> str:
-    return "" if value is None else str(value)
-
-
-def column(heading: str, show: Callable[[Any], str] = text, **how: bool) -> Column:
-    """Return a column of the fact that it is named after."""
-    key = heading.removesuffix(" (UTC)").lower().replace(" ", "_")
-    return Column(heading, lambda row: show(row[key]), **how)
-
-
 def sharing_of(row: Row) -> str:
     return sharing(row["shared"], row["limit"], row.get("holders"))
 
 
-AT = column("AT (UTC)", clock)
-ASIDE = [column("NAME"), column("USING"), AT, column("REASON")]
+AT = Column("AT (UTC)", clock)
+ASIDE = [Column("NAME"), Column("USING"), AT, Column("REASON")]
 HOLDER = [
-    Column("NAME", lambda row: "  " * row["further"] + row["name"]),
-    column("USING"),
-    column("HOLDER"),
-    column("HELD FOR", duration, right=True),
-    column("LEASE LEFT", lambda left: duration(left) or "endless", right=True),
-    Column(
-        "WAITERS", lambda row: " " if row["further"] else text(row["waiters"]) or "?", right=True
-    ),
-    column("ATTENTION"),
-    Column(
-        "SHARED",
-        lambda row: " " if row["further"] else sharing_of(row),
-        right=True,
-        optional=True,
-    ),
-    column("FENCE", right=True, optional=True),
+    *map(Column, ("NAME", "USING", "HOLDER")),
+    Column("HELD FOR", duration, right=True),
+    Column("LEASE LEFT", lambda left: duration(left) or "endless", right=True),
+    Column("WAITERS", lambda number: text(number) or "?", right=True),
+    Column("ATTENTION"),
+    Column("SHARED", right=True, optional=True),
+    Column("FENCE", right=True, optional=True),
 ]

@@ -62,7 +62,7 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
 def _unheld_facts(found: Iterable[Unheld]) -> dict[str, list[dict[str, Any]]]:
     facts: dict[str, list[dict[str, Any]]] = {"limits": [], "queues": []}
     for one in found:
-        limit = output.limit_facts(one.limit) if one.limit else {}
+        limit = output.facts(one.limit) if one.limit else {}
         facts["limits" if limit else "queues"].append({**one._asdict(), **limit})
     return facts
 
@@ -149,7 +149,7 @@ def _facts(name: str, one: LockState, aside: list[Aside]) -> Row:
         "life": first.get("life"),
         "life_because": first.get("life_because"),
         "holders": holders,
-        "limit": one.limit and output.limit_facts(one.limit),
+        "limit": one.limit and output.facts(one.limit),
         "waiters": one.waiters,
         "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
         "backlogs": one.backlogs and {"number": one.backlogs.number, "turns": turns},
@@ -174,7 +174,8 @@ def _show(one: LockState, facts: Row, terminal: Terminal) -> None:
         terminal.table([*columns, *HOLD], facts["holders"])
     if one.queue:
         terminal.say("Queue, in order of arrival", heading)
-        terminal.table(QUEUE, [{"": n, **each} for n, each in enumerate(facts["waiting"], 1)])
+        rows = [{**each, "shared": output.sharing_of(each)} for each in facts["waiting"]]
+        terminal.table(QUEUE, [{"": number, **row} for number, row in enumerate(rows, 1)])
         if one.waiters and one.waiters > WAITERS:
             terminal.say(f"... and {one.waiters - WAITERS} more, {one.waiters} in all")
     _show_parked(facts["backlogs"], facts["aside"], terminal)
@@ -255,27 +256,22 @@ def _moment(moment: datetime | None) -> str:
     return f"{output.clock(moment)} UTC" if moment else ""
 
 
-column = output.column
 HOLD = [
-    column("LIFE"),
-    column("TOKEN ID"),
-    column(
-        "METADATA",
-        lambda metadata: ", ".join(f"{key} = {text}" for key, text in metadata.items()),
-        optional=True,
-    ),
+    Column("LIFE"),
+    Column("TOKEN ID"),
+    Column("METADATA", lambda told: ", ".join(map(" = ".join, told.items())), optional=True),
 ]
 QUEUE = [
-    column("", right=True),
-    column("WAITER"),
-    column("SINCE (UTC)", output.clock),
-    column("WAITED", output.duration, right=True),
-    column("LEASE", output.duration, right=True),
-    Column("SHARED", output.sharing_of, right=True, optional=True),
-    column("PARKED", lambda parked: "yes" if parked else "", optional=True),
-    column("TOKEN ID"),
+    Column("", right=True),
+    Column("WAITER"),
+    Column("SINCE (UTC)", output.clock),
+    Column("WAITED", output.duration, right=True),
+    Column("LEASE", output.duration, right=True),
+    Column("SHARED", right=True, optional=True),
+    Column("PARKED", lambda parked: "yes" if parked else "", optional=True),
+    Column("TOKEN ID"),
 ]
-BACKLOG = [column("TURN"), column("PARKED", right=True)]
+BACKLOG = [Column("TURN"), Column("PARKED", right=True)]
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
@@ -293,6 +289,6 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
 
 EVENT = [
     output.AT,
-    *map(column, ("EVENT", "NAME", "USING", "HOLDER", "BY", "REASON")),
-    column("FENCE", right=True, optional=True),
+    *map(Column, ("EVENT", "NAME", "USING", "HOLDER", "BY", "REASON")),
+    Column("FENCE", right=True, optional=True),
 ]

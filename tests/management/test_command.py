@@ -263,7 +263,7 @@ def test_dry_run_releases_nothing() -> None:
         ([], "Specify what to release"),
         (["--all", "--pattern", "*"], "one of them"),
         (["--all", "--token-id", "0"], "exactly one name"),
-        (["a", "--reason", "x" * 501], "--reason has at most 500 characters"),
+        (["a", "--reason", "x" * 501], "reason has at most 500 characters"),
         (["a", "--by", "x" * 501], "--by has at most 500 characters"),
         (["a\nb"], "control characters"),
     ],
