@@ -78,22 +78,6 @@ def test_list_is_sorted_limited_and_selected_by_age() -> None:
     assert waiting.outcome() is True
 
 
-def test_list_as_json() -> None:
-    handle = held("endless", None, metadata={"shop": "7\x1b"})
-    held("product:1", 60)
-    done = command("list", "--format", "json")
-    assert (done.code, done.err, len(done.lines)) == (0, "", 4)
-    endless, product = read(done, "locks")
-    assert endless["metadata"] == {"shop": "7\x1b"}
-    assert "\x1b" not in done.out
-    assert (endless["lease_left"], endless["expires_at"]) == (None, None)
-    assert (endless["name"], endless["using"]) == ("endless", "default")
-    assert (endless["fence"], endless["pid"]) == (handle.fence, os.getpid())
-    assert 0 < product["lease_left"] <= 60
-    assert product["held_for"] >= 0
-    assert product["acquired_at"] < product["expires_at"]
-
-
 def test_several_backends_are_told_apart(server: EmbeddedServer, settings: Any) -> None:
     settings.LOCKS = {
         using: {"LOCATION": server.url(), "KEY_PREFIX": using} for using in ("default", "url")
@@ -198,40 +182,29 @@ def test_history_tells_of_releases() -> None:
 # release
 
 
-def test_release_shows_asks_and_releases(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, other = held("product:1"), held("product:2"), held("import:1")
-    asked: list[str] = []
-    monkeypatch.setattr(Terminal, "ask", lambda self, question, done: asked.append(question) or "y")
-    done = command("release", "--pattern", "product:*", "--reason", "it hangs")
-    assert done.code == 0
-    assert ["2 locks" in question for question in asked] == [True]
-    assert sorted(done.lines[-2:]) == ["product:1: released", "product:2: released"]
-    for handle in (first, second):
-        with pytest.raises(LockLost):
-            handle.ensure_held()
-    other.ensure_held()
-    entries = [one for one in locks["default"].history() if one.event == "force_released"]
-    assert [(one.by, one.reason) for one in entries] == [(system_user(), "it hangs")] * 2
-
-
 def test_release_keeps_new_holders(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = {name: held(name) for name in ("a", "b", "c")}
     successors = []
 
     def confirm(self: Terminal, question: str, done: str) -> str:
+        assert "Release 3 locks?" in question
         handles["a"].release()
         successors.append(held("a"))
         handles["b"].release()
         return "yes"
 
     monkeypatch.setattr(Terminal, "ask", confirm)
-    done = command("release", "a", "b", "c")
+    done = command("release", "a", "b", "c", "--reason", "it hangs")
     assert done.code == 3
     assert "a: kept, because the holder changed to " in done.out
     assert f"{os.getpid()} (MainThread)\n" in done.out
     assert "b: already free" in done.out
     assert "c: released" in done.out
     assert done.err == "1 of 3 locks released; 2 had changed."
+    with pytest.raises(LockLost):
+        handles["c"].ensure_held()
+    (entry,) = locks["default"].history()
+    assert (entry.name, entry.by, entry.reason) == ("c", system_user(), "it hangs")
     successors[0].ensure_held()
     token_id = locks["default"].holder("a").token_id
     done = command("release", "a", "--token-id", "0" * 16, "--noinput")
@@ -279,6 +252,20 @@ def test_senseless_releases_are_refused(words: list[str], told: str) -> None:
 
 PAGE = DOCS / "reference" / "command.md"
 ANYWHERE = ("-h", "--settings", "--pythonpath", "--traceback", "-v")
+
+
+def test_the_json_of_a_holder_is_that_of_the_reference() -> None:
+    handle = held("endless", None, metadata={"shop": "7\x1b"})
+    held("product:1", 60)
+    done = command("list", "--format", "json")
+    assert (done.code, done.err, len(done.lines), "\x1b" in done.out) == (0, "", 4, False)
+    endless, product = read(done, "locks")
+    (keys,) = re.findall(r"^\| a holder \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    assert endless.keys() == set(re.findall("`(.*?)`", keys))
+    assert (endless["lease_left"], endless["expires_at"]) == (None, None)
+    assert (endless["fence"], endless["metadata"]) == (handle.fence, {"shop": "7\x1b"})
+    assert 0 < product["lease_left"] <= 60
+    assert product["acquired_at"] < product["expires_at"]
 
 
 def test_the_options_and_checks_are_those_of_the_reference() -> None:

@@ -196,17 +196,19 @@ def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
 # limit
 
 
-def test_limits_are_set_listed_and_cleared() -> None:
+def test_limits_are_set_listed_and_cleared(caplog: pytest.LogCaptureFixture) -> None:
     assert command("limit") == Done(0, "", "No limits are set.\n")
     permits("render", 2)
     done = command("limit", "render", "6")
     assert done == Done(0, "render: limit 6, before none\n", "")
     done = command("limit", "render", "3", "--by", " ada ")
     assert done.out == "render: limit 3, before 6\n"
-    command("limit", "a\u202eb", "0")
+    assert "The limit of 'render' of LOCKS['default'] was set to 3 by ada" in caplog.messages
+    done = command("limit", "a\u202eb*", "0")
+    assert "one name 'a\\u202eb*'. For a pattern, use: locks list 'a\\u202eb*'" in done.err
     done = command("limit")
     assert done.lines[0].split() == ["NAME", "LIMIT", "HELD", "BY", "AT", "(UTC)"]
-    assert done.lines[1].split()[:4] == ["a\\u202eb", "0", "0", system_user()]
+    assert done.lines[1].split()[:4] == ["a\\u202eb*", "0", "0", system_user()]
     assert done.lines[2].split()[:4] == ["render", "3", "2", "ada"]
     (limit,) = read(command("limit", "render", "--format", "json"), "limits")
     assert limit.pop("at").startswith("20")
@@ -219,16 +221,6 @@ def test_limits_are_set_listed_and_cleared() -> None:
     assert read(command("limit", "render", "--clear", "--format", "json"), "limits") == []
     assert command("limit", "render").code == 3
     assert read(command("limit", "render", "4", "--format", "json"), "limits")[0]["limit"] == 4
-
-
-def test_a_limit_of_one_name_lets_waiters_in(caplog: pytest.LogCaptureFixture) -> None:
-    permits("rend*", 1, limit=1)
-    (waiting,) = queue(semaphore("rend*", 1, timeout=60))
-    done = command("limit", "rend*", "2", "--by", "a\nda")
-    assert waiting.outcome()
-    assert "The limit of 'rend*' of LOCKS['default'] was set to 2 by a\\nda" in caplog.messages
-    assert (done.code, done.out) == (0, "rend*: limit 2, before none\n")
-    assert "one name 'rend*'. For a pattern, use: locks list 'rend*'" in done.err
 
 
 def test_a_limit_needs_an_alias_that_has_semaphores(settings: Any, server: EmbeddedServer) -> None:
