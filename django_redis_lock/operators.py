@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -12,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache, partial
 from secrets import token_hex
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import redis
@@ -302,6 +303,30 @@ def by_lock(found: Iterable[Holder]) -> dict[tuple[str, str], list[Holder]]:
     for one in found:
         groups.setdefault((one.using, one.name), []).append(one)
     return groups
+
+
+UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+
+
+def in_units(seconds: int) -> list[tuple[int, str]]:
+    """Return the two largest units of a duration, without a second one that is 0."""
+    found = []
+    for unit, size in UNITS.items():
+        amount, seconds = divmod(seconds, size)
+        found.append((amount, unit))
+    first = next((n for n, (amount, _) in enumerate(found) if amount), len(found) - 1)
+    return [found[first], *(one for one in found[first + 1 : first + 2] if one[0])]
+
+
+ORDERS: dict[str, Callable[[Holder], Any]] = {
+    "name": lambda one: (one.name, one.using),
+    "holder": str,
+    "held": lambda one: -1.0 if one.held_for is None else one.held_for,
+    "lease": lambda one: math.inf if one.ttl is None else one.ttl,
+    "waiters": lambda one: -1 if one.waiters is None else one.waiters,
+    "fence": lambda one: -1 if one.fence is None else one.fence,
+}
+"""Keys to sort holders by: unknown values are lowest, and a lease with no expiry is highest."""
 
 
 def sharing(shared: bool, limit: int | None, holders: int | None) -> str:

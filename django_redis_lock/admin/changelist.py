@@ -25,7 +25,13 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import attention_of, by_lock, unheld, unwritable_because
+from django_redis_lock.operators import (
+    ORDERS,
+    attention_of,
+    by_lock,
+    unheld,
+    unwritable_because,
+)
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
@@ -37,26 +43,20 @@ class Column(NamedTuple):
     label: Any
     html: Callable[[Holder], str]
     key: Callable[[Holder], Any]
-    """To sort by: unknown values are lowest, and a lease with no expiry is highest."""
+    """To sort by."""
 
 
 COLUMNS = {
-    "lock": Column(_("Name"), partial(wording.lock_html, brief=True), lambda one: one.name),
-    "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), str),
-    "held_for": Column(
-        _("Held for"), wording.held_for_html, lambda one: (one.held_for is not None, one.held_for)
-    ),
-    "lease_left": Column(
-        _("Lease left"), wording.lease_left_html, lambda one: (one.ttl is None, one.ttl)
-    ),
-    "waiters": Column(
-        _("Waiters"), wording.waiters_text, lambda one: (one.waiters is not None, one.waiters)
-    ),
+    "lock": Column(_("Name"), partial(wording.lock_html, brief=True), ORDERS["name"]),
+    "holder": Column(_("Holder"), partial(wording.origin_html, brief=True), ORDERS["holder"]),
+    "held_for": Column(_("Held for"), wording.held_for_html, ORDERS["held"]),
+    "lease_left": Column(_("Lease left"), wording.lease_left_html, ORDERS["lease"]),
+    "waiters": Column(_("Waiters"), wording.waiters_text, ORDERS["waiters"]),
     "fence": Column(
         _("Fence"),
         # Without digit separators, for comparing.
         lambda one: "-" if one.fence is None else str(one.fence),
-        lambda one: (one.fence is not None, one.fence),
+        ORDERS["fence"],
     ),
     "backend": Column(
         _("Backend"), lambda one: wording.name_html(one.using), lambda one: one.using

@@ -13,7 +13,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from django_redis_lock.handler import locks
-from django_redis_lock.operators import attention_of, sharing
+from django_redis_lock.operators import attention_of, in_units, sharing
 from django_redis_lock.protocol.records import Attention, Holder, Origin, Unheld, Waiter, is_renewed
 from django_redis_lock.support.text import escape_unprintable
 
@@ -27,19 +27,9 @@ _LONG_WORD = re.compile(r"[^\s:/.@=&,;|-]{31}")
 
 def duration(seconds: float) -> str:
     """Return whole seconds in at most two units, such as ``2 h 5 min``, or ``2 h``."""
-    left = max(0, int(seconds))
-    days, left = divmod(left, 86400)
-    hours, left = divmod(left, 3600)
-    minutes, left = divmod(left, 60)
-    units = [
-        (days, _("{d} d").format(d=days)),
-        (hours, _("{h} h").format(h=hours)),
-        (minutes, _("{min} min").format(min=minutes)),
-        (left, _("{s} s").format(s=left)),
-    ]
-    first = next((n for n, (amount, _text) in enumerate(units) if amount), len(units) - 1)
-    shown = [text for amount, text in units[first : first + 2] if amount]
-    return " ".join(shown or [units[-1][1]])
+    texts = {"d": _("{d} d"), "h": _("{h} h"), "m": _("{min} min"), "s": _("{s} s")}
+    found = in_units(max(0, int(seconds)))
+    return " ".join(texts[unit].format(d=n, h=n, min=n, s=n) for n, unit in found)
 
 
 def _unbroken(seconds: float) -> str:

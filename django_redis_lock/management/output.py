@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -24,7 +23,7 @@ from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
-from django_redis_lock.operators import Outcome, attention_of, sharing, unwritable_because
+from django_redis_lock.operators import Outcome, attention_of, in_units, sharing, unwritable_because
 from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
@@ -33,15 +32,6 @@ ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
 matched; Ctrl-C."""
 usage, nothing = (partial(CommandError, returncode=code) for code in (USAGE, NOTHING))
 
-SORTS: dict[str, Callable[[Holder], Any]] = {
-    "name": lambda holder: (holder.name, holder.using),
-    "holder": str,
-    "held": lambda holder: -(holder.held_for or 0.0),
-    "lease": lambda holder: (holder.ttl is None, holder.ttl or 0.0),
-    "waiters": lambda holder: -(holder.waiters or 0),
-    "fence": lambda holder: -(holder.fence or 0),
-}
-"""Sort keys: the longest held, the lease that ends first and the most waiters come first."""
 REMEDIES = {
     "read only replica": "Set LOCATION to the primary; after a failover, try again.",
     "maxmemory": "Raise the server's maxmemory, or delete other data there.",
@@ -368,16 +358,8 @@ def duration(seconds: float | None) -> str:
         return ""
     if seconds < 9.95:
         return f"{max(0.0, seconds):.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if not minutes:
-        return f"{rest}s"
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        shown = f"{days}d{hours:02}h"
-    else:
-        shown = f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
-    return re.sub("00.$", "", shown)
+    (amount, unit), *rest = in_units(round(seconds))
+    return f"{amount}{unit}{''.join(f'{less:02}{smaller}' for less, smaller in rest)}"
 
 
 def sharing_of(row: Row) -> str:

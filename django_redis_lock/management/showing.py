@@ -29,6 +29,8 @@ from django_redis_lock.support.celery_app import celery_app
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""
+MOST_FIRST = ("held", "waiters", "fence")
+"""Orders in which the highest comes first."""
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
@@ -79,7 +81,8 @@ def _selected(
     if options["attention"]:
         found = filter(attention_of, found)
     if options["sort"]:
-        found = iter(sorted(found, key=output.SORTS[options["sort"]], reverse=options["reverse"]))
+        reverse = (options["sort"] in MOST_FIRST) != options["reverse"]
+        found = iter(sorted(found, key=operators.ORDERS[options["sort"]], reverse=reverse))
     elif options["reverse"]:
         found = reversed(list(found))
     if options["format"] == "table" and (options["sort"] or options["reverse"]):

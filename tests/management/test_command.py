@@ -17,7 +17,8 @@ from django_redis_lock.exceptions import LockLost
 from django_redis_lock.management import doctor
 from django_redis_lock.management.changing import system_user
 from django_redis_lock.management.commands.locks import Command
-from django_redis_lock.management.output import SORTS, Terminal
+from django_redis_lock.management.output import Terminal
+from django_redis_lock.operators import ORDERS
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 from tests.tools.admin import hold_as
@@ -68,7 +69,7 @@ def test_list_is_sorted_limited_and_selected_by_age() -> None:
     assert listed(command("list", "--reverse")) == ["c", "a", "b"]
     assert listed(command("list", "--limit", "2")) == ["b", "a"]
     orders = {"name": "abc", "held": "bac", "lease": "cab", "waiters": "a", "fence": "cab"}
-    assert {*orders, "holder"} == set(SORTS), "by the same holder all are equal"
+    assert {*orders, "holder"} == set(ORDERS), "by the same holder all are equal"
     for sort, order in orders.items():
         assert "".join(listed(command("list", "--sort", sort))).startswith(order), sort
     assert listed(command("list", "--sort", "name", "--reverse", "--limit", "1")) == ["c"]

@@ -17,12 +17,12 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
 from django_redis_lock.management import changing, doctor, locked, parked, showing
-from django_redis_lock.management.output import INTERRUPTED, SORTS, Terminal
+from django_redis_lock.management.output import INTERRUPTED, Terminal
+from django_redis_lock.operators import ORDERS, UNITS
 from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
 from django_redis_lock.support.text import escape_unprintable
 
 NO_INPUT = "--noinput", "--no-input"
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 EXIT_CODES = """\
 Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is
 unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;
@@ -167,7 +167,7 @@ class Command(BaseCommand):
 def _add_list(commands: Any) -> None:
     add = _add(commands, "list", "list the held locks (the default)", showing.list_held)
     add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
-    add("--sort", choices=SORTS, help="sort key; by default, the lease that ends last comes first")
+    add("--sort", choices=ORDERS, help="sort key; by default, the lease that ends last comes first")
     add("--reverse", action="store_true", help="reverse the order")
     text = "only locks held for at least this long, such as 90s, 10m, 1h30m or 2d"
     add("--older-than", type=parse_duration, metavar="DURATION", help=text)
