@@ -191,7 +191,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         response = super().history_view(request, object_id, extra_context)
         if isinstance(response, TemplateResponse):  # else there is no such lock
             context: Any = response.context_data
-            context |= {**pages.audit_of(context["object"]), "media": self.media}
+            context |= {**pages.audit(context["object"]), "media": self.media}
         return response
 
     def audit_view(self, request: HttpRequest) -> HttpResponse:

@@ -76,26 +76,19 @@ def _known_of(state: LockState) -> dict[str, Any]:
     }
 
 
-def audit() -> dict[str, Any]:
-    """Return the context of the audit of all locks."""
-    asked = aliases() or [DEFAULT_ALIAS]  # whose error says how to write LOCKS
-    found, problems = ask_each(asked, lambda one: one.history(limit=MOST_SHOWN))
+def audit(lock: HeldLock | None = None) -> dict[str, Any]:
+    """Return the context of the audit of one lock, or of all."""
+    asked = [lock.using] if lock else aliases() or [DEFAULT_ALIAS]  # whose error says what to write
+    name = lock.name if lock else None
+    found, problems = ask_each(asked, lambda one: one.history(name, MOST_SHOWN))
     entries = operators.newest_first(chain(*found.values()))
+    unknown = {"history_unknown": problems[0].reason} if lock and problems else {}
     return {
         "entries": [*map(entry_facts, entries[:MOST_SHOWN])],
-        "problems": problems,
+        "problems": [] if lock else problems,
+        **unknown,
         "unwritable": unwritable(found, problems),
-        "several": len(aliases()) > 1,
-    }
-
-
-def audit_of(lock: HeldLock) -> dict[str, Any]:
-    """Return the context of the audit of one lock."""
-    found, problems = ask_each([lock.using], lambda one: one.history(lock.name, MOST_SHOWN))
-    return {
-        "entries": [*map(entry_facts, chain(*found.values()))],
-        "history_unknown": "".join(problem.reason for problem in problems),
-        "unwritable": unwritable([lock.using]),
+        "several": lock is None and len(aliases()) > 1,
     }
 
 

@@ -295,14 +295,14 @@ def _cut(text: str, width: int | None) -> str:
     return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
 
 
-KEPT = ("ttl", "lease", "pid_space", "pid_began", "cut")
-"""Fields of a holder that are not told, or by another name."""
+LEFT_OUT = ("ttl", "lease", "pid_space", "pid_began", "cut")
+"""Fields that the facts of a holder lack, or have under another name."""
 
 
 def holder_facts(holder: Holder) -> Row:
     named = {"name": holder.name, "using": holder.using, "holder": str(holder)}
     known = {"lease_left": _rounded(holder.ttl), "attention": attention_of(holder)}
-    return {**named, **facts(holder, KEPT), **known}
+    return {**named, **facts(holder, LEFT_OUT), **known}
 
 
 def waiter_facts(waiter: Waiter) -> Row:

@@ -262,7 +262,7 @@ def _moment(moment: datetime | None) -> str:
 HOLD = [
     Column("LIFE"),
     Column("TOKEN ID"),
-    Column("METADATA", lambda told: ", ".join(map(" = ".join, told.items())), optional=True),
+    Column("METADATA", lambda texts: ", ".join(map(" = ".join, texts.items())), optional=True),
 ]
 QUEUE = [
     Column("", right=True),
