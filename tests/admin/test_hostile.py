@@ -9,8 +9,7 @@ import redis
 
 from django_redis_lock import lock
 from django_redis_lock.models import HeldLock
-from example_project.embedded import free_port
-from tests.settings import REDIS, server_url
+from tests.settings import server_url
 from tests.tools.admin import LIST, RELEASE, box_of, hold_as, names, page_of, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -50,21 +49,18 @@ def test_invisible_characters_are_shown(client: redis.Redis) -> None:
         text = page.content.decode()
         assert ("a\\u202eb" in text, "h\\x1b[31m" in text) == (True, True)
         assert not any(character in text for character in "\u202e\x1b\x00\x9b\u2066")
+    assert page.context["command"][4] == r"$'a\U0000202eb'"
 
 
-@pytest.fixture
-def partly_down(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An alias that works, one whose server is down, and one with invalid settings."""
+def test_a_server_that_is_away_is_named_and_the_others_are_listed(
+    name: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {
-        "default": {"BACKEND": REDIS, "LOCATION": server_url()},
-        "away": {"BACKEND": REDIS, "LOCATION": f"redis://bob:s3cret@127.0.0.1:{free_port()}/0"},
-        "wrong": {"BACKEND": REDIS, "LOCATION": "ftp://bob:s3cret@nowhere"},
+        "default": {"LOCATION": server_url()},
+        "away": {"LOCATION": "redis://bob:s3cret@127.0.0.1:1/0"},
+        "wrong": {"LOCATION": "ftp://bob:s3cret@nowhere"},
     }
-
-
-@pytest.mark.usefixtures("partly_down")
-def test_a_server_that_is_away_is_named_and_the_others_are_listed(name: str) -> None:
     lock(name, timeout=60).acquire()
     client = root()
     page = client.get(LIST)

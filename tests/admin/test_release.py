@@ -9,7 +9,7 @@ import redis
 from django.contrib.admin.models import CHANGE, LogEntry
 from django.db import connection
 
-from django_redis_lock import Lock, lock, locks
+from django_redis_lock import locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Outcome, Result
 from example_project.embedded import EmbeddedServer
@@ -25,21 +25,16 @@ from tests.tools.admin import (
     staff,
     told,
 )
+from tests.tools.console import held
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
-
-
-def holding(name: str, **options: Any) -> Lock:
-    held = lock(name, timeout=60, **options)
-    assert held.acquire(blocking=False)
-    return held
 
 
 def test_server_that_can_not_be_written_is_told_of_before(
     own_server: EmbeddedServer, settings: Any
 ) -> None:
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    holding("a")
+    held("a")
     browser, shown = staff(VIEW, MAY_RELEASE), box_of("a")
     assert "refuses writes" not in browser.get(LIST).content.decode()
     with redis.Redis.from_url(own_server.url()) as server:
@@ -61,13 +56,13 @@ def test_server_that_can_not_be_written_is_told_of_before(
 def test_each_lock_has_its_message_and_entries(client: redis.Redis) -> None:
     """Only what was shown is released: a new holder keeps its lock, and is named."""
     name, browser = "a_b:c?d#é%2F", staff(VIEW, MAY_RELEASE)
-    holding(name)
-    former = {each: holding(each) for each in ("changed", "gone")}
+    held(name)
+    former = {each: held(each) for each in ("changed", "gone")}
     client.set("lock:foreign", "xyz", px=60_000)
     shown = [box_of(each) for each in (name, "changed", "gone", "foreign")]
-    for held in former.values():
-        held.release()
-    successor = holding("changed")
+    for each in former.values():
+        each.release()
+    successor = held("changed")
     page = browser.post(RELEASE, {"_selected_action": shown[:2]})
     assert [row["name"] for row in page.context["held"]] == [name]
     assert page.context["changed"] == ["changed"]
@@ -95,7 +90,7 @@ def test_each_lock_has_its_message_and_entries(client: redis.Redis) -> None:
 
 def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
     """A lock is released or a limit set though the database refuses the entry; the page says so."""
-    held = holding(name)
+    handle = held(name)
 
     def refuse(execute: Any, sql: str, *args: Any) -> Any:
         if sql.startswith('INSERT INTO "django_admin_log"'):
@@ -110,7 +105,7 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
     for message in (released, limited):
         assert "It is not in the admin's log: no room" in message
     assert limited.startswith("The limit is 3 now. ")
-    assert not held.owned()
+    assert not handle.owned()
     assert not LogEntry.objects.exists()
 
 
@@ -124,23 +119,23 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
 def test_what_a_server_refuses_or_does_not_answer(
     name: str, monkeypatch: pytest.MonkeyPatch, result: Result, told_of_it: str
 ) -> None:
-    holding(name)
+    held(name)
     outcome = Outcome(HeldLock.of("default", name), result, error="OOM")
     monkeypatch.setattr("django_redis_lock.operators.release_shown", lambda *_, **__: [outcome])
     assert told(release(root(), box_of(name))) == [("error", told_of_it.format(name))]
 
 
 def test_a_cross_site_post_is_refused(name: str) -> None:
-    held = holding(name)
+    handle = held(name)
     client = root(enforce_csrf_checks=True)
     data = {"_selected_action": box_of(name), "action": "release_locks", "index": "0"}
     assert client.post(LIST, data).status_code == 403
     assert client.post(RELEASE, {**data, "confirmed": "yes"}).status_code == 403
-    assert held.owned()
+    assert handle.owned()
 
 
 def test_the_way_back_leads_nowhere_else() -> None:
-    holding("a/b?#")
+    held("a/b?#")
     browser, shown = root(), {"_selected_action": box_of("a/b?#")}
     for filters in ("//evil.example/?x=1", "\r\nLocation: //evil.example/"):
         forged = {"from_lock": "//evil.example/", "filters": filters, "confirmed": "yes"}
