@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -17,12 +16,10 @@ from django.utils.translation import gettext as _
 from django_redis_lock import operators
 from django_redis_lock.admin import wording
 from django_redis_lock.admin.changelist import COLUMNS, Problem, ask_each, unwritable
-from django_redis_lock.backends.renewal import RENEWALS
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import LockState, Outcome, Result, aliases
-from django_redis_lock.protocol import records
 from django_redis_lock.protocol.records import FORCE_RELEASED, FREED, AuditEntry, Holder, Waiter
 from django_redis_lock.support.arguments import MOST_AT_ONCE, TOKEN_ID, check_name
 from django_redis_lock.support.text import escape_unprintable
@@ -137,7 +134,6 @@ def _held(holder: Holder) -> dict[str, Any]:
         ),
         "facts": _known(
             (_("Acquired at"), wording.moment(holder.acquired_at)),
-            (_("Last renewed at"), wording.moment(renewed_at(holder))),
             (_("Lease ends at"), wording.moment(holder.expires_at)),
             (_("Renewed for at most"), holder.max_hold and wording.duration_html(holder.max_hold)),
             (_("Fence"), holder.fence and str(holder.fence)),
@@ -158,17 +154,6 @@ def task_links(holder: Holder) -> list[tuple[str, str]]:
     links = locks[holder.using].operators.task_links
     task_id = parse.quote(holder.task_id, safe="")
     return [(title, url.format(task_id=task_id)) for title, url in links.items()]
-
-
-def renewed_at(holder: Holder) -> datetime | None:
-    """Return when the lease was last renewed, as far as its end and its length tell."""
-    lease = holder.lease
-    if not records.is_renewed(holder) or lease is None or holder.ttl is None or holder.ttl > lease:
-        return None  # not renewed, or its holder set another length
-    if holder.held_for is None or holder.held_for <= lease / RENEWALS:
-        return None
-    assert holder.expires_at
-    return holder.expires_at - timedelta(seconds=lease)
 
 
 def release_command(holder: Holder) -> list[str]:

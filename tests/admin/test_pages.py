@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -17,7 +16,6 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.options import HEADER
-from django_redis_lock.admin.pages import renewed_at
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
@@ -155,30 +153,6 @@ def test_very_many_waiters(client: redis.Redis) -> None:
     enqueue(client, "busy", *['{"host":"far","pid":1}'] * 1000)
     page = root().get(page_of("busy"))
     assert (len(page.context["waiting"]), "and 900 more" in page.content.decode()) == (100, True)
-
-
-@pytest.mark.parametrize(
-    ("lease_left", "held_for", "record", "seconds_ago"),
-    [
-        (25, 100, {}, 5),
-        (25, 100, {"max_hold": 125.0}, None),  # to less than a lease
-        (45, 100, {}, None),  # its holder has extended it
-        (None, 100, {}, None),
-        (28, 2, {}, None),  # not yet
-    ],
-)
-def test_when_a_lease_was_renewed_last(
-    client: redis.Redis,
-    lease_left: float | None,
-    held_for: float,
-    record: dict[str, Any],
-    seconds_ago: float | None,
-) -> None:
-    hold_as(client, "a", auto_renew=True, lease=30_000)
-    now = datetime.now(UTC)
-    record |= {"held_for": held_for, "expires_at": now + timedelta(seconds=lease_left or 0)}
-    at = renewed_at(replace(locks["default"].holder("a"), ttl=lease_left, **record))
-    assert (at and (now - at).total_seconds()) == seconds_ago
 
 
 def test_parked_tasks_are_shown_in_order_with_their_turns(

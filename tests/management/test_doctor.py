@@ -167,6 +167,7 @@ def test_one_wrong_entry_hides_no_other(target: redis.Redis, settings: Any) -> N
     assert code == 1
     failed = [each["using"] for each in found["settings"] if each["status"] == "fail"]
     assert failed == [*wrong]
+    assert all(each["remedy"] for each in found["settings"] if each["status"] == "fail")
     assert "secret" not in str(found)
     assert only(found, "self-test")[0] == "ok"
     settings.LOCKS["down"] = {"LOCATION": "redis://:secret@127.0.0.1:1/0"}
