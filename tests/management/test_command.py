@@ -231,24 +231,6 @@ def test_dry_run_releases_nothing() -> None:
     handle.ensure_held()
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ([], "Specify what to release"),
-        (["--all", "--pattern", "*"], "one of them"),
-        (["--all", "--token-id", "0"], "exactly one name"),
-        (["a", "--reason", "x" * 501], "reason has at most 500 characters"),
-        (["a", "--by", "x" * 501], "--by has at most 500 characters"),
-        (["a\nb"], "control characters"),
-    ],
-)
-def test_senseless_releases_are_refused(words: list[str], told: str) -> None:
-    handle = held("a")
-    done = command("release", *words, "--noinput")
-    assert (done.code, told in done.err) == (2, True)
-    handle.ensure_held()
-
-
 # Its page in the reference.
 
 PAGE = DOCS / "reference" / "command.md"

@@ -12,20 +12,6 @@ from django_redis_lock import lock, locks
 from django_redis_lock.management import LockedCommand
 from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
 from example_project.embedded import EmbeddedServer
-from tests.tools.console import command
-
-
-def test_what_can_not_run(name: str) -> None:
-    for words, text in (
-        ([name, "--"], "Say what to run, after two dashes"),
-        ([name, "ls", "-l"], "Say what to run, after two dashes"),
-        ([name, "--timeout", "0", "--", "true"], "timeout"),
-        (["", "--", "true"], "name"),
-        ([name, "--using", "nowhere", "--", "true"], "There is no alias 'nowhere' in LOCKS"),
-        ([name, "--using", "", "--", "true"], "There is no alias '' in LOCKS"),
-    ):
-        done = command("run", *words)
-        assert (done.code, text in done.err) == (2, True), done
 
 
 class Quick(LockedCommand):

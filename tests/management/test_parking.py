@@ -90,24 +90,15 @@ def test_broker_that_can_not_be_reached(
     assert client.zcard(f"lock-parked:{outbox_of(app)}:outbox") == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
+def test_what_is_not_parked(parked: Parking) -> None:
+    for words, code, told in (
         (["x", "--using", "locmem"], 2, "LOCKS['locmem']: that takes RedisLockBackend."),
-        (["x", "--using", "none"], 2, "no alias 'none'"),
         (["a\nb"], 2, "control characters"),
         (["rend*"], 3, "For a pattern, use: locks list 'rend*'"),
-        ([], 2, "Give a NAME"),
-        (["", "--aside", "--delete", "--noinput"], 2, "Give a NAME"),  # not those of all locks
-        (["x", "--due"], 2, "Give a NAME"),
-        (["x", "--aside", "--task-id", "1"], 2, "Give a NAME"),
-        (["x", "--delete"], 2, "--delete needs --aside"),
         (["x", "--aside"], 3, "No message of 'x' is set aside"),
-    ],
-)
-def test_senseless_calls(parked: Parking, words: list[str], code: int, told: str) -> None:
-    done = command("unpark", *words)
-    assert (done.code, told in done.err) == (code, True), done
+    ):
+        done = command("unpark", *words)
+        assert (done.code, told in done.err) == (code, True), done
 
 
 def test_without_an_app(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,20 +234,3 @@ def test_a_limit_needs_an_alias_that_has_semaphores(settings: Any, server: Embed
         done = command("limit", "render", *words)
         assert (done.code, told in done.err) == (code, True)
     assert command("limit").lines[1].split()[:2] == ["render", "default"]
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["render", "x"], "not a whole number"),
-        (["render", "-1"], "'-1' is not a whole number from 0 to 1000000."),
-        (["a\nb", "1"], "control characters"),
-        (["render", "1", "--clear"], "--clear needs a name, and no limit"),
-        (["--clear"], "--clear needs a name, and no limit"),
-        (["render", "1", "--by", "x" * 501], "by has at most 500 characters"),
-    ],
-)
-def test_senseless_limits_are_refused(words: list[str], told: str) -> None:
-    done = command("limit", *words)
-    assert (done.code, told in done.err) in [(1, True), (2, True)]
-    assert locks["default"].limits() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from io import StringIO
 from pathlib import Path
@@ -169,27 +170,53 @@ def test_options_stand_before_or_after_the_command(line: str, command: str) -> N
     assert parsed.using in (None, "run")
 
 
-NO_DURATIONS = ("", "10 m", "nan", "inf", "1h30", "1y", "1e999", "36501d")
+NO_DURATIONS = ("''", "'10 m'", "nan", "inf", "1h30", "1y", "1e999", "36501d")
+LONG = "x" * 501
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("line", "told"),
     [
-        (["--sort", "lease", "relase", "a"], "did you mean 'release'?"),
-        (["run", "a", "--format", "json", "--", "true"], "locks run: error: unrecognized arg"),
-        (["list", "--limit", "0"], "'0' is not a whole number from 1 to 1000000."),
-        (["list", "--limit", "1000001"], "'1000001' is not a whole number"),
-        *((["list", "--older-than", text], "is not a duration") for text in NO_DURATIONS),
-        (["doctor", "--fail-level", "ok"], "invalid choice: 'ok'"),
+        ("--sort lease relase a", "did you mean 'release'?"),
+        ("list --limit 0", "'0' is not a whole number from 1 to 1000000."),
+        ("list --limit 1000001", "'1000001' is not a whole number"),
+        *((f"list --older-than {text}", "is not a duration") for text in NO_DURATIONS),
+        ("release --noinput", "Specify what to release"),
+        ("release --noinput --all --pattern *", "one of them"),
+        ("release --noinput --all --token-id 0", "exactly one name"),
+        (f"release --noinput a --reason {LONG}", "reason has at most 500 characters"),
+        (f"release --noinput a --by {LONG}", "--by has at most 500 characters"),
+        ("release --noinput 'a\nb'", "control characters"),
+        ("limit render x", "not a whole number"),
+        ("limit render -1", "'-1' is not a whole number from 0 to 1000000."),
+        ("limit 'a\nb' 1", "control characters"),
+        ("limit render 1 --clear", "--clear needs a name, and no limit"),
+        ("limit --clear", "--clear needs a name, and no limit"),
+        (f"limit render 1 --by {LONG}", "by has at most 500 characters"),
+        ("unpark", "Give a NAME"),
+        ("unpark '' --aside --delete --noinput", "Give a NAME"),  # not those of all locks
+        ("unpark x --due", "Give a NAME"),
+        ("unpark x --aside --task-id 1", "Give a NAME"),
+        ("unpark x --delete", "--delete needs --aside"),
+        ("run a --format json -- true", "locks run: error: unrecognized arg"),
+        ("run x --", "Say what to run, after two dashes"),
+        ("run x ls -l", "Say what to run, after two dashes"),
+        ("run x --timeout 0 -- true", "timeout"),
+        ("run '' -- true", "name"),
+        ("run x --using nowhere -- true", "There is no alias 'nowhere' in LOCKS"),
+        ("run x --using '' -- true", "There is no alias '' in LOCKS"),
+        ("doctor --fail-level ok", "invalid choice: 'ok'"),
     ],
 )
 def test_wrong_use_is_exit_code_two(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    line: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    handle = held("a")
     with pytest.raises(SystemExit, match="2"):
-        Command().run_from_argv(["manage.py", "locks", *words])
+        Command().run_from_argv(["manage.py", "locks", *shlex.split(line)])
     out, err = capsys.readouterr()
     assert (out, told in err) == ("", True)
+    assert (handle.owned(), locks["default"].limits()) == (True, [])
 
 
 def test_durations_are_read() -> None:
