@@ -31,10 +31,11 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_worke
 def test_the_command_releases_the_hold(name: str, settings: Any) -> None:
     """A shell reads it as it is meant. It has room for a reason that is needed."""
     entry = {"BACKEND": REDIS, "LOCATION": server_url(), "OPERATORS": {"REASON_REQUIRED": True}}
-    settings.LOCKS = {"default": entry}
+    settings.LOCKS = {"default": entry, "other": {**entry, "KEY_PREFIX": "other"}}
     lock(name, timeout=60).acquire()
     command = root().get(page_of(name)).context["command"]
     assert command[:3] == ["python", "manage.py", "locks"]
+    assert "--using default" in " ".join(command)
     text = " ".join(command).replace("''", "'it hangs'")
     _, _, *words = shlex.split(text)
     call_command(words[0], words[1], "--noinput", *words[2:])
