@@ -14,6 +14,7 @@ from django.core.management import call_command
 
 from django_redis_lock import locks
 from django_redis_lock.management.commands.locks import Command, parse_duration
+from django_redis_lock.management.output import duration
 from tests.tools import eventually, state_of
 from tests.tools.console import Screen, arguments, command, environment, held
 
@@ -219,5 +220,7 @@ def test_wrong_use_is_exit_code_two(
     assert (handle.owned(), locks["default"].limits()) == (True, [])
 
 
-def test_durations_are_read() -> None:
+def test_durations_are_read_and_shown() -> None:
     assert [parse_duration(text) for text in ("0", "0.5", "90s", "1h30m")] == [0, 0.5, 90, 5400]
+    shown = [duration(seconds) for seconds in (4.21, 59.6, 192, 7500, 3 * 86400, None)]
+    assert shown == ["4.2s", "1m", "3m12s", "2h05m", "3d", ""]
