@@ -23,15 +23,43 @@ from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_
 from django_redis_lock.support.text import escape_unprintable
 
 NO_INPUT = "--noinput", "--no-input"
-EXIT_CODES = (
-    "Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is unavailable; "
-    "3 the holder changed, or nothing matched; 130 Ctrl-C; 141 the reader closed the pipe."
-)
-RUN_EXIT_CODES = (
-    "Exit codes: that of the program, or 128 and the signal that ended it; 69 the server is "
-    "unavailable; 75 another has the lock; 76 the lock was lost; 126 and 127 the program can't "
-    "be run."
-)
+EXIT_CODES = """\
+Exit codes: 0 done; 1 error, or declined; 2 wrong usage, or a server is
+unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;
+141 the reader closed the pipe."""
+RUN_EXIT_CODES = """\
+Exit codes: that of the program, or 128 and the signal that ended it; 69 the
+server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and
+127 the program can't be run."""
+EXAMPLES = {
+    "": ("locks", "locks show import:7", "locks release import:7 --reason 'stuck since 9 am'"),
+    "list": (
+        "locks list 'product:*'",
+        "locks list --attention",
+        "locks list --older-than 10m --sort held --limit 20",
+        "locks list --format json | jq -r '.locks[].name'",
+    ),
+    "show": ("locks show import:7",),
+    "release": (
+        "locks release import:7 --reason 'stuck since 9 am'",
+        "locks release import:7 --token-id b8c47b2e4040e965 --noinput",
+        "locks release --pattern 'import:*' --dry-run",
+        "locks release --all --only-dead --reason 'web2 was killed'",
+    ),
+    "limit": ("locks limit", "locks limit render 6", "locks limit render --clear"),
+    "unpark": (
+        "locks unpark import:7",
+        "locks unpark import:7 --task-id 16b2acbf-22e4-43de-a9cd-9f6f3d2d5a0b",
+        "locks unpark --due",
+        "locks unpark import:7 --aside --delete",
+    ),
+    "run": (
+        "locks run migrate -- python manage.py migrate",
+        "locks run nightly --no-wait -- ./nightly.sh --fast",
+    ),
+    "doctor": ("locks doctor --using default",),
+    "history": ("locks history import:7", "locks history --limit 500 --format json"),
+}
 
 
 class Command(BaseCommand):
@@ -40,7 +68,8 @@ class Command(BaseCommand):
     requires_system_checks: ClassVar[list[str]] = []  # type: ignore[misc]
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.epilog = EXIT_CODES
+        parser.epilog = _epilog("")
+        parser.formatter_class = Formatter
         commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
         self._parsers: dict[str, CommandParser] = commands.choices
         _add_list(commands)
@@ -175,13 +204,23 @@ def _add_run(commands: Any) -> None:
     add("--grace", default=10.0, help=text, **seconds)
 
 
+class Formatter(base.DjangoHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the line breaks of the examples."""
+
+
+def _epilog(name: str) -> str:
+    examples = "".join(f"  manage.py {example}\n" for example in EXAMPLES[name])
+    return f"Examples:\n{examples}\n{RUN_EXIT_CODES if name == 'run' else EXIT_CODES}"
+
+
 def _add(commands: Any, name: str, text: str, run: Callable[..., None]) -> Callable[..., Any]:
     """Add a command; return what adds its arguments."""
     parser: CommandParser = commands.add_parser(
         name,
         help=text,
         description=f"{text[0].upper()}{text[1:]}.",
-        epilog=RUN_EXIT_CODES if name == "run" else EXIT_CODES,
+        epilog=_epilog(name),
+        formatter_class=Formatter,
     )
     parser.set_defaults(run=run)
     if name != "run":  # its output is that of the program
