@@ -204,12 +204,12 @@ def test_documented_user_has_all_permissions(user: Callable[..., None]) -> None:
     assert command("list").err == "No locks are held.\n"  # it is not the server that refuses
 
 
-@pytest.mark.parametrize("word", ["+evalsha", "+xadd", "+getset", "~lock-queue:*", "~lock-limits"])
+@pytest.mark.parametrize("word", ["+evalsha", "+xadd", "+setnx", "~lock-queue:*", "~lock-limits"])
 def test_missing_permission_is_found_and_named(
     word: str, target: redis.Redis, user: Callable[..., None], settings: Any
 ) -> None:
     rule = acl_rule()
-    if word == "+getset":
+    if word == "+setnx":
         text = (DOCS / "how-to/server-layouts.md").read_text()
         (line,) = re.findall(r"^ACL SETUSER locker (.*)$", text, re.MULTILINE)
         rule = line.split()
