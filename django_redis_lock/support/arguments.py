@@ -105,13 +105,11 @@ def check_renewal(
     return renewed, None if longest == math.inf else longest
 
 
-def _seconds(value: Any, argument: str, least: float, endless: str) -> float | None:
+def _seconds(value: Any, argument: str, least: float, none_is: str) -> float | None:
     """Return ``None`` as it is, and more than a hundred years as infinity."""
     if value is None:
         return None
-    if isinstance(value, bool):
-        raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(
             f"{argument} must be seconds as an int or float, "
             f"not {type(value).__name__}: {_shown(value)}."
@@ -119,7 +117,7 @@ def _seconds(value: Any, argument: str, least: float, endless: str) -> float | N
     if not value >= least:  # as NaN is not
         raise ValueError(
             f"{argument}={_shown(value)} is no time; give seconds of at least {least:g}, "
-            f"or None {endless}."
+            f"or None {none_is}."
         )
     return math.inf if value > LONGEST_LEASE else float(value)
 
@@ -132,22 +130,27 @@ def _shown(value: Any) -> str:
         return "(a number of thousands of digits)"
 
 
+def _check_str(what: str, value: Any, most: float = math.inf, advice: str = "") -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str, not {type(value).__name__}: {value!r}.")
+    if len(value) > most:
+        raise ValueError(
+            f"{what} has at most {most} characters; this one has {len(value)}: "
+            f"{value[:40]!r}...{advice}"
+        )
+
+
 def check_name(name: str) -> str:
     """Return the name of a lock."""
-    if not isinstance(name, str):
-        raise TypeError(f"A lock's name must be a str, not {type(name).__name__}: {name!r}.")
-    if not name:
-        raise ValueError("A lock's name must not be empty.")
-    if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(
-            f"A lock's name has at most {MAX_NAME_LENGTH} characters; this one has {len(name)}: "
-            f"{name[:40]!r}... Use a digest of the long part."
-        )
-    if not name.isprintable() and (found := _NEVER_IN_NAMES.search(name)):
-        raise ValueError(
-            f"A lock's name must not contain control characters or lone surrogates; "
-            f"{name!r} has {found[0]!r} at position {found.start()}."
-        )
+    if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH):
+        _check_str("A lock's name", name, MAX_NAME_LENGTH, " Use a digest of the long part.")
+        if not name:
+            raise ValueError("A lock's name must not be empty.")
+        if found := _NEVER_IN_NAMES.search(name):
+            raise ValueError(
+                f"A lock's name must not contain control characters or lone surrogates; "
+                f"{name!r} has {found[0]!r} at position {found.start()}."
+            )
     return str.__str__(name)  # str() may write a member of an Enum in another way
 
 
@@ -194,11 +197,11 @@ def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
             raise TypeError(
                 f"metadata must map str to str, but {key!r} is {value!r}. Convert it with str()."
             )
-    size, limit = len(to_json(dict(metadata))), MAX_METADATA_BYTES
-    if size > limit:
+    size = len(to_json(dict(metadata)))
+    if size > MAX_METADATA_BYTES:
         raise ValueError(
-            f"metadata takes {size} bytes as JSON, and the limit is {limit}. It is stored with "
-            f"each lock and waiter. Store long values elsewhere, and their keys here."
+            f"metadata takes {size} bytes as JSON, and the limit is {MAX_METADATA_BYTES}. It is "
+            f"stored with each lock and waiter. Store long values elsewhere, and their keys here."
         )
     return dict(metadata)
 
@@ -208,8 +211,7 @@ to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 def check_token_id(token_id: str) -> str:
     """Return a token id. A text that can't be one becomes ``"nobody"``, which matches no holder."""
-    if not isinstance(token_id, str):
-        raise TypeError(f"token_id must be a str, not {type(token_id).__name__}: {token_id!r}.")
+    _check_str("token_id", token_id)
     return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
 
 
@@ -224,14 +226,8 @@ def check_number(argument: str, value: Any, least: int, most: float = math.inf) 
 
 def check_text(value: Any, argument: str) -> str:
     """Return the ``by`` or ``reason`` of a forced release, without leading and trailing blanks."""
-    if not isinstance(value, str):
-        raise TypeError(f"{argument} must be a str, not {type(value).__name__}: {value!r}.")
-    text = value.strip()
-    if len(text) > MAX_TEXT_LENGTH:
-        raise ValueError(
-            f"{argument} has at most {MAX_TEXT_LENGTH} characters; this one has {len(text)}: "
-            f"{text[:40]!r}..."
-        )
+    text = value.strip() if isinstance(value, str) else value
+    _check_str(argument, text, MAX_TEXT_LENGTH)
     if _SURROGATE.search(text):
         raise ValueError(f"{argument} must not contain lone surrogates: {text!r}.")
     return text
