@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Generator
-from functools import partial
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -15,18 +14,16 @@ Result = TypeVar("Result")
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a call will return a coroutine, as far as can be known beforehand.
 
-    True also for functions marked with ``asgiref.sync.markcoroutinefunction()``, such as
-    ``sync_to_async(f)`` or the ``as_view()`` of an asynchronous view, and for objects with an
-    ``async def __call__``.
+    ``asgiref.sync.markcoroutinefunction()`` marks ``sync_to_async(f)`` and asynchronous views.
     """
-    return any(iscoroutinefunction(each) for each in _called(function))
+    return any(map(iscoroutinefunction, (function, type(function).__call__)))
 
 
 def is_generator(function: Callable[..., Any]) -> bool:
     """Whether a call will return a generator, as far as can be known beforehand."""
     return any(
         inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
-        for each in _called(function)
+        for each in (function, type(function).__call__)
     )
 
 
@@ -51,10 +48,3 @@ def finished(function: Callable[..., Any], result: Result) -> Result:
         f"{function!r} returned a {type(result).__name__}, which does its work after the call and "
         f"without the lock. {advice}; or take the lock inside it, with a with statement."
     )
-
-
-def _called(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the function below any partial, and the ``__call__`` of its type."""
-    while isinstance(function, partial):
-        function = function.func
-    return function, type(function).__call__

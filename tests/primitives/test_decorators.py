@@ -105,7 +105,6 @@ class Callables:
 
 ASYNCHRONOUS = {
     "function": abody,
-    "partial of an object": functools.partial(Callables(), 1),
     "object": Callables(),
     "marked": markcoroutinefunction(ordinary(abody)),
 }
