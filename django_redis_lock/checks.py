@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.core import checks
 from django.db import DatabaseError
+from django.urls import get_resolver
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
@@ -21,69 +22,67 @@ from django_redis_lock.support.celery_app import celery_app, import_tasks
 from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
 
+LEVELS = {"E": checks.ERROR, "W": checks.WARNING, "I": checks.INFO}
+
+
+def _found(number: str, text: str, hint: str | None = None) -> checks.CheckMessage:
+    return checks.CheckMessage(LEVELS[number[0]], text, hint, id=f"django_redis_lock.{number}")
+
 
 def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check every entry of ``LOCKS``, without connecting to a server."""
     try:
         aliases = list(locks)
     except InvalidLockBackend as error:
-        yield checks.Error(str(error), hint=HOW_TO_WRITE, id="django_redis_lock.E001")
+        yield _found("E001", str(error), HOW_TO_WRITE)
         return
     valid: list[BaseLockBackend] = []
     for alias in aliases:
         try:
             backend = locks.create(alias)
         except InvalidLockBackend as error:
-            yield checks.Error(str(error), id="django_redis_lock.E002")
+            yield _found("E002", str(error))
             continue
         yield from backend.check()
         with suppress(ImportError):  # check() has reported it
             if backend.name_maker():
-                yield checks.Info(
+                yield _found(
+                    "I001",
                     f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by "
                     f"the KEY_FUNCTION and VERSION of the cache that LOCATION names.",
-                    hint="manage.py locks and the admin page show the names that are made.",
-                    id="django_redis_lock.I001",
+                    "manage.py locks and the admin page show the names that are made.",
                 )
         if backend.timeout is not None and backend.timeout > 86_400:
-            yield checks.Warning(
+            yield _found(
+                "W007",
                 f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
                 f"seconds, not milliseconds?",
-                hint="Write the lease in seconds, such as 30; it is renewed while the holder "
-                "lives.",
-                id="django_redis_lock.W007",
+                "Write the lease in seconds, such as 30; it is renewed while the holder lives.",
             )
         for problem in collisions(backend, valid):
-            yield checks.Error(problem, hint=OTHER_PREFIX, id="django_redis_lock.E006")
+            yield _found("E006", problem, OTHER_PREFIX)
         valid.append(backend)
     if DEFAULT_ALIAS not in aliases:
-        yield checks.Error(
-            f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default.",
-            hint=f"Name one of the aliases 'default'. {HOW_TO_WRITE}" if aliases else HOW_TO_WRITE,
-            id="django_redis_lock.E003",
-        )
+        text = f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default."
+        hint = "Name one of the aliases 'default'. " if aliases else ""
+        yield _found("E003", text, hint + HOW_TO_WRITE)
 
 
 def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check that views and tasks name aliases that exist, and share locks only where they can."""
-    from django.urls import get_resolver
-
     if getattr(settings, "ROOT_URLCONF", None):
         get_resolver().url_patterns  # noqa: B018 - imports the views
     for using, what, shares in sorted(USES, key=str):
         with suppress(InvalidLockBackend):  # check_locks reports it
             if using not in locks.settings:
-                yield checks.Error(
-                    f"{what} has using={using!r}, which is not an alias of LOCKS.",
-                    hint="Correct using=, or add that alias to LOCKS.",
-                    id="django_redis_lock.E013",
-                )
+                text = f"{what} has using={using!r}, which is not an alias of LOCKS."
+                yield _found("E013", text, "Correct using=, or add that alias to LOCKS.")
             elif shares and not (backend := locks.create(using)).can_share:
-                yield checks.Error(
+                yield _found(
+                    "E011",
                     f"{what} shares its lock or bounds its queue, which the locks of "
                     f"LOCKS[{using!r}] can't do, as its BACKEND is {type(backend).__name__}.",
-                    hint="Set using= to an alias with RedisLockBackend, on a server or a cluster.",
-                    id="django_redis_lock.E011",
+                    "Set using= to an alias with RedisLockBackend, on a server or a cluster.",
                 )
 
 
@@ -96,8 +95,7 @@ def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessag
     app = celery_app()
     if app and not databases and not app.loader.worker_initialized and (why := _why_not(app)):
         text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
-        hint = "Correct that. No worker starts with it."
-        return [checks.Error(text, hint=hint, id="django_redis_lock.E015")]
+        return [_found("E015", text, "Correct that. No worker starts with it.")]
     if databases or "django_redis_lock.celery" not in sys.modules:
         return []
     from django_redis_lock.celery.checks import check_tasks
@@ -126,16 +124,18 @@ def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     from django_redis_lock.backends.dummy import DummyLockBackend
     from django_redis_lock.backends.locmem import LocMemLockBackend
 
+    callers = {
+        LocMemLockBackend: "only callers in the same process",
+        DummyLockBackend: "no callers",
+    }
     with suppress(InvalidLockBackend):  # check_locks reports it
         for alias in locks:
             with suppress(InvalidLockBackend):
-                kind = type(locks.create(alias))
-                if issubclass(kind, LocMemLockBackend | DummyLockBackend):
-                    in_process = issubclass(kind, LocMemLockBackend)
-                    excluded = "only callers in the same process" if in_process else "nobody"
-                    yield checks.Warning(
-                        f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
-                        f"{kind.__name__}.",
-                        hint=HOW_TO_WRITE,
-                        id="django_redis_lock.W008",
-                    )
+                backend = locks.create(alias)
+                for kind, excluded in callers.items():
+                    if isinstance(backend, kind):
+                        text = (
+                            f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
+                            f"{type(backend).__name__}."
+                        )
+                        yield _found("W008", text, HOW_TO_WRITE)

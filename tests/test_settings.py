@@ -225,7 +225,7 @@ def test_views_and_tasks_name_aliases_that_can(
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [(LOCMEM, "only callers in the same process"), (DUMMY, "exclude nobody")]
+    ("path", "words"), [(LOCMEM, "only callers in the same process"), (DUMMY, "exclude no callers")]
 )
 def test_deployment_without_a_server(settings: Any, path: str, words: str) -> None:
     """It is a warning of ``check --deploy`` alone; invalid entries are left to the other check."""
