@@ -7,7 +7,6 @@ is, which is the same for the caller's objects and for what a worker gets.
 from __future__ import annotations
 
 import base64
-import copy
 import datetime
 import decimal
 import enum
@@ -57,10 +56,8 @@ class KeyMaker:
         option: str = "key",
     ) -> None:
         kinds = {item.kind: item.name for item in signature.parameters.values()}
-        own = [one.replace(default=_copied(one.default)) for one in signature.parameters.values()]
-        self._signature = signature.replace(parameters=own)
+        self._signature, self._as_models = signature, as_models
         self._key, self._option = key, option
-        self._as_models = as_models
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         self._fields = check_template(key, option) if isinstance(key, str) else []
         if isinstance(key, str):  # or a member of an Enum that is one
@@ -159,14 +156,6 @@ class _Formatter(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         value, first = super().get_field(field_name, args, kwargs)
         return normal(value), first
-
-
-def _copied(default: Any) -> Any:
-    """Return a copy of a default, which the function may change."""
-    try:
-        return copy.deepcopy(default)
-    except Exception:  # of what can't be copied
-        return default
 
 
 def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:

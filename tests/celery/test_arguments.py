@@ -112,24 +112,6 @@ def lock_name() -> str:
     return single_instance_task.current().name
 
 
-@pytest.mark.parametrize(
-    "guard",
-    [{"key": "k:{ids}:{options[since]}"}, {"unique_on": "all"}, {"unique_on": ["ids"]}],
-    ids=repr,
-)
-def test_a_body_changes_no_key(consumer: Consumer, guard: dict[str, Any]) -> None:
-    """Defaults are as they were when the task was defined."""
-
-    def work(ids: list[int] = [], options: dict[str, Any] = {"since": {1}}) -> str:  # noqa: B006
-        ids.append(1)
-        options["since"].add(len(ids))
-        return lock_name()
-
-    task = consumer.task(work, **{"key": None, **guard})
-    names = [task(), task.apply().get(), task([])]
-    assert len(set(names)) == 1
-
-
 if celery.VERSION >= (5, 5):
 
     class Order(pydantic.BaseModel):
