@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.urls import include, path, re_path
+from django.urls import include, path
 from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
@@ -60,11 +59,6 @@ class AsyncPlain(View):
         return await atell(request)
 
 
-class AsyncObject:
-    async def __call__(self, request: HttpRequest, product_id: int) -> HttpResponse:
-        return await atell(request)
-
-
 @csrf_exempt
 @locked(PRODUCT, 10, blocking=False, metadata={"of": "tests"})
 @require_POST
@@ -109,11 +103,6 @@ class BetweenAsyncClass(AsyncPlain):
     pass
 
 
-@method_decorator([never_cache, on_product, require_POST], name="post")
-class BetweenAsyncMethod(AsyncPlain):
-    pass
-
-
 # Views of Django REST framework.
 
 
@@ -149,101 +138,17 @@ class Products(ViewSet):
     def inner(self, request: Any, product_id: str) -> Response:
         return Response(told(request))
 
-    @on_product
-    @action(detail=True, methods=["post"])
-    def outer(self, request: Any, product_id: str) -> Response:
-        return Response(told(request))
-
-
-class PlainViewSet(ViewSet):
-    def retrieve(self, request: Any, product_id: str) -> Response:
-        return Response(told(request))
-
 
 @on_product
-class OnViewSet(PlainViewSet):
-    pass
+class OnViewSet(ViewSet):
+    def retrieve(self, request: Any, product_id: str) -> Response:
+        return Response(told(request))
 
 
 class BySku(APIView):
     @locked("sku:{request.data[sku]:s}")
     def post(self, request: Any) -> Response:
         return Response(told(request))
-
-
-# What names are made of.
-
-
-@locked("page:{page:03d}:{request.method}")
-def with_default(request: HttpRequest, page: int = 1) -> HttpResponse:
-    return tell(request)
-
-
-@locked("{first}-{second}")
-def unnamed(request: HttpRequest, first: str, second: str) -> HttpResponse:
-    return tell(request)
-
-
-@locked("text:{text}")
-def by_text(request: HttpRequest, text: str) -> HttpResponse:
-    return tell(request)
-
-
-@locked("text:{text}")
-async def aby_text(request: HttpRequest, text: str) -> HttpResponse:
-    return await atell(request)
-
-
-@locked("product:{slug}")
-def with_any(request: HttpRequest, **kwargs: Any) -> HttpResponse:
-    return tell(request)
-
-
-# How a view can end.
-
-
-@locked("failing")
-def failing(request: HttpRequest) -> HttpResponse:
-    raise LookupError("the view's own")
-
-
-@locked("failing")
-async def afailing(request: HttpRequest) -> HttpResponse:
-    raise LookupError("the view's own")
-
-
-@locked("released")
-def released(request: HttpRequest) -> HttpResponse:
-    request.lock.release()
-    return HttpResponse("done")
-
-
-@locked("detached")
-def detached(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(request.lock.detach(60))
-
-
-@locked("lost")
-def losing(request: HttpRequest) -> HttpResponse:
-    get_user_model().objects.create(username="ghost")
-    locks["default"].force_release("lost")
-    return HttpResponse("done")
-
-
-@locked("lost")
-async def alosing(request: HttpRequest) -> HttpResponse:
-    await locks["default"].aforce_release("lost")
-    return HttpResponse("done")
-
-
-@locked("again", reentrant=True)
-def again(request: HttpRequest) -> HttpResponse:
-    return inner(request)
-
-
-@locked("again", blocking=False, reentrant=True)
-def inner(request: HttpRequest) -> HttpResponse:
-    return tell(request)
 
 
 # Transactions.
@@ -280,12 +185,6 @@ class AtomicAPIView(APIView):
         return Response(told(request, atomic=connection.in_atomic_block))
 
 
-@locked("atomic")
-def writing(request: HttpRequest) -> HttpResponse:
-    get_user_model().objects.create(username="ghost")
-    raise LookupError("the view's own")
-
-
 router = SimpleRouter()
 router.register("products", Products, "products")
 
@@ -296,19 +195,14 @@ KINDS = {
     "on-as-view": on_product(Plain.as_view()),
     "on-api-view": OnAPIView.as_view(),
     "on-api-method": OnAPIMethod.as_view(),
-    "on-api-as-view": on_product(APIPlain.as_view()),
     "below-api-view": api_view(["POST"])(on_product(api)),
     "above-api-view": on_product(api_view(["POST"])(api)),
     "async": on_product(aplain),
     "on-async-method": OnAsyncMethod.as_view(),
     "on-async-dispatch": OnAsyncDispatch.as_view(),
     "on-async-as-view": on_product(AsyncPlain.as_view()),
-    "on-async-object": on_product(AsyncObject()),
-    "on-sync-to-async": on_product(sync_to_async(plain)),
     "between-async": never_cache(on_product(csrf_exempt(require_POST(aplain)))),
     "between-async-class": BetweenAsyncClass.as_view(),
-    "between-async-method": BetweenAsyncMethod.as_view(),
-    "between-async-as-view": never_cache(on_product(csrf_exempt(AsyncPlain.as_view()))),
 }
 ATOMIC = {
     "atomic": locked("atomic")(in_transaction),
@@ -323,43 +217,13 @@ urlpatterns = [
     *[path(f"{kind}/<int:product_id>/", view) for kind, view in KINDS.items()],
     path("api/products/<str:product_id>/", Products.as_view({"post": "retrieve"})),
     path("api/on-view-set/<str:product_id>/", OnViewSet.as_view({"post": "retrieve"})),
-    path(
-        "api/on-as-view/<str:product_id>/", on_product(PlainViewSet.as_view({"post": "retrieve"}))
-    ),
     path("api/", include(router.urls)),
     path("by-sku/", BySku.as_view()),
     path("cart/", locked("cart:{request.user.pk}")(tell)),
     path("acart/", locked("cart:{request.user.pk}", blocking=False)(atell)),
-    path(
-        "acart-by-callable/",
-        locked(lambda request: f"cart:{request.user.pk}", blocking=False)(atell),
-    ),
     path("by-form/", locked("sku:{request.POST[sku]}")(tell)),
-    path("with-default/", with_default),
-    path("with-default/<int:page>/", with_default),
-    re_path(r"^unnamed/(\w+)/(\w+)/$", unnamed),
-    path(
-        "by-callable/<int:product_id>/",
-        locked(lambda request, product_id: f"{request.method}:{product_id}")(plain),
-    ),
-    path(
-        "by-bad-callable/<int:product_id>/", locked(lambda request, product_id: product_id)(plain)
-    ),
-    path("the-report/", locked("{{the}} report")(tell)),
-    path("by-text/<path:text>/", by_text),
-    path("aby-text/<path:text>/", aby_text),
-    path("with-any/<slug:slug>/", with_any),
-    path("with-other/<slug:other>/", with_any),
-    path("failing/", failing),
-    path("afailing/", afailing),
-    path("released/", released),
-    path("detached/", detached),
-    path("losing/", losing),
-    path("alosing/", alosing),
-    path("again/", again),
     *[path(f"{kind}/", view) for kind, view in ATOMIC.items()],
     path("atomic-method/", AtomicMethod.as_view()),
     path("declined-below/", locked("atomic")(transaction.non_atomic_requests(in_transaction))),
     path("declined-above/", transaction.non_atomic_requests(locked("atomic")(in_transaction))),
-    path("writing/", writing),
 ]

@@ -20,9 +20,7 @@ ADDRESSES = [
     *[f"/{kind}/7/" for kind in views_app.KINDS],
     "/api/products/7/",
     "/api/products/7/inner/",
-    "/api/products/7/outer/",
     "/api/on-view-set/7/",
-    "/api/on-as-view/7/",
 ]
 
 

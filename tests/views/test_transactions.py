@@ -74,10 +74,18 @@ def test_a_declined_transaction(web: Client, address: str) -> None:
 
 
 @pytest.mark.usefixtures("atomic_requests")
-@pytest.mark.parametrize(("address", "error"), [("/writing/", LookupError), ("/losing/", LockLost)])
-def test_an_error_or_a_loss_rolls_back(web: Client, address: str, error: Any) -> None:
+@pytest.mark.parametrize("error", [LookupError, LockLost])
+def test_an_error_or_a_loss_rolls_back(error: type[Exception]) -> None:
+    @locked("view")
+    def writing(request: Any) -> HttpResponse:
+        get_user_model().objects.create(username="ghost")
+        if error is LookupError:
+            raise LookupError
+        locks["default"].force_release("view")
+        return HttpResponse("done")
+
     with pytest.raises(error):
-        web.post(address)
+        writing(RequestFactory().post("/"))
     assert not get_user_model().objects.exists()
 
 

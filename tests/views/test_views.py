@@ -15,7 +15,6 @@ from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.views import BLOCKING_TIMEOUT, MAX_HOLD, locked
 from example_project.embedded import EmbeddedServer
 from tests.apps import views_app
-from tests.tools import eventually
 from tests.views.conftest import ADDRESSES, BROWSER, both
 
 pytestmark = [pytest.mark.urls("tests.apps.views_app"), pytest.mark.usefixtures("server")]
@@ -55,20 +54,16 @@ def test_what_other_decorators_say_is_kept() -> None:
     assert views_app.buy.__name__ == "buy"
 
 
-def test_the_options_of_the_lock_are_passed_on(web: Client) -> None:
-    seen: list[Any] = []
-
+def test_the_options_of_the_lock_are_passed_on() -> None:
     @locked("view", 10, metadata={"of": "tests"}, auto_renew=True, using="url")
     def answer(request: Any) -> HttpResponse:
-        seen.append((request.lock, locks["url"].holder("view")))
+        holder = locks["url"].holder("view")
+        assert holder is not None
+        assert (holder.metadata, holder.auto_renew) == ({"of": "tests"}, True)
+        assert (request.lock.timeout, request.lock.blocking_timeout) == (10, BLOCKING_TIMEOUT)
         return HttpResponse(request.lock.fence)
 
     assert int(answer(RequestFactory().post("/")).content) > 0
-    held, holder = seen[0]
-    assert holder.metadata == {"of": "tests"}
-    assert holder.auto_renew
-    assert held.timeout == 10
-    assert held.blocking_timeout == BLOCKING_TIMEOUT
 
 
 def test_request_waits_as_long_as_the_alias_says(settings: Any) -> None:
@@ -86,32 +81,46 @@ def test_request_waits_as_long_as_the_alias_says(settings: Any) -> None:
         assert [view(request).status_code for view in views] == [409] * 2
 
 
-def test_reentrant_views(web: Client) -> None:
-    assert web.post("/again/").json() == {"name": "again", "held": True}
+def test_reentrant_views() -> None:
+    guard = locked("again", blocking=False, reentrant=True)
+    view = guard(guard(lambda request: HttpResponse(request.lock.name)))
+    assert view(RequestFactory().post("/")).content == b"again"
     assert locks["default"].holder("again") is None
 
 
-@pytest.mark.parametrize("address", ["/failing/", "/afailing/"])
-def test_an_error_of_the_view(web: Client, address: str) -> None:
-    with pytest.raises(LookupError, match="own"):
-        web.post(address)
-    assert locks["default"].holder("failing") is None
+def test_an_error_of_the_view() -> None:
+    def fails(request: Any) -> HttpResponse:
+        raise LookupError("the view's own")
+
+    for view in both(locked("failing"), fails):
+        with pytest.raises(LookupError, match="own"):
+            view(RequestFactory().post("/"))
+        assert locks["default"].holder("failing") is None
 
 
-def test_a_view_that_releases_its_lock_itself(web: Client) -> None:
+def test_a_view_that_releases_its_lock_itself() -> None:
     """That is no error; a detached lock stays held for its ticket."""
-    assert web.post("/released/").content == b"done"
-    ticket = web.post("/detached/").content.decode()
-    holder = locks["default"].holder("detached")
-    assert holder is not None
-    assert holder.token_id == ticket
+
+    def released(request: Any) -> HttpResponse:
+        request.lock.release()
+        return HttpResponse("done")
+
+    def detached(request: Any) -> HttpResponse:
+        return HttpResponse(request.lock.detach(60))
+
+    assert locked("released")(released)(RequestFactory().post("/")).content == b"done"
+    ticket = locked("detached")(detached)(RequestFactory().post("/")).content.decode()
+    assert locks["default"].holder("detached").token_id == ticket  # type: ignore[union-attr]
 
 
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("address", ["/losing/", "/alosing/"])
-def test_a_lock_that_was_lost(web: Client, address: str) -> None:
-    with pytest.raises(LockLost):
-        web.post(address)
+def test_a_lock_that_was_lost() -> None:
+    def losing(request: Any) -> HttpResponse:
+        locks["default"].force_release("lost")
+        return HttpResponse("done")
+
+    for view in both(locked("lost"), losing):
+        with pytest.raises(LockLost):
+            view(RequestFactory().post("/"))
 
 
 @pytest.mark.parametrize(
@@ -126,16 +135,6 @@ def test_a_lock_that_was_lost(web: Client, address: str) -> None:
 def test_the_limit_of_renewal(timeout: Any, options: dict[str, Any], expected: Any) -> None:
     answer = locked("view", timeout, **options)(lambda r: HttpResponse(repr(r.lock.max_hold)))
     assert answer(RequestFactory().post("/")).content.decode() == repr(expected)
-
-
-def test_a_view_that_takes_longer_than_max_hold() -> None:
-    def answer(request: Any) -> HttpResponse:
-        eventually(lambda: request.lock.lost)
-        assert lock("view", blocking_timeout=10).acquire()
-        return HttpResponse("done")
-
-    with pytest.raises(LockLost):
-        locked("view", max_hold=0.5)(answer)(RequestFactory().post("/"))
 
 
 def test_a_server_that_goes_away_meanwhile(
@@ -153,30 +152,3 @@ def test_a_server_that_goes_away_meanwhile(
     own_server.restart()
     assert aview(RequestFactory().post("/")).content == b"done"
     assert caplog.text.count("The release of lock 'view' failed after a view") == 2
-
-
-def test_a_cancelled_view() -> None:
-    begun = asyncio.Event
-
-    async def main() -> None:
-        running = begun()
-
-        @locked("view")
-        async def answer(request: Any) -> HttpResponse:
-            running.set()
-            await asyncio.sleep(60)
-            raise AssertionError
-
-        first = asyncio.create_task(answer(RequestFactory().post("/")))
-        await running.wait()
-        second = asyncio.create_task(answer(RequestFactory().post("/")))
-        while not await locks["default"].awaiting("view"):
-            await asyncio.sleep(0.01)
-        for task in (second, first):
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        assert await locks["default"].awaiting("view") == []
-        assert await locks["default"].aholder("view") is None
-
-    asyncio.run(main())
