@@ -8,12 +8,11 @@ from __future__ import annotations
 import ast
 import re
 import string
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from babel.messages.catalog import Catalog, Message
+from babel.messages.catalog import Catalog
 from babel.messages.mofile import read_mo
 from babel.messages.pofile import read_po
 from django.utils.translation.template import templatize
@@ -32,42 +31,33 @@ _QUOTED = r"u('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
 _IN_TEMPLATE = re.compile(rf"gettext\({_QUOTED}(?:, {_QUOTED})?")
 
 
-def in_python(path: Path) -> Iterator[tuple[str, ...]]:
-    for node in ast.walk(syntax_tree(path)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            texts = node.args[: CALLS.get(node.func.id, 0)]
-            if texts:
-                yield tuple(ast.literal_eval(text) for text in texts)
-
-
-def in_template(path: Path) -> Iterator[tuple[str, ...]]:
-    for match in _IN_TEMPLATE.finditer(templatize(path.read_text())):
-        yield tuple(ast.literal_eval(text) for text in match.groups() if text)
-
-
 def marked() -> set[tuple[str, ...]]:
-    found = [texts for path in PACKAGE.rglob("*.py") for texts in in_python(path)]
-    found += [texts for path in PACKAGE.rglob("*.html") for texts in in_template(path)]
-    return set(found)
+    """Return the texts that the package marks, with their plurals."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                texts = node.args[: CALLS.get(node.func.id, 0)]
+                found.add(tuple(ast.literal_eval(text) for text in texts))
+    for path in PACKAGE.rglob("*.html"):
+        for match in _IN_TEMPLATE.finditer(templatize(path.read_text())):
+            found.add(tuple(ast.literal_eval(text) for text in match.groups() if text))
+    return found - {()}
 
 
-def po(language: str) -> Catalog:
-    with (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.po").open("rb") as file:
-        return read_po(file, locale=language, abort_invalid=True)
+def catalog(language: str, ending: str) -> Catalog:
+    path = PACKAGE / "locale" / language / "LC_MESSAGES" / f"django.{ending}"
+    with path.open("rb") as file:
+        return read_mo(file) if ending == "mo" else read_po(file, language, abort_invalid=True)
 
 
-def mo(language: str) -> Catalog:
-    with (PACKAGE / "locale" / language / "LC_MESSAGES" / "django.mo").open("rb") as file:
-        return read_mo(file)
+def translations(found: Catalog) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Return the translations of each text; both with the plural if there is one."""
+    return {_forms(one.id): _forms(one.string) for one in found if one.id}
 
 
-def texts_of(message: Message) -> tuple[str, ...]:
-    """Return the text that is translated, with its plural if it has one."""
-    return (message.id,) if isinstance(message.id, str) else tuple(message.id)
-
-
-def translations(message: Message) -> tuple[str, ...]:
-    return (message.string,) if isinstance(message.string, str) else tuple(message.string)
+def _forms(text: Any) -> tuple[str, ...]:
+    return (text,) if isinstance(text, str) else tuple(text)
 
 
 def placeholders(text: str) -> set[Any]:
@@ -78,31 +68,19 @@ def placeholders(text: str) -> set[Any]:
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_each_text_is_in_the_file_and_nothing_else(language: str) -> None:
-    catalog = po(language)
-    assert {texts_of(message) for message in catalog if message.id} == marked()
+    """And what is compiled is what is written."""
+    written = translations(catalog(language, "po"))
+    assert written.keys() == marked()
+    compiled = {texts: forms for texts, forms in written.items() if all(forms)}
+    assert translations(catalog(language, "mo")) == compiled
+    assert bool(compiled) == (language in TRANSLATED)
 
 
 @pytest.mark.parametrize("language", TRANSLATED)
 def test_each_text_is_translated(language: str) -> None:
-    catalog = po(language)
-    for message in catalog:
-        if not message.id:
-            continue
-        forms = translations(message)
-        assert len(forms) == (catalog.num_plurals if message.pluralizable else 1), message.id
-        assert all(forms), message.id
-        expected = placeholders(texts_of(message)[-1])
-        assert placeholders(forms[-1]) == expected, message.id
-        assert placeholders(forms[0]) <= expected, message.id
-
-
-@pytest.mark.parametrize("language", LANGUAGES)
-def test_what_is_compiled_is_what_is_written(language: str) -> None:
-    written = {
-        texts_of(message): translations(message)
-        for message in po(language)
-        if message.id and all(translations(message))
-    }
-    compiled = {texts_of(message): translations(message) for message in mo(language) if message.id}
-    assert compiled == written
-    assert bool(compiled) == (language in TRANSLATED)
+    found = catalog(language, "po")
+    for texts, forms in translations(found).items():
+        assert len(forms) == (found.num_plurals if len(texts) > 1 else 1), texts
+        assert all(forms), texts
+        assert placeholders(forms[-1]) == placeholders(texts[-1]), texts
+        assert placeholders(forms[0]) <= placeholders(texts[-1]), texts

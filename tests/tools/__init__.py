@@ -318,31 +318,6 @@ def in_finalizer(frame: FrameType | None) -> bool:
     return False
 
 
-def check_it_dies_with_its_parent(create: str, how: signal.Signals) -> None:
-    """Check that a server and its directory go when the process that started it ends.
-
-    ``create`` is the program that binds ``server``.
-    """
-    program = (
-        f"import sys; {create}; server.start()\n"
-        "print(server.pid, server.directory, flush=True); sys.stdin.read()"
-    )
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-    )
-    assert parent.stdout is not None
-    pid, directory = parent.stdout.readline().split()
-    assert alive(int(pid))
-    os.kill(parent.pid, how)
-    parent.communicate()
-    eventually(lambda: not alive(int(pid)))
-    eventually(lambda: not Path(directory).exists())
-
-
 @contextmanager
 def counted(client: redis.Redis) -> Iterator[dict[str, int]]:
     """Fill a dict with how often the server ran each command during the block."""
