@@ -36,7 +36,7 @@ class LockNotAcquired(LockError):
 
 
 class LockNotOwned(LockError):
-    """The handle does not hold the lock that it was told to release, extend or check."""
+    """The handle does not hold the lock that it was to release, extend or check."""
 
 
 class LockLost(LockNotOwned):

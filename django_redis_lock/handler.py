@@ -244,8 +244,8 @@ def semaphore(
 
     It is used as the handle of a lock, of which it has all promises: a permit has a lease and a
     fence, and is given to callers in the order of their arrival. Each says how many may hold one
-    then. A limit that an operator sets goes before it, and 0 lets nobody in. ``lock(name)`` waits
-    until nobody holds a permit, and excludes all.
+    then. A limit that an operator sets overrides it; with 0 none is granted. ``lock(name)`` waits
+    until no permit is held, and excludes all.
 
     The other arguments are those of ``lock()``, and so are the errors. A backend that has no
     semaphores raises ``InvalidLockBackend`` when one is acquired.

@@ -269,8 +269,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         except (LockError, InvalidLockBackend) as error:
             messages.error(request, escape_unprintable(without_passwords(str(error))))
         else:
-            told = "Limit cleared." if limit is None else f"Limit set to {limit}."
-            unlogged = self._log(request, [(lock, told)])
+            text = "Limit cleared." if limit is None else f"Limit set to {limit}."
+            unlogged = self._log(request, [(lock, text)])
             now = _("The limit is cleared.") if limit is None else _("The limit is %(limit)s now.")
             messages.success(request, now % {"limit": limit} + unlogged)
         return HttpResponseRedirect(self._url("change", "", quote(lock.pk)))

@@ -284,9 +284,9 @@ class BaseLockBackend(Port):
     def set_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
         """Set how many permits of a semaphore there are, ``None`` to leave that to its callers.
 
-        It goes before the limit of all callers until it is set again. Waiters for whom there is
-        room then get their permits at once. If more are held, all are kept, and nobody gets one
-        until there are fewer. 0 lets nobody in. ``by`` (who does it) is shown with the limit.
+        It overrides the limits of the callers until it is set again. Waiters for whom there is
+        room then get their permits at once. If more are held, the holders stay, and new callers
+        wait until there are fewer. With 0 none is granted. ``by`` (who does it) is shown with it.
         Raises ``LockUnavailable``, ``InvalidLockBackend`` where locks can't be shared, and
         ``ValueError`` or ``TypeError`` for invalid arguments.
         """

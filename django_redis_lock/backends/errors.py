@@ -1,4 +1,4 @@
-"""What callers are told when a server refuses a call or does not answer."""
+"""The errors for callers when a server refuses a call or does not answer."""
 
 from __future__ import annotations
 

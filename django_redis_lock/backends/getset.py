@@ -216,7 +216,7 @@ class _PlainServer(SingleServer):
     def _release(self, call: calls.Release, now_ms: int) -> Steps[int]:
         value = yield from self._get(call.name)
         end_ms = self._written.get(call.token, {}).get(value, 0)
-        # It counts as lost once it has surely ended. Until then nobody else can have taken it.
+        # It counts as lost once it has surely ended. Until then no other caller can have taken it.
         held = end_ms >= now_ms
         if held:
             latest_ms = now_ms + (monotonic() - call.sent_at) * 1000

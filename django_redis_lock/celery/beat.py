@@ -66,14 +66,14 @@ class LeaderScheduler(Scheduler):
         self._led: Any = None  # while this beat leads
         self._began = 0.0
         self._sent: dict[str, float] = {}  # when which entry was sent, in seconds of the epoch
-        self._busy, self._told_to_end, self._said = False, False, ""
+        self._busy, self._asked_to_end, self._said = False, False, ""
         unused = self._kind(app, lazy=True, **options)
         self.max_interval = unused.max_interval
         self.info = f"    . leads -> {qualname(kind)} as {self.lock_name!r}\n{unused.info}"
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """Send what is due, or wait for the lead. Returns the seconds until the next tick."""
-        if self._told_to_end:  # and that exception was lost, as in the __del__ of a result
+        if self._asked_to_end:  # and that exception was lost, as in the __del__ of a result
             raise SystemExit
         self._busy = True
         try:
@@ -101,7 +101,7 @@ class LeaderScheduler(Scheduler):
 
         Beat calls this in the handler of a signal, which raises an exception, and then once more.
         """
-        self._told_to_end = self._busy
+        self._asked_to_end = self._busy
         if not self._busy:
             self._resign(self._led)
 

@@ -135,7 +135,7 @@ class Pollers(bootsteps.StartStopStep):
 
 @worker_init.connect(weak=False)
 def _on_init(sender: Any, **kwargs: Any) -> None:
-    _end_pollers()  # of an earlier worker in this process, which also has told waits to end
+    _end_pollers()  # of an earlier worker in this process, which has ended its waits, too
     stops[0] = 0
     worker_began()
     for using in locks:

@@ -58,7 +58,7 @@ def _is_new(request: Any) -> bool:
 def _run_of(request: Any) -> Run | None:
     """Return the run of a message; ``None`` if a function of it raises, as it does in a child."""
     context, arguments = request._context, (tuple(request.args), dict(request.kwargs))
-    context.called_directly = False  # as children are told
+    context.called_directly = False  # as in children
     try:
         return Run(getattr(request.task, GUARD), request.task, arguments, context)
     except BaseException:  # SystemExit, too: it must not end this thread

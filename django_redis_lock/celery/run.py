@@ -43,7 +43,7 @@ Entry: TypeAlias = "tuple[TaskLock | None, Any]"
 class Run(key_locks.GuardedCall):
     """A call by a worker or an eager one, with a ``request``; or a direct call, without.
 
-    Passes on what ``guard`` raises; the message ends then and gives up its reservation.
+    Raises what ``guard`` raises; the message ends then and gives up its reservation.
     """
 
     moment = "run"

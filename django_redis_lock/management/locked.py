@@ -196,7 +196,7 @@ class Program:
     def __init__(self, words: list[str], handle: Lock, grace: float, terminal: Terminal) -> None:
         self._words, self._handle, self._grace, self._terminal = words, handle, grace, terminal
         self._process: subprocess.Popen[bytes] | None = None
-        self._starts, self._told = False, False
+        self._starts, self._signalled = False, False
         self._due: deque[int] = deque()  # signals that it gets once it has started
         self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
         self._killer.daemon = True
@@ -217,7 +217,7 @@ class Program:
             raise CommandError(text, returncode=code) from error
         self._send()
         code = self._process.wait()
-        until = monotonic() + self._grace * self._told
+        until = monotonic() + self._grace * self._signalled
         with suppress(ProcessLookupError, PermissionError):
             while (monotonic() < until or self._killer.is_alive()) and _runs(self._process.pid):
                 sleep(0.05)
@@ -238,11 +238,11 @@ class Program:
             self._killer.start()
             self._send(signal.SIGTERM)
             name, what = escape_unprintable(lock.name), escape_unprintable(self._words[0])
-            self._terminal.notice(f"Lock {name!r} was lost: {what} is told to end.")
+            self._terminal.notice(f"Lock {name!r} was lost: {what} is asked to end.")
 
     def _send(self, *numbers: int) -> None:
         """Send signals to the process group, with those that came before it was started."""
-        self._told |= bool(numbers)
+        self._signalled |= bool(numbers)
         self._due += numbers
         with suppress(ProcessLookupError, PermissionError, IndexError):
             while self._process is not None:

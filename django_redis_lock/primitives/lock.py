@@ -286,7 +286,7 @@ class Lock(Held, Handle):
             logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
 
     def _another_may_release(self) -> Steps[bool]:
-        """Whether somebody else has a permit too, or an operator lets nobody in."""
+        """Whether another holder has a permit too, or an operator's limit is 0."""
         _, value, *_ = yield from ask(calls.Inspect([self.name]))
         set_to, _, holders, _ = value if isinstance(value, list) else (None, 0, [], [])
         ours = {token_id(lease.token.encode()).encode() for lease in register.held_here(self.name)}

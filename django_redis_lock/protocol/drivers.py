@@ -125,7 +125,7 @@ def _warn_event_loop() -> None:
 
 
 def _tidy(port: Port, step: Step, until: float) -> Any:
-    """Carry out a step of a clean-up, which nobody waits for longer."""
+    """Carry out a step of a clean-up, which no caller waits for longer."""
     left = max(0.0, until - monotonic())
     if isinstance(step, Pause):
         step = Pause(min(left, step.seconds))

@@ -32,7 +32,7 @@ SHORTEST = 0.02
 ANSWER_WITHIN = 1.0
 """Seconds for which a heartbeat waits for its answer."""
 WAITER_TIMEOUT = 5.0
-"""Seconds after which a process that is not heard waits no more; see ``common.lua``."""
+"""Seconds without a call after which a process waits no more; see ``common.lua``."""
 AGAIN_AFTER = 0.2
 """Seconds after which a heartbeat that failed is sent again."""
 LATE = 0.5
@@ -122,7 +122,7 @@ class Heart(threads.Background):
                 names.setdefault(waiter.request.name, []).append(waiter)
         notified = {each for waiters in names.values() for each in waiters if each.notified}
         # Of a lock whose grants do not reach their waiter, as its event loop is blocked, nothing is
-        # told, so that the server passes this process over.
+        # sent, so that the server passes this process over.
         stuck = {waiter.request.name for waiter in notified & self._notified}
         self._notified = notified
         servers: dict[object, dict[str, list[LocalWaiter]]] = {}
@@ -173,20 +173,20 @@ def beat(
     status, lost, *messages = yield call
     now_ms, left_ms = map(int, status.split())
     registry.note_server_ms(now_ms, call.sent_at)
-    told = [registry.take_in(message) for message in messages]
+    tokens = [registry.take_in(message) for message in messages]
     again = waiters if asks else lost.decode().split("\n")
     missed = False
     for name in again:
-        # Who is told asks for itself. To come back as well would put it in the queue again, if it
+        # A notified waiter asks itself. To come back as well would put it in the queue again, if it
         # has released the lock by then.
-        left = [each for each in waiters.get(name, ()) if each.request.token not in told]
+        left = [each for each in waiters.get(name, ()) if each.request.token not in tokens]
         left = [each for each in left if registry.expects(each) and not each.notified]
         ordered = sorted(left, key=_position)
         try:
             missed |= yield from _come_back(registry, name, ordered)
         except LockUnavailable:
             raise
-        except LockError:  # another program's data, of which they are told as they ask
+        except LockError:  # another program's data, which they find as they ask
             for waiter in ordered:
                 registry.notify(waiter.request.token)
     if missed:  # the next one serves them, and finds what else is lost

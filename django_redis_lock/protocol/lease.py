@@ -18,7 +18,7 @@ class Request:
     """What one acquisition asks for. It keeps its token however often it is sent."""
 
     # Milliseconds. A lock with no expiry is first taken with this lease, which a second call then
-    # removes. So a grant or a reply that is lost can't leave a lock that nobody can release.
+    # removes. So a grant or a reply that is lost can't leave a lock that no holder can release.
     PROBATION = 10_000
 
     waits_in = ""

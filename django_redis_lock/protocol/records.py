@@ -98,10 +98,10 @@ class Holder(_Caller):
     """Seconds after which the holder stops renewing; ``None`` for no limit."""
     pid_space: str | None = None
     """An id that differs between containers that share a host name, so that equal process ids can
-    be told apart. ``None`` if unknown."""
+    be distinguished. ``None`` if unknown."""
     pid_began: int | None = None
     """When the process began, in clock ticks since its host booted, so that a later process with
-    its id can be told apart. ``None`` if unknown."""
+    its id can be distinguished. ``None`` if unknown."""
     parked: int = 0
     """How many of the waiters are Celery tasks that are parked, so that no process waits."""
     marks: Mapping[str, str] = field(default_factory=dict)

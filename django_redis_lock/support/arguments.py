@@ -210,9 +210,9 @@ to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def check_token_id(token_id: str) -> str:
-    """Return a token id. A text that can't be one becomes ``"nobody"``, which matches no holder."""
+    """Return a token id; ``"unknown"``, which matches no holder, for a text that can't be one."""
     _check_str("token_id", token_id)
-    return token_id if TOKEN_ID.fullmatch(token_id) else "nobody"
+    return token_id if TOKEN_ID.fullmatch(token_id) else "unknown"
 
 
 def check_number(argument: str, value: Any, least: int, most: float = math.inf) -> int:

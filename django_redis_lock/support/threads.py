@@ -262,7 +262,7 @@ class Background:
     def _work_on(self) -> None:
         woken = True
         while True:
-            self.wakes_at = math.inf  # so that a caller that adds something now rings the bell
+            self.wakes_at = math.inf  # so that a caller that adds something now wakes it
             due, now = self.work(), monotonic()
             if due == math.inf and not woken:
                 return

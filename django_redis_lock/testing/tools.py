@@ -63,7 +63,7 @@ def held_by_another(
     It excludes the test's own thread as well, and locks that are ``reentrant`` there. Its lease is
     renewed until the end of the block, or with ``timeout`` a fixed one of so many seconds. Waiters
     get the lock at the end. With ``shared`` it reads, and with a ``limit`` it has one permit of a
-    semaphore; without both, nobody else gets a permit. Raises ``LockNotAcquired`` if the lock is
+    semaphore; without both, it holds all permits. Raises ``LockNotAcquired`` if the lock is
     held already.
     """
     backend = _backend(using)
@@ -138,7 +138,7 @@ def _backend(using: str) -> BaseLockBackend:
     backend = locks[using]
     if isinstance(backend, DummyLockBackend):
         raise LockError(
-            f"LOCKS[{using!r}] is a DummyLockBackend, which excludes nobody and remembers nothing. "
+            f"LOCKS[{using!r}] is a DummyLockBackend, which excludes no caller and stores nothing. "
             f"Use a LocMemLockBackend in this test."
         )
     return backend

@@ -88,7 +88,7 @@ class ReceivingRegistry(WaiterRegistry):
                 self._connect(name).result(until)
 
     def _connect(self, name: str) -> InThread[None]:
-        """Connect, if nobody does so at the moment; all who ask meanwhile share the outcome."""
+        """Connect, if no other caller does at the moment; callers meanwhile share the outcome."""
         with self.mutex:
             if self._attempt is None or self._attempt.done:  # if it needed no thread
                 self._attempt = InThread(partial(self._connect_now, name))

@@ -108,9 +108,9 @@ def test_what_an_alias_can_not_do_it_can_not_in_memory_either(name: str, kind: s
 
 def test_nobody_is_excluded_by_dummy(name: str) -> None:
     for tool in (expire_now, lose):
-        with pytest.raises(LockError, match="excludes nobody"):
+        with pytest.raises(LockError, match="excludes no caller"):
             tool(name, using="dummy")
-    with pytest.raises(LockError, match="excludes nobody"), held_by_another(name, using="dummy"):
+    with pytest.raises(LockError, match="excludes no caller"), held_by_another(name, using="dummy"):
         pass
 
 

@@ -243,7 +243,7 @@ def test_a_program_whose_lock_is_lost_is_ended(
         assert running.line() == "SIGTERM"
         code, told = running.end()
         assert code == LOST
-        assert f"Lock '{name}' was lost: {sys.executable} is told to end." in told
+        assert f"Lock '{name}' was lost: {sys.executable} is asked to end." in told
         assert f"CommandError: {sys.executable} lost lock '{name}' while it ran." in told
         assert not alive(pid)
 

@@ -269,7 +269,7 @@ class RedlockLockBackend(BaseLockBackend):
     # Servers that lost their data.
 
     def _note_start(self, index: int, answer: Any) -> None:
-        """Note whether a server was restarted and may now be told the last fence."""
+        """Note whether a server was restarted and may now receive the last fence."""
         start, left_ms = votes.start_of(answer)
         if start and not left_ms:
             self._starts[index] = start
@@ -277,10 +277,10 @@ class RedlockLockBackend(BaseLockBackend):
             self._starts.pop(index, None)
 
     def _teach(self) -> Steps[bool]:
-        """Tell restarted servers the last fence so that they vote; return whether any was told.
+        """Send restarted servers the last fence so that they vote; return whether any was there.
 
         Their delay is over, so every hold that they may have forgotten has ended, and the others
-        know its fence. A server that is not told says again that it waits.
+        know its fence. A server without it says again that it waits.
         """
         starts, self._starts = self._starts, {}
         if not starts:

@@ -35,7 +35,7 @@ class Pending:
 PENDING = Pending()
 """An answer that has not come yet, or an outcome that it could change."""
 CONTESTED = Pending()
-"""``PENDING`` where callers share the votes: as long as one waits, nobody gets the lock."""
+"""``PENDING`` where callers share the votes: as long as one waits, no caller gets the lock."""
 
 
 class NoQuorum(LockError):
@@ -75,7 +75,7 @@ class Votes:
     left_ms: float = 0.0
     """If another holds it: until a majority could be free. Infinite for a lease with no expiry."""
     split: bool = False
-    """Whether nobody has a majority, because callers that came at the same time share the votes."""
+    """Whether none has a majority, because callers that came at the same time share the votes."""
     now_ms: int = 0
 
 
@@ -107,7 +107,7 @@ def count_votes(answers: Answers) -> Any:
 
 
 def start_of(answer: Any) -> tuple[int, int]:
-    """Return the id of the start of a server that does not vote, and ms until it may be told."""
+    """Return the id of the start of a server that does not vote, and ms until it may."""
     return (answer[4], answer[1]) if isinstance(answer, list) and answer[3] == 2 else (0, 0)
 
 

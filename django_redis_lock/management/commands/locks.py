@@ -81,7 +81,7 @@ class Command(BaseCommand):
             commands, "limit", "list, set and clear the limits of semaphores", changing.limit
         )
         add("name", nargs="?", help="the semaphore's name")
-        text = "how many may hold a permit, whatever the callers say; 0 lets nobody in"
+        text = "how many may hold a permit, whatever the callers say; 0 pauses it"
         add("limit", nargs="?", type=_whole, help=text)
         add("--clear", action="store_true", help="leave the limit to the callers")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
@@ -161,7 +161,7 @@ class Command(BaseCommand):
         try:
             options["run"](options, Terminal(self, options))
         finally:
-            self.stdout.flush()  # ahead of an error, and while a closed pipe can be told
+            self.stdout.flush()  # ahead of an error, and while a closed pipe can be reported
 
 
 def _add_list(commands: Any) -> None:
