@@ -115,28 +115,48 @@ class Guard:
 
         @wraps(target)
         def guarded(*args: Any, **kwargs: Any) -> Any:
-            run = _Run(self, keys, target, args, kwargs)
+            lock = self._handle(keys, target, args, kwargs)
             with ExitStack() as stack:
-                if not run.lock.acquire():
-                    return run.end()
-                stack.push(run.lock)
+                if not lock.acquire():
+                    return self._refuse(lock, target, args, kwargs)
+                stack.push(lock)
                 return finished(target, target(*args, **kwargs))
 
         @wraps(target)
         async def aguarded(*args: Any, **kwargs: Any) -> Any:
-            run = _Run(self, keys, target, args, kwargs)
+            lock = self._handle(keys, target, args, kwargs)
             async with AsyncExitStack() as stack:
-                if not await run.lock.aacquire():
-                    return await sync_to_async(run.end)()
-                stack.push_async_exit(run.lock)
+                if not await lock.aacquire():
+                    return await sync_to_async(self._refuse)(lock, target, args, kwargs)
+                stack.push_async_exit(lock)
                 return finished(target, await target(*args, **kwargs))
 
         made = aguarded if is_async(target) else guarded
         setattr(made, GUARDED, self)
-        USES.add(
-            (self.using, f"Task {name_of(target)}", self.lock.keywords["sharing"] != EXCLUSIVE)
-        )
+        shares = self.lock.keywords["sharing"] != EXCLUSIVE
+        USES.add((self.using, f"Task {name_of(target)}", shares))
         return made
+
+    def _handle(self, keys: KeyMaker, function: Any, args: Any, kwargs: Any) -> Lock:
+        context = args[0] if args else None  # of a task that takes it
+        task_id = getattr(getattr(context, "task_result", None), "id", None)
+        name = name_of(function)
+        return self.lock(keys(name, args, kwargs), task_id=task_id, task_name=name)
+
+    def _refuse(self, lock: Lock, function: Any, args: Any, kwargs: Any) -> TaskSkipped:
+        """Return the result of a run that finds the lock held. Raises ``TaskAlreadyRunning``."""
+        task = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
+        if not is_django_task(task):  # it has another name in its module, or none
+            task = function
+        why, backend, limit = "", lock.backend, lock.sharing.limit
+        holder = backend.holder(lock.name)
+        if limit is not None or holder is None:
+            why = backend.run(backend.operations.why_refused(lock.name, limit))
+        about = task, lock.origin["task_id"], lock.name, holder, args, kwargs
+        conflict = Conflict("run", *about, policy=self.on_conflict, why=why)
+        if self.on_conflict == "skip":
+            return conflict.skip()
+        raise conflict.error()
 
 
 def is_django_task(target: Any) -> bool:
@@ -145,31 +165,6 @@ def is_django_task(target: Any) -> bool:
         kind.__name__ == "Task" and kind.__module__.startswith(("django.tasks", "django_tasks"))
         for kind in type(target).__mro__
     )
-
-
-class _Run:
-    def __init__(self, guard: Guard, keys: KeyMaker, function: Any, args: Any, kwargs: Any) -> None:
-        self._policy, self._function, self._arguments = guard.on_conflict, function, (args, kwargs)
-        context = args[0] if args else None  # of a task that takes it
-        self._id = getattr(getattr(context, "task_result", None), "id", None)
-        name = name_of(function)
-        self.lock: Lock = guard.lock(keys(name, args, kwargs), task_id=self._id, task_name=name)
-
-    def end(self) -> TaskSkipped:
-        """Return the result of a run that finds the lock held. Raises ``TaskAlreadyRunning``."""
-        module = sys.modules.get(self._function.__module__)
-        task = getattr(module, self._function.__qualname__, None)
-        if not is_django_task(task):  # it has another name in its module, or none
-            task = self._function
-        why, backend, limit = "", self.lock.backend, self.lock.sharing.limit
-        holder = backend.holder(self.lock.name)
-        about = task, self._id, self.lock.name, holder, *self._arguments
-        if limit is not None or holder is None:
-            why = backend.run(backend.operations.why_refused(self.lock.name, limit))
-        conflict = Conflict("run", *about, policy=self._policy, why=why)
-        if self._policy == "skip":
-            return conflict.skip()
-        raise conflict.error()
 
 
 class WorkerStops(Exception):
