@@ -4,8 +4,6 @@ import os
 import sys
 from typing import Any
 
-SKIP_CHECKS = "CELERY_SKIP_CHECKS"
-
 
 def celery_app() -> Any:
     """Return the app of the project, ``None`` if this process has made none."""
@@ -19,10 +17,10 @@ def celery_app() -> Any:
 
 def import_tasks(app: Any) -> None:
     """Import and make the tasks of an app, as ``celery -A`` does, without the system checks."""
-    given = os.environ.get(SKIP_CHECKS, "")
-    os.environ[SKIP_CHECKS] = "1"
+    given = os.environ.get("CELERY_SKIP_CHECKS", "")
+    os.environ["CELERY_SKIP_CHECKS"] = "1"
     try:
         app.loader.import_default_modules()
     finally:
-        os.environ[SKIP_CHECKS] = given  # Celery takes an empty one as none
+        os.environ["CELERY_SKIP_CHECKS"] = given  # Celery takes an empty one as none
     app.finalize()

@@ -16,21 +16,19 @@ from django.utils import autoreload
 View = Callable[..., Any]
 
 
-def body_stream(request: Any) -> Any:
-    """Return what a request's body is read from, ``None`` for a request made by hand."""
-    return getattr(request, "_stream", None)
+def unread_body(request: Any) -> Any:
+    """Return the stream of a body of which nothing was read, ``None`` for another request."""
+    begun = getattr(request, "_read_started", True)  # a request that was made by hand has none
+    return None if begun else getattr(request, "_stream", None)
 
 
-def has_begun_reading(request: Any) -> bool:
-    return bool(request._read_started)
-
-
-def bytes_read(stream: Any, default: int) -> int:
-    """Return how many bytes were read, ``default`` for a stream that does not count.
+def bytes_read(request: Any, default: int) -> int:
+    """Return how much of a body was read, ``default`` for a stream that does not count.
 
     ``request.body`` leaves a ``BytesIO``. Under WSGI a ``LimitedStream`` counts; under ASGI the
     stream is a file, which is complete.
     """
+    stream = getattr(request, "_stream", None)
     if isinstance(stream, io.BytesIO):
         return len(stream.getbuffer())
     return int(getattr(stream, "_pos", default))

@@ -195,47 +195,45 @@ class _Guard:
 
             return cast("Decorated", alocked)
 
-        declined = NonAtomicAliases(view)
+        databases = NonAtomicAliases(view)
 
         @functools.wraps(view)
         def locked(*args: Any, **kwargs: Any) -> Any:
             if getattr(type(_owner(view, args)), "view_is_async", False):
-                if declined.wanted():  # as Django does
+                if databases.wanted():  # as Django does
                     raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
                 return self._arun(view, args, kwargs)
-            return self._run(view, args, kwargs, declined)
+            return self._run(view, args, kwargs, databases)
 
-        django_private.set_non_atomic_databases(locked, declined)
+        django_private.set_non_atomic_databases(locked, databases)
         return cast("Decorated", locked)
 
     def _run(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], declined: NonAtomicAliases
+        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], databases: NonAtomicAliases
     ) -> Any:
-        def answered(*args: Any, **kwargs: Any) -> Any:
-            return finished(view, view(*args, **kwargs))
-
         request, rest = _split(view, args)
-        if self._runs_without(request):
-            return declined.atomic(answered)(*args, **kwargs)
-        try:
-            held = self._prepare(view, request, rest, kwargs)
-            held.__enter__()
-        except (BadRequest, LockNotAcquired, LockUnavailable) as error:
-            return self._refuse(view, args, kwargs, error)
-        request.lock = held
+        held: ViewLock | None = None
 
-        def confirmed(*args: Any, **kwargs: Any) -> Any:
-            response = answered(*args, **kwargs)
-            held.confirm()  # an error rolls the transaction back
+        def answered(*args: Any, **kwargs: Any) -> Any:
+            response = finished(view, view(*args, **kwargs))
+            if held is not None and databases.wanted():
+                held.confirm()  # an error rolls the transaction back
             return response
 
+        if not self._runs_without(request):
+            try:
+                held = self._prepare(view, request, rest, kwargs)
+                held.__enter__()
+            except (BadRequest, LockNotAcquired, LockUnavailable) as error:
+                return self._refuse(view, args, kwargs, error)
+            request.lock = held
         try:
             with ExitStack() as releasing:
-                releasing.push(held)
-                run = declined.atomic(confirmed) if declined.wanted() else answered
-                return run(*args, **kwargs)
+                if held is not None:
+                    releasing.push(held)
+                return databases.atomic(answered)(*args, **kwargs)
         except LockUnavailable as error:
-            if error is not held.unconfirmed:
+            if held is None or error is not held.unconfirmed:
                 raise
             return self._refuse(view, args, kwargs, error)  # nothing was written
 

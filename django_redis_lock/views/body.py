@@ -17,10 +17,10 @@ from django_redis_lock.support import django_private
 
 def has_arrived(request: Any) -> bool:
     """Whether the body is here. Under ASGI, Django spools it to a file before it calls the view."""
-    stream = django_private.body_stream(request)
-    if stream is None or django_private.has_begun_reading(request) or _length(request) <= 0:
+    stream = django_private.unread_body(request)
+    if stream is None or _length(request) <= 0:
         return True
-    return bool(hasattr(stream, "seekable") and stream.seekable())
+    return hasattr(stream, "seekable") and bool(stream.seekable())
 
 
 def receive(request: Any) -> None:
@@ -33,8 +33,7 @@ def receive(request: Any) -> None:
     try:
         if has_arrived(request):
             # Django's CSRF middleware may have read a form, and ignores one that is cut off.
-            stream = django_private.body_stream(request)
-            received = django_private.bytes_read(stream, default=length)
+            received = django_private.bytes_read(request, default=length)
         elif request.content_type == "multipart/form-data":
             received = _spool(request)
         else:

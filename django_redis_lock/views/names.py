@@ -51,11 +51,11 @@ class NameMaker:
             values = {**kwargs, REQUEST: request}
             if not values.keys() >= set(self._fields):
                 known = _arguments(view)
-                defaults = {
-                    each.name: each.default for each in known if each.default is not each.empty
+                values = {
+                    **{each.name: each.default for each in known if each.default is not each.empty},
+                    **dict(zip((each.name for each in known), args, strict=False)),
+                    **values,
                 }
-                unnamed = dict(zip((each.name for each in known), args, strict=False))
-                values = {**defaults, **unnamed, **values}
             self._check_fields(values, "this URL has")
             try:
                 made = self._source.format_map(values)

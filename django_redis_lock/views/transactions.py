@@ -9,10 +9,10 @@ from django_redis_lock.support.django_private import View
 
 
 class NonAtomicAliases(set[str]):
-    """The databases for which a view declines the transaction of ATOMIC_REQUESTS.
+    """The databases without a transaction of ATOMIC_REQUESTS, as a view or a decorator says.
 
     Django finds every database in this set and so begins no transaction; the guard begins them once
-    it holds the lock, except for those that the view or a decorator above really declined.
+    it holds the lock, except for those that really are in it.
     """
 
     def __init__(self, view: View) -> None:
@@ -25,18 +25,15 @@ class NonAtomicAliases(set[str]):
         return True
 
     def wanted(self) -> list[str]:
-        """Return the databases that the view wants a transaction of."""
-        if self._left_to_view:
-            return []
-        really = set(self)
+        """Return the databases that the guard begins a transaction of."""
         return [
             alias
             for alias, settings in connections.settings.items()
-            if settings["ATOMIC_REQUESTS"] and alias not in really
+            if settings["ATOMIC_REQUESTS"] and not (self._left_to_view or alias in {*self})
         ]
 
     def atomic(self, view: View) -> View:
-        """Wrap the view in a transaction of each database that it does not decline."""
+        """Wrap the view in these transactions."""
         for alias in self.wanted():
             view = transaction.atomic(using=alias)(view)
         return view
