@@ -110,7 +110,6 @@ def two(request: Any, product_id: int) -> HttpResponse:
         ("product:{pk.x[0]}", "'pk', but"),
         ("{product_id:{width}}", "'width', but"),
         ("product:{}", "without a name"),
-        ("product:{product_id", "not a valid template"),
         ("product:%s", "name='product:%s' has '%s'"),
         ("", "must not be empty"),
         ("a\n{product_id}", "control characters"),
@@ -133,11 +132,11 @@ class Two(View):
         raise AssertionError
 
 
-@pytest.mark.parametrize("view", [type("Copy", (Two,), {}), Two.as_view()])
-def test_templates_that_fit_no_method(view: Any) -> None:
-    with pytest.raises(ValueError, match="'pk', but the view takes request, product_id, size"):
-        locked("product:{pk}")(view)
-    assert locked("product:{product_id}:{size}")(view)
+def test_templates_that_fit_no_method() -> None:
+    for view in (type("Copy", (Two,), {}), Two.as_view()):
+        with pytest.raises(ValueError, match="'pk', but the view takes request, product_id, size"):
+            locked("product:{pk}")(view)
+        assert locked("product:{product_id}:{size}")(view)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +144,10 @@ def test_templates_that_fit_no_method(view: Any) -> None:
     [
         ({"status": 500}, ValueError, "status=500.*409, 423, 503"),
         ({"retry_after": 0}, ValueError, "retry_after=0"),
-        ({"retry_after": True}, TypeError, "retry_after=True"),
         ({"answer": 409}, TypeError, "answer=409 must be a function,"),
         ({"answer": aanswer}, TypeError, "answer=.* can't be asynchronous"),
-        ({"blocking": 0.3}, TypeError, "give blocking_timeout=0.3"),
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
         ({"methods": "POST"}, ValueError, "methods='POST' must be a list of one or more of GET"),
-        ({"methods": ["post"]}, ValueError, r"\['post'\] must be a list of one or more of GET"),
         ({"limit": 2, "shared": True}, ValueError, "shared and limit exclude each other"),
         ({"using": None}, TypeError, "using=None must be an alias of LOCKS"),
         ({"methods": []}, ValueError, "of one or more of GET"),

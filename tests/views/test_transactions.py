@@ -34,11 +34,11 @@ def moments() -> Iterator[list[tuple[Any, bool]]]:
     def note(signal: Any, **arguments: Any) -> None:
         seen.append((signal, connection.in_atomic_block))
 
-    for each in (lock_acquired, lock_released):
-        each.connect(note)
+    lock_acquired.connect(note)
+    lock_released.connect(note)
     yield seen
-    for each in (lock_acquired, lock_released):
-        each.disconnect(note)
+    lock_acquired.disconnect(note)
+    lock_released.disconnect(note)
 
 
 @pytest.mark.usefixtures("atomic_requests")
