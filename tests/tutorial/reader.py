@@ -1,4 +1,4 @@
-"""Somebody who follows a tutorial: types its commands, saves its files, compares its outputs."""
+"""A reader who follows a tutorial: types its commands, saves its files, compares its outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -15,7 +15,7 @@ from tests.tools.docs import TUTORIAL, Block, commands
 
 COMMAND_SECONDS = 120
 """How long a command may take, or a server until it is up; the longest installs packages."""
-_NOT_A_READERS = ("DJANGO_", "PYTHON", "VIRTUAL_ENV", "LOAD_", "SHOP_", "PYTEST_")
+_NOT_READERS = ("DJANGO_", "PYTHON", "VIRTUAL_ENV", "LOAD_", "SHOP_", "PYTEST_")
 """What the tests may have in their environment, and a reader has not."""
 _VARYING = re.compile(
     r"(?:\b(?:\d+(?:\.\d+)?(?:ms|min|[smhd]))+\b ?)+"  # a duration, such as 7.3s, 1m03s, 1m 3s
@@ -28,19 +28,19 @@ class ReaderError(AssertionError):
     """The tutorial said something else than what happened."""
 
 
-@dataclass
 class Terminal:
     """A shell: what one command exports, the next one has."""
 
-    directory: Path
-    environment: dict[str, str]
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_READERS)}
+        self.environment = {**kept, "PYTHONUNBUFFERED": "1"}
 
-    def run(self, command: str) -> tuple[str, str]:
-        """Run a command to its end; return its output and what it said of errors."""
+    def run(self, command: str) -> str:
+        """Run a command to its end; return its output."""
         left = self.directory / ".environment"
-        script = f"{command}\nstatus=$?\nenv -0 > '{left}'\nexit $status"
         finished = subprocess.run(
-            ["bash", "-c", script],
+            ["bash", "-c", f"{command}\nstatus=$?\nenv -0 > '{left}'\nexit $status"],
             cwd=self.directory,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -54,12 +54,12 @@ class Terminal:
         pairs = (entry.partition("=") for entry in left.read_text().split("\0") if entry)
         self.environment = {name: value for name, _, value in pairs}
         left.unlink()
-        return finished.stdout, finished.stderr
+        return finished.stdout
 
 
 @dataclass
-class Running:
-    """A program that goes on in a terminal of its own, and says something once it is up."""
+class Program:
+    """A program that goes on in a terminal of its own, and says ``ready`` once it is up."""
 
     command: str
     ready: str
@@ -68,6 +68,9 @@ class Running:
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, keeper: Keeper) -> None:
+        """Start it, anew if it runs; a worker would first finish its task of an hour."""
+        if self.process is not None:
+            keeper.stop(self.process, grace=0)
         with self.log.open("wb") as output:
             process = self.process = keeper.spawn(
                 *("bash", "-c", f"exec {self.command}"),
@@ -77,35 +80,28 @@ class Running:
                 stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + COMMAND_SECONDS
-        while self.ready not in self.told():
+        while self.ready not in self.output():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise ReaderError(f"$ {self.command}\n{self.told()}")
+                raise ReaderError(f"$ {self.command}\n{self.output()}")
             time.sleep(0.05)
 
-    def stop(self, keeper: Keeper) -> None:
-        """Close its terminal, at once: a worker would first finish its task of an hour."""
-        if self.process is not None:
-            keeper.stop(self.process, grace=0)
-
-    def told(self) -> str:
+    def output(self) -> str:
         return self.log.read_text(errors="replace")
 
 
-@dataclass
 class Reader:
     """The folder in which a tutorial is followed, and its terminals.
 
-    `instead` are words of the tutorial and what is typed in their place.
+    ``instead`` are words of the tutorial and what is typed in their place.
     """
 
-    directory: Path
-    instead: dict[str, str]
-    _running: list[Running] = field(default_factory=list)
-    _reload: bool = False
+    def __init__(self, directory: Path, instead: dict[str, str]) -> None:
+        self._directory, self._instead = directory, instead
+        self._programs: list[Program] = []
+        self._changed = False
 
     def __enter__(self) -> Self:
-        self._keeper = Keeper()
-        self._first = Terminal(self.directory, _plain_environment())
+        self._keeper, self._first = Keeper(), Terminal(self._directory)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,17 +109,16 @@ class Reader:
 
     def follow(self, block: Block) -> None:
         """Do what a block of the tutorial tells its reader to do."""
-        text = block.text
-        for written, typed in self.instead.items():
+        text, path = block.text, self._directory / block.what
+        for written, typed in self._instead.items():
             text = text.replace(written, typed)
         if block.how == "append":
-            path = self.directory / block.what
-            self._reload = self._reload or path.exists()
+            self._changed = self._changed or path.exists()
             with path.open("a") as file:
                 file.write(f"\n\n{text}")
         elif block.how == "save":
-            (self.directory / block.what).write_text(text)
-            self._reload = True
+            path.write_text(text)
+            self._changed = True
         elif block.how == "background":
             self._start(text, block.what)
         elif block.language == "console":
@@ -133,48 +128,32 @@ class Reader:
         else:
             raise ReaderError(f"line {block.line} is neither typed nor saved")
 
-    def logs(self) -> str:
-        return "\n".join(f"== {program.command}\n{program.told()}" for program in self._running)
-
     def _start(self, text: str, ready: str) -> None:
         *before, (command, _) = commands(text)
-        environment = _plain_environment()
-        terminal = Terminal(self.directory, environment)
+        terminal = Terminal(self._directory)
         for each, _ in before:
             terminal.run(each)
-        log = self.directory.parent / f"terminal-{len(self._running) + 2}.log"
-        self._running.append(Running(command, ready, terminal, log))
-        self._running[-1].start(self._keeper)
+        log = self._directory.parent / f"terminal-{len(self._programs) + 2}.log"
+        self._programs.append(Program(command, ready, terminal, log))
+        self._programs[-1].start(self._keeper)
 
     def _type(self, text: str, *, varies: bool, line: int) -> None:
-        if self._reload:
-            self._load_changes()
+        for program in self._programs:
+            # The development server starts anew by itself, too, some time after a change.
+            if self._changed and "runserver" in program.command:
+                program.start(self._keeper)
+        self._changed = False
         for command, expected in commands(text):
-            try:
-                got, _ = self._first.run(command)
-            except ReaderError as error:
-                raise ReaderError(f"line {line}: {error}\n{self.logs()}") from None
+            got = self._first.run(command)
             same = shape(got) == shape(expected) if varies else got == expected
             if expected and not same:
+                logs = "\n".join(f"== {one.command}\n{one.output()}" for one in self._programs)
                 raise ReaderError(
                     f"line {line}: $ {command}\nThe tutorial shows:\n{expected}\nIt was:\n{got}\n"
-                    f"{self.logs()}"
+                    f"{logs}"
                 )
-
-    def _load_changes(self) -> None:
-        """Start the development server anew, which it does by itself some time after a change."""
-        for program in self._running:
-            if "runserver" in program.command:
-                program.stop(self._keeper)
-                program.start(self._keeper)
-        self._reload = False
 
 
 def shape(output: str) -> str:
     """Return an output without what differs from run to run: numbers, ids, and widths."""
     return " ".join(_VARYING.sub(" ", output).split())
-
-
-def _plain_environment() -> dict[str, str]:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_A_READERS)}
-    return {**kept, "PYTHONUNBUFFERED": "1"}
