@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Iterator
 from unittest.mock import patch
@@ -124,11 +123,6 @@ def _do_everything(admin: redis.Redis) -> None:
     with lock("parked elsewhere", timeout=20):
         enqueue(admin, "parked elsewhere", "{}", process="i0-1", prefix=prefix)
     assert len(admin.lrange(key("inbox:i0-1"), 0, -1)) == 1
-    last = admin.set(key("fence"), "9" * 16, get=True)
-    with lock("a fence of the future", timeout=20) as held:
-        assert held.fence == 10**16
-    admin.set(key("fence"), last)
-
     with lock("renewed", timeout=2, auto_renew=True):
         end = admin.zscore(key("index"), "renewed")
         eventually(lambda: admin.zscore(key("index"), "renewed") > end)
@@ -136,8 +130,8 @@ def _do_everything(admin: redis.Redis) -> None:
         pass
     assert lock("lapsed", timeout=0.001).acquire()
     eventually(lambda: not locks["default"].holder("lapsed"))
-    eventually(_the_index_is_swept(admin))
-    asyncio.run(_do_it_under_asyncio())
+    sweeper = lock("sweeper", timeout=5)
+    eventually(lambda: sweeper(admin.zscore)(key("index"), "lapsed") is None)
     _share()
     _park()
     _tick()
@@ -190,24 +184,6 @@ def _share() -> None:
         assert locks["default"].force_release("shared", third.token_id)
     with lock("shared", blocking_timeout=20) as writer:
         writer.downgrade()
-
-
-def _the_index_is_swept(admin: redis.Redis) -> Callable[[], bool]:
-    def swept() -> bool:
-        with lock("sweeper", timeout=5):
-            return admin.zscore(key("index"), "lapsed") is None
-
-    return swept
-
-
-async def _do_it_under_asyncio() -> None:
-    first, second = lock("b", timeout=20), lock("b", timeout=20)
-    await first.aacquire()
-    waiting = asyncio.ensure_future(second.aacquire())
-    await asyncio.to_thread(eventually, lambda: waiters("b"))
-    await first.arelease()
-    assert await waiting
-    await second.arelease()
 
 
 def test_a_web_process_needs_no_parked_messages(
