@@ -35,17 +35,14 @@ def bytes_read(request: Any, default: int) -> int:
 
 
 def replace_body_stream(request: Any, stream: Any) -> None:
-    """Have the body read from another stream, from its beginning."""
     request._stream, request._read_started = stream, False
 
 
 def non_atomic_databases(view: View) -> Any:
-    """Return the databases that ``transaction.non_atomic_requests`` excluded for a view."""
     return getattr(view, "_non_atomic_requests", ())
 
 
 def set_non_atomic_databases(view: View, aliases: Any) -> None:
-    """Set the databases in which Django begins no transaction for a view."""
     view._non_atomic_requests = aliases  # type: ignore[attr-defined]
 
 
@@ -69,7 +66,6 @@ def savepoint_in_test(connection: Any) -> str | None:
 
 
 def client_of_cache(cache: Any) -> Any:
-    """Return the client of a ``django.core.cache.backends.redis.RedisCache``."""
     return cache._cache
 
 

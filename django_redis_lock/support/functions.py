@@ -31,7 +31,7 @@ def finished(function: Callable[..., Any], result: Result) -> Result:
     """Return the result of a call whose work is done.
 
     Raises ``TypeError`` for a coroutine, a future or a generator, which would do its work after the
-    lock's release. A coroutine or generator is closed, so that it never runs.
+    lock's release.
     """
     if inspect.isawaitable(result):
         advice = (

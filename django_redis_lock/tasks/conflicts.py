@@ -135,22 +135,24 @@ class Conflict:
 
     def skip(self, reason: str = "") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
+        holder = self.described
         if not reason:
-            reason = "another instance is running" if self.described else "no instance may run now"
-        name = name_of(self.task)
-        skipped[name] += 1
-        self.notify(task_skipped, "skipped: lock %r is %s", policy=self.policy)
-        return TaskSkipped(
-            skipped=True, reason=reason, task=name, key=self.key, holder=self.described
-        )
+            reason = "another instance is running" if holder else "no instance may run now"
+        name = self._count("skipped: lock %r is %s")
+        return TaskSkipped(skipped=True, reason=reason, task=name, key=self.key, holder=holder)
 
     def error(self, why: str = "") -> TaskAlreadyRunning:
         """Log, count and signal the duplicate, and return the exception that refuses it."""
-        name, done = name_of(self.task), "run" if self.moment == "run" else "sent"
-        skipped[name] += 1
-        self.notify(task_skipped, "refused: lock %r is %s", policy=self.policy)
+        name = self._count("refused: lock %r is %s")
+        done = "run" if self.moment == "run" else "sent"
         why = why or f"lock {self.key!r} is {self.state}."
         return TaskAlreadyRunning(f"Task {name} is not {done}: {why}", self.key, self.described)
+
+    def _count(self, text: str) -> str:
+        name = name_of(self.task)
+        skipped[name] += 1
+        self.notify(task_skipped, text, policy=self.policy)
+        return name
 
     def notify(self, signal: Signal, text: str, *more: object, **facts: str) -> None:
         """Log a text, formatted with the key, its state and ``more``, and send a signal."""

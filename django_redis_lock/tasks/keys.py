@@ -41,10 +41,10 @@ _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 class KeyMaker:
     """Turns the arguments of a call into the name of its lock.
 
-    ``as_models`` returns the arguments of a call with those that the task takes as models. Errors
-    call the key by the name of its ``option``.
+    ``as_models`` returns the arguments of a call with those that the task takes as models.
 
-    Raises ``TypeError`` or ``ValueError`` at once for a key that can't fit the task's signature.
+    Raises ``TypeError`` or ``ValueError``, with the name of the ``option``, for a key that can't
+    fit the task's signature.
     """
 
     def __init__(
@@ -55,14 +55,15 @@ class KeyMaker:
         as_models: AsModels | None = None,
         option: str = "key",
     ) -> None:
-        kinds = {item.kind: item.name for item in signature.parameters.values()}
+        known = signature.parameters
+        kinds = {item.kind: item.name for item in known.values()}
         self._signature, self._as_models = signature, as_models
         self._key, self._option = key, option
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
-        self._fields = check_template(key, option) if isinstance(key, str) else []
+        self._fields: list[str] = []
         if isinstance(key, str):  # or a member of an Enum that is one
+            self._fields = check_template(key, option)
             self._key = str.__str__(key) if self._fields else key.format()
-        known = signature.parameters
         named = known if unique_on == ALL else unique_on
         self._unique_on = None if named is None else tuple(named)
         used = [*self._fields, *(self._unique_on or ())]
@@ -76,10 +77,7 @@ class KeyMaker:
         self._used = {name if name in known else self._variadic for name in used}
 
     def __call__(self, task_name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Return the lock's name.
-
-        Raises ``TypeError`` if the arguments don't fit the task, or have no stable representation.
-        """
+        """Return the lock's name. Raises ``TypeError`` for arguments that don't fit."""
         if callable(self._key):
             self._signature.bind(*args, **kwargs)
             made = self._called(self._key, args, kwargs)
@@ -135,8 +133,10 @@ class KeyMaker:
             value = values.get(name)
             try:
                 parts.append(f"{name}={as_json(value)}")
-            except TypeError as error:
-                raise self._unstable(task_name, name, getattr(error, "value", value)) from None
+            except UnstableValueError as error:
+                raise self._unstable(task_name, name, error.args[0]) from None
+            except TypeError:
+                raise self._unstable(task_name, name, value) from None
         made = f"{task_name}:{','.join(parts)}"
         if len(made) <= MAX_KEY_LENGTH:
             return made
@@ -189,11 +189,7 @@ def refuse_by_position(given: Sequence[Any]) -> None:
 
 
 class UnstableValueError(TypeError):
-    """A value has no representation that is the same in every process."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__(value)
-        self.value = value
+    """Its argument, a value, has no representation that is the same in every process."""
 
 
 _SAME_EVERYWHERE = {
@@ -223,7 +219,6 @@ def normal(value: Any) -> Any:
 
 
 def _unwritten(value: Any) -> Any:
-    """Return the form of a value that JSON does not take."""
     if isinstance(value, enum.Enum):
         return normal(value.value)
     if isinstance(value, set | frozenset):
@@ -257,7 +252,6 @@ def _rank(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that has no form in JSON as one that has."""
     match value:
         case datetime.date() | datetime.time():
             return value.isoformat()
