@@ -74,10 +74,10 @@ def check_blocking(value: Any) -> bool:
     """Return whether to wait."""
     if isinstance(value, bool):
         return value
-    shown = _shown(value)
-    seconds = f"to wait for so many seconds, give blocking_timeout={shown}"
-    way_out = seconds if isinstance(value, int | float) else "give True or False"
-    raise TypeError(f"blocking={shown} must be a bool; {way_out}.")
+    shown, advice = _shown(value), ""
+    if isinstance(value, int | float):
+        advice = f"; to wait for so many seconds, give blocking_timeout={shown}"
+    raise TypeError(f"blocking={shown} must be True or False{advice}.")
 
 
 def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
@@ -155,10 +155,7 @@ def check_name(name: str) -> str:
 
 
 def check_template(template: str, argument: str) -> list[str]:
-    """Return the arguments that a template of ``str.format`` names, also in format specifications.
-
-    One that is written for ``%`` is refused.
-    """
+    """Return the arguments a template of ``str.format`` names, in format specifications as well."""
     if found := _PRINTF.search(re.sub(r"\{.*?\}", "", template)):
         raise ValueError(
             f"{argument}={template!r} has {found[0]!r}, which stands for nothing here; write the "

@@ -40,8 +40,8 @@ MAKERS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize(
     ("blocking", "why"),
     [
-        (0.3, r"blocking=0\.3 must be a bool; to .* seconds, give blocking_timeout=0\.3\."),
-        ("no", "blocking='no' must be a bool; give True or False"),
+        (0.3, r"blocking=0\.3 must be True or False; to .* seconds, give blocking_timeout=0\.3\."),
+        ("no", "blocking='no' must be True or False."),
     ],
 )
 def test_seconds_in_place_of_blocking_are_refused(

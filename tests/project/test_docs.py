@@ -155,6 +155,8 @@ def test_the_arguments_of_the_signals_are_those_that_are_sent(
     lost.owned()
     with unavailable(), pytest.raises(LockUnavailable):
         lock(name).locked()
+    for each in known.values():
+        each.disconnect(note)
     rows = table(DOCS / "reference/signals.md", "Signals")
     assert {row[0]: row[2].split(", ") for row in rows} == {
         key: sent[signal] for key, signal in known.items()

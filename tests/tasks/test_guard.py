@@ -104,6 +104,7 @@ def test_a_second_is_skipped(server: Any, name: str, guarded: Any) -> None:
     with lock(name) as held:
         skipped = guarded.enqueue(name).return_value
         assert locks["default"].holder(name).fence == held.fence
+    task_skipped.disconnect(note)
     assert (skipped["skipped"], skipped["key"]) == (True, name)
     assert skipped["task"] == guarded.module_path
     assert skipped["holder"]["pid"] == os.getpid()
