@@ -201,7 +201,7 @@ def read_holder(
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
     ``ttl_ms`` is -1 for a lease with no expiry; ``now_ms`` is the server's clock; ``limit`` is what
-    an operator has set, which goes before that of the record; ``waiters`` are given with the number
+    an operator has set, which overrides that of the record; ``waiters`` are given with the number
     of those that are parked if there are any.
     """
     waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
