@@ -57,7 +57,7 @@ def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
         assert {*re.findall(r"(?:`|\$ )make ([\w-]+)", (ROOT / page).read_text())} <= targets
 
 
-def test_workflows_use_only_what_nobody_can_change() -> None:
+def test_workflows_use_only_what_can_not_change() -> None:
     """Actions and images are named by digest, actions with their version in a comment."""
     workflows = (ROOT / ".github" / "workflows").glob("*.yml")
     lines = [line.strip() for path in workflows for line in path.read_text().splitlines()]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.files.uploadhandler import MemoryFileUploadHandler, TemporaryFileUploadHandler
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import Client
 from django.urls import path
@@ -26,7 +26,7 @@ from tests.tools import PATIENCE, Background
 
 pytestmark = [pytest.mark.urls("tests.views.test_slow_clients"), pytest.mark.usefixtures("server")]
 
-NAME = "visited"
+guard = locked("visited", blocking=False)
 MORE_THAN_MEMORY = 3_000_000
 """Bytes; Django holds 2.5 MB in memory."""
 BOUNDARY = "b0undary"
@@ -50,38 +50,33 @@ TOKEN = {"Cookie": f"csrftoken={'a' * 32}", "X-CSRFToken": "a" * 32}
 
 
 @csrf_exempt
-@locked(NAME, blocking=False)
+@guard
 def form(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"sku": request.POST["sku"]})
 
 
-@locked(NAME, blocking=False)
+@guard
 def protected(request: HttpRequest) -> HttpResponse:
     """Here Django's middleware has looked for its token in the form."""
     return JsonResponse({"sku": request.POST.get("sku"), "files": len(request.FILES)})
 
 
 @csrf_exempt
-@locked(NAME, blocking=False)
+@guard
 def own_handlers(request: HttpRequest) -> HttpResponse:
     """Choose how uploads are taken in, which Django refuses once the form was parsed."""
-    request.upload_handlers = [
-        MemoryFileUploadHandler(request),
-        TemporaryFileUploadHandler(request),
-    ]
+    request.upload_handlers = [TemporaryFileUploadHandler(request)]
     return JsonResponse({"sku": request.POST["sku"], "size": request.FILES["file"].size})
 
 
-@locked(NAME, blocking=False)
+@guard
 @api_view(["POST", "PUT"])
 def api(request: Any) -> Response:
     return Response({"sku": request.data["sku"]})
 
 
 urlpatterns = [
-    path("form/", form),
-    path("protected/", protected),
-    path("own_handlers/", own_handlers),
+    *[path(f"{view.__name__}/", view) for view in (form, protected, own_handlers)],
     path("api/", api),
 ]
 
