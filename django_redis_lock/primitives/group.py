@@ -15,7 +15,7 @@ from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives.exits import released_here
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.primitives.held import finish, renew_in_time, waiting
+from django_redis_lock.primitives.held import abandon, finish, renew_in_time, waiting
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
@@ -31,6 +31,8 @@ class LockGroup(Handle):
     It is a context manager and a decorator, as ``Lock`` is. ``held["name"]`` is the handle of one
     lock. ``django_redis_lock.lock_many()`` creates it, and documents the arguments.
     """
+
+    _busy: Lock  # which could not be acquired
 
     def __init__(self, locks: Sequence[Lock]) -> None:
         self._by_name = {lock.name: lock for lock in sorted(locks, key=lambda one: one.name)}
@@ -88,10 +90,7 @@ class LockGroup(Handle):
         return list(self._by_name.values())
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
-        busy = self[self._busy]
-        if busy.full or busy.sharing.limit is not None:
-            return (yield from busy._not_acquired())
-        return (yield from super()._not_acquired())
+        return self._busy._not_acquired()
 
     def _acquire(self, until: float | None) -> Steps[bool]:
         attempt = self._occupy()
@@ -115,7 +114,7 @@ class LockGroup(Handle):
             yield from self._undo(retaken, later=silent)
             raise
         if not taken:
-            yield from self._undo(retaken)
+            yield from self._undo(retaken, later=False)
         return taken
 
     def _obtain(self, locks: list[Lock], retaken: list[Lock], until: float | None) -> Steps[bool]:
@@ -135,7 +134,7 @@ class LockGroup(Handle):
         for lock in locks:
             lock.waited = False
             if not (yield from lock._acquire(until)):
-                self._busy = lock.name
+                self._busy = lock
                 return False
             lease = lock.held_lease()
             lease.renew_for(None, monotonic())  # until all are held
@@ -155,13 +154,19 @@ class LockGroup(Handle):
         full = [-1 if lease.timeout is None else milliseconds(lease.timeout) for lease in leases]
         return not (yield from renew_in_time(leases, full))
 
-    def _undo(self, retaken: list[Lock], *, later: bool = False) -> Steps[None]:
-        """Release what was acquired; what was retaken waits for its transaction again."""
+    def _undo(self, retaken: list[Lock], *, later: bool) -> Steps[None]:
+        """Release what was acquired; what was retaken waits for its transaction again.
+
+        With ``later``, the background does it, as the server does not answer now.
+        """
         for lock in retaken:
             if lock.lease is not None and not lock.deferred:
                 yield from lock._release()
         taken = [lock for lock in self._locks() if lock.lease and lock not in retaken]
-        yield from finish(taken, later=later)
+        if later:
+            abandon(taken)
+        else:
+            yield from finish(taken)
 
 
 def kinds(

@@ -18,19 +18,15 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives import held as holds
 from django_redis_lock.primitives.held import Held, Leave, register
-from django_redis_lock.protocol.calls import Renew, Steps
+from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
-from django_redis_lock.support.process import Identity, kind_of_execution
+from django_redis_lock.support.process import Identity
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-FAILED_FOR = 0.5
-"""Seconds after a failure for which callers that may run unguarded only probe the server."""
-PROBE_FOR = 0.005
-"""Seconds that the server gets to answer a probe."""
 
 
 class Handle(ABC):
@@ -49,7 +45,7 @@ class Handle(ABC):
     def __init__(
         self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
     ) -> None:
-        self.name = self._busy = name  # _busy: the lock that could not be acquired
+        self.name = name
         self.blocking = blocking if blocking is True else arguments.check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
             self._blocking_timeout = arguments.check_wait(blocking_timeout)
@@ -258,12 +254,15 @@ class Handle(ABC):
         """Return a new handle with the same arguments."""
 
     @abstractmethod
-    def _locks(self) -> Sequence[Held]:
-        """Return all locks that the handle is for."""
+    def _locks(self) -> Sequence[Held]: ...
 
     @abstractmethod
     def _acquire(self, until: float | None) -> Steps[bool]:
         """Acquire the locks, waiting ``until`` (monotonic), or not at all for ``None``."""
+
+    @abstractmethod
+    def _not_acquired(self) -> Steps[LockNotAcquired]:
+        """Return the error about the lock that could not be acquired."""
 
     @property
     def _label(self) -> str:
@@ -271,12 +270,9 @@ class Handle(ABC):
         return f"{'lock' if len(names) == 1 else 'locks'} {', '.join(names)}"
 
     def _acquired(self) -> Sequence[Held]:
-        """Return the locks that are held, lost or not. Raises ``LockNotOwned`` if none is."""
-        held = [each for each in self._locks() if each.lease is not None]
-        if not held:
-            name = self._locks()[0].name
-            raise LockNotOwned(f"This handle does not hold {self._label}.", name=name)
-        return held
+        """Return the locks that are held, lost or not; if none is, the first, which says so."""
+        locks = self._locks()
+        return [each for each in locks if each.lease is not None] or locks[:1]
 
     def _to_release(self) -> Sequence[Held]:
         """Return the locks to release: of a group, those that were not released by themselves."""
@@ -289,8 +285,8 @@ class Handle(ABC):
     def _until(
         self, blocking: bool | None, blocking_timeout: float | Default | None
     ) -> float | None:
-        given = isinstance(blocking_timeout, Default)
-        wait = self.blocking_timeout if given else arguments.check_wait(blocking_timeout)
+        default = isinstance(blocking_timeout, Default)
+        wait = self.blocking_timeout if default else arguments.check_wait(blocking_timeout)
         waits = self.blocking if blocking is None else arguments.check_blocking(blocking)
         if not waits or wait == 0:
             return None
@@ -315,27 +311,6 @@ class Handle(ABC):
         held = self._to_release()
         if held and not defer(held, holds.finish):
             yield from (holds.release(held[0]) if len(held) == 1 else holds.release_all(held))
-
-    def _probe(self) -> Steps[bool]:
-        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again.
-
-        Returns whether it may still refuse writes.
-        """
-        now, backend, first = monotonic(), self.backend, self._locks()[0]
-        if first.unguarded and not first.reentrant:  # a release would be of either's
-            raise LockError(
-                f"This handle already runs without {self._label}. Create one for each caller.",
-                name=first.name,
-            )
-        failed, server = backend.failed_until, backend.renewal_group(first.name)
-        until = now + PROBE_FOR
-        if (ends := failed.get(server)) is None:
-            return False
-        if now >= ends:  # one caller at a time gives it its usual time again
-            failed[server], until = now + FAILED_FOR, math.inf
-        yield Renew([(first.name, "probe", -1)], patient=False, until=until)  # of replicas, too
-        failed.pop(server, None)
-        return until < math.inf
 
     def _run_without(self, error: BaseException, began: float) -> bool:
         """Whether a block runs without the locks, since the server was unavailable."""
@@ -378,22 +353,6 @@ class Handle(ABC):
         except LockNotOwned:
             return False
         return True
-
-    def _not_acquired(self) -> Steps[LockNotAcquired]:
-        wait = self.blocking_timeout
-        tried = f"within {wait:g} s" if self.blocking and wait else "at once"
-        why = yield from self._why_not()
-        text = f"Could not acquire {self._label} {tried}: {why}."
-        error = LockNotAcquired(text, name=self._busy)
-        error.paused = why.startswith("paused")
-        return error
-
-    def _why_not(self) -> Steps[str]:
-        yield from ()
-        which = "it" if self._busy == self.name else repr(self._busy)
-        own = register.held_here(self._busy, self.backend.alias)
-        who = f"this {kind_of_execution()}" if own else "another holder"
-        return f"{who} has {which}"
 
     def _abandon(self, error: BaseException, since: float = 0.0) -> None:
         """Release in the background what an interruption left; leases from before ``since`` stay.

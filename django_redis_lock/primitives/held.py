@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -22,6 +23,10 @@ from django_redis_lock.support import process
 from django_redis_lock.support.arguments import OnUnavailable
 
 logger = logging.getLogger("django_redis_lock")
+FAILED_FOR = 0.5
+"""Seconds after a failure for which callers that may run unguarded only probe the server."""
+PROBE_FOR = 0.005
+"""Seconds that the server gets to answer a probe."""
 
 
 class Held:
@@ -151,6 +156,35 @@ class Held:
         renewer.discard(lease)
         self.lease, self._backend, self.deferred = None, None, False
 
+    def note_failure(self) -> None:
+        """Let callers that may run unguarded only probe the server for a while."""
+        failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
+        if (now := monotonic()) >= failed.get(server, 0.0):
+            failed[server] = now + FAILED_FOR
+
+    def probe(self) -> Steps[bool]:
+        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again.
+
+        Returns whether it may still refuse writes.
+        """
+        if self.unguarded and not self.reentrant:  # a release would be of either's
+            raise LockError(
+                f"This handle already runs without lock {self.name!r}. Create one for each caller.",
+                name=self.name,
+            )
+        failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
+        if (ends := failed.get(server)) is None:
+            return False
+        now = monotonic()
+        until = now + PROBE_FOR
+        if now >= ends:  # one caller at a time gives it its usual time again
+            failed[server], until = now + FAILED_FOR, math.inf
+        yield calls.Renew(
+            [(self.name, "probe", -1)], patient=False, until=until
+        )  # of replicas, too
+        failed.pop(server, None)
+        return until < math.inf
+
 
 Hold = tuple[Held, Lease]
 Leave = Callable[[Sequence[Held]], Steps[Any]]
@@ -235,14 +269,8 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
         del failure  # else the error keeps this frame, and the frame the error
 
 
-def finish(held: Sequence[Held], *, later: bool = False) -> Steps[None]:
-    """Release locks where no caller can handle a failure; it is logged instead.
-
-    With ``later`` that is left to the background, as the server does not answer now.
-    """
-    if later:
-        abandon(held)
-        return
+def finish(held: Sequence[Held]) -> Steps[None]:
+    """Release locks where no caller can handle a failure; it is logged instead."""
     try:
         yield from release_all(held)
     except LockLost:

@@ -15,7 +15,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import REASON_EXPIRED, renewer
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavailable
 from django_redis_lock.primitives import held as holds
-from django_redis_lock.primitives.handle import FAILED_FOR, Handle, defer
+from django_redis_lock.primitives.handle import Handle, defer
 from django_redis_lock.primitives.held import Held, register
 from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
@@ -154,7 +154,7 @@ class Lock(Held, Handle):
         # Gives the lock the name that is made of the given one now, as for the current tenant. As a
         # decorator it is asked again at each call.
         self._make_name, self.given = make, self.given or self.name
-        self.name = self._busy = check_name(make(self.given))
+        self.name = check_name(make(self.given))
         return self
 
     def _fresh(self) -> Self:
@@ -172,10 +172,8 @@ class Lock(Held, Handle):
         try:
             acquired = yield from self._take(until, from_token_id)
         except LockUnavailable:
-            ended, server = monotonic(), self.backend.renewal_group(self.name)
-            if ended >= self.backend.failed_until.get(server, 0.0):
-                self.backend.failed_until[server] = ended + FAILED_FOR
-            facts = {"waited": ended - began, "reason": "unavailable"}
+            self.note_failure()
+            facts = {"waited": monotonic() - began, "reason": "unavailable"}
             yield from self.backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             raise
         finally:
@@ -233,7 +231,7 @@ class Lock(Held, Handle):
     ) -> Steps[bool]:
         request = self.make_request(backend)
         if self.on_unavailable == "run":
-            request.patient = not (yield from self._probe())
+            request.patient = not (yield from self.probe())
         if until is not None:
             request.when_waiting = partial(self._begin_to_wait, backend, until)
         scheme, lease = self._wait or backend.wait, None
@@ -393,17 +391,21 @@ class Lock(Held, Handle):
         )
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
-        error = yield from super()._not_acquired()
+        wait, limit = self.blocking_timeout, self.sharing.limit
+        tried = f"within {wait:g} s:" if self.blocking and wait else "at once:"
         if self.full:
-            why = f"as max_waiters={self.sharing.max_waiters} allows no more that wait"
-            error.args = (f"Could not acquire {self._label} at once, {why}.",)
+            tried = "at once, as"
+            why = f"max_waiters={self.sharing.max_waiters} allows no more that wait"
+        elif limit is not None:
+            why = yield from self.backend.operations.why_refused(self.name, limit)
+            why = why or "no permit was free"
+        else:
+            own = register.held_here(self.name, self.backend.alias)
+            why = f"{f'this {kind_of_execution()}' if own else 'another holder'} has it"
+        text = f"Could not acquire lock {self.name!r} {tried} {why}."
+        error = LockNotAcquired(text, name=self.name)
+        error.paused = why.startswith("paused")
         return error
-
-    def _why_not(self) -> Steps[str]:
-        if self.sharing.limit is None:
-            return (yield from super()._why_not())
-        why = yield from self.backend.operations.why_refused(self.name, self.sharing.limit)
-        return why or "no permit was free"
 
     def _locked(self) -> Steps[bool]:
         _, value, *_ = yield from ask(calls.Inspect([self.name]))

@@ -18,7 +18,7 @@ from django.db.transaction import atomic
 from django_redis_lock import lock, lock_many, locks, semaphore, signals
 from django_redis_lock.exceptions import LockError, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.fencing import _Guard
-from django_redis_lock.primitives import handle as handles
+from django_redis_lock.primitives import held as holds
 from django_redis_lock.testing import unavailable
 from example_project.embedded import EmbeddedServer
 from tests.primitives import test_failed_releases as failed
@@ -82,7 +82,7 @@ def test_the_block_runs_without_the_lock(
     assert "LOCKS['default'] refused: NOREPLICAS" in warning
     assert [each.get("reason") for each in sent] == ["unavailable", None]
     assert not refused.holds(name)
-    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    monkeypatch.setattr(holds, "PROBE_FOR", PATIENCE)  # on a busy machine
     locks["default"].failed_until[None] = math.inf
     with handle as held:
         held.ensure_held()
@@ -115,7 +115,7 @@ def test_blocks_are_nested(
     name: str, refused: failed.Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each release ends its own block, guarded or not; a nested entry sends no call."""
-    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    monkeypatch.setattr(holds, "PROBE_FOR", PATIENCE)  # on a busy machine
     handle = optional("reentrant", name)
     with refused.refusing():
         handle.acquire()
@@ -142,7 +142,7 @@ def test_a_read_only_server_is_asked_once(
 
     Each call is sent once more over another connection, since that may reach the new primary.
     """
-    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    monkeypatch.setattr(holds, "PROBE_FOR", PATIENCE)  # on a busy machine
     settings.LOCKS = {"default": {"LOCATION": own_server.url(), "OPTIONS": {"REPLICAS": 1}}}
     only_probe = locks["default"].failed_until = {None: math.inf}
     assert optional("lock", name).acquire()
@@ -203,14 +203,14 @@ def test_a_stopped_server_is_probed_after_a_failure(
     with optional("several", name, blocking=False) as held:
         assert not held.guarded
     assert [kind for kind, _ in sent] == ["Acquire"]
-    assert 0 < backend.failed_until[None] <= time.monotonic() + handles.FAILED_FOR
+    assert 0 < backend.failed_until[None] <= time.monotonic() + holds.FAILED_FOR
     sent.clear()
     backend.failed_until[None] = time.monotonic() + 1000
     for _ in range(3):
         with optional("several", name) as held:
             assert not held.guarded
     assert [kind for kind, _ in sent] == ["Renew"] * 3
-    assert max(seconds for _, seconds in sent) <= handles.PROBE_FOR
+    assert max(seconds for _, seconds in sent) <= holds.PROBE_FOR
     sent.clear()
     with pytest.raises(LockUnavailable):  # who needs the lock waits for the server as ever
         MAKERS["several"](name, blocking=False).acquire()
@@ -232,7 +232,7 @@ def test_the_servers_of_a_cluster_fail_apart(
     monkeypatch.setattr(locks["default"], "renewal_group", lambda name: name[-1])
     with refused.refusing(), optional("lock", f"{name}-a"), optional("several", f"{name}-b"):
         pass
-    monkeypatch.setattr(handles, "PROBE_FOR", PATIENCE)  # on a busy machine
+    monkeypatch.setattr(holds, "PROBE_FOR", PATIENCE)  # on a busy machine
     assert optional("lock", f"{name}-a").acquire()
     assert locks["default"].failed_until.keys() == {"b"}
 
