@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 import weakref
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,9 +14,17 @@ import pytest
 from django_redis_lock import lock, lock_many
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.tools import PATIENCE, Background
 
-METHODS = ["acquire", "block", "ensure_held", "extend", "reacquire", "owned", "release"]
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "acquire": (),
+    "__enter__": (),
+    "ensure_held": (),
+    "extend": (1,),
+    "reacquire": (),
+    "owned": (),
+    "release": (),
+    "__exit__": (None, None, None),
+}
 
 
 @pytest.fixture
@@ -29,59 +35,44 @@ def no_collections() -> Iterator[None]:
     gc.enable()
 
 
-def use(handle: Any, method: str, fail: Callable[[], object]) -> bool:
-    """Return whether the server was unavailable."""
-    with contextlib.suppress(LockUnavailable):
-        if method == "block":
-            with handle:
-                fail()
-        if method == "acquire":
-            fail()
-        handle.acquire()
-        fail()
-        getattr(handle, method)(*[1] * (method == "extend"))
-        return False
-    return True
-
-
-async def ause(handle: Any, method: str, fail: Callable[[], object]) -> bool:
-    """Do the same; a task that fails would hold its error itself."""
-    with contextlib.suppress(LockUnavailable):
-        if method == "block":
-            async with handle:
-                fail()
-        if method == "acquire":
-            fail()
-        await handle.aacquire()
-        fail()
-        await getattr(handle, "a" + method)(*[1] * (method == "extend"))
-        return False
-    return True
-
-
 @pytest.mark.usefixtures("no_collections")
-@pytest.mark.parametrize("path", ["redis.RedisLockBackend", "getset.GetSetLockBackend"])
 @pytest.mark.parametrize("kind", ["lock", "group"])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_error_keeps_no_handle(
-    name: str, settings: Any, own_server: EmbeddedServer, path: str, kind: str, is_async: bool
+    name: str,
+    settings: Any,
+    own_server: EmbeddedServer,
+    kind: str,
+    is_async: bool,
+    monkeypatch: Any,
 ) -> None:
-    """It is in no cycle of the error, its traceback and their frames. Each method has a thread."""
-    backend = f"django_redis_lock.backends.{path}"
-    settings.LOCKS = {"default": {"BACKEND": backend, "LOCATION": own_server.url()}}
-    fail = threading.Barrier(len(METHODS), own_server.kill, PATIENCE).wait
+    """It is in no cycle of the error, its traceback and their frames."""
+    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
+    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_FOR", -1.0)
 
-    def left(method: str) -> tuple[bool, object]:
-        """Return whether the server was unavailable, and the handle if it still exists."""
+    def fails(handle: Any, method: str) -> bool:
+        with contextlib.suppress(LockUnavailable):
+            getattr(handle, method)(*ARGUMENTS[method])
+            return False
+        return True
+
+    async def afails(handle: Any, method: str) -> bool:  # a task that fails would hold its error
+        asynchronous = f"__a{method[2:]}" if method[0] == "_" else f"a{method}"
+        with contextlib.suppress(LockUnavailable):
+            await getattr(handle, asynchronous)(*ARGUMENTS[method])
+            return False
+        return True
+
+    handles: dict[str, Any] = {}
+    for method in ARGUMENTS:
         names = [f"{name}-{method}", f"{name}-{method}-x"]
-        handle: Any = lock_many(names, 30) if kind == "group" else lock(names[0], 30)
+        handles[method] = lock_many(names, 30) if kind == "group" else lock(names[0], 30)
+        if method not in ("acquire", "__enter__"):
+            handles[method].acquire()
+    own_server.kill()
+    for method in ARGUMENTS:
+        handle = handles.pop(method)
         reference = weakref.ref(handle)
-        unavailable = (
-            asyncio.run(ause(handle, method, fail)) if is_async else use(handle, method, fail)
-        )
+        assert asyncio.run(afails(handle, method)) if is_async else fails(handle, method)
         del handle
-        return unavailable, reference()
-
-    started = {method: Background(partial(left, method)) for method in METHODS}
-    found = {method: each.outcome() for method, each in started.items()}
-    assert found == dict.fromkeys(METHODS, (True, None))
+        assert reference() is None, method
