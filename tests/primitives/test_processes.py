@@ -200,15 +200,19 @@ def test_greenlets_of_a_process_that_gevent_patches_late(name: str) -> None:
         assert [child.hear(), child.hear()] == ["reentered False", "acquired True"]
 
 
-def test_package_imports_without_celery_and_without_django_redis() -> None:
-    """Neither Celery nor django-redis is imported before it is needed."""
+def test_a_small_project() -> None:
+    """Neither Celery nor django-redis is imported before it is needed, nor a database used."""
     program = (
-        "import sys; sys.modules['celery'] = None; sys.modules['django_redis'] = None\n"
+        "import sys; sys.modules['celery'] = sys.modules['django_redis'] = None\n"
         "from django.conf import settings\n"
-        "settings.configure(LOCKS={'default': {'LOCATION': 'redis://127.0.0.1:1'}},"
+        "backend = 'django_redis_lock.backends.locmem.LocMemLockBackend'\n"
+        "other = {'LOCATION': 'redis://127.0.0.1:1'}\n"
+        "settings.configure(LOCKS={'default': {'BACKEND': backend}, 'other': other},"
         " INSTALLED_APPS=['django_redis_lock'])\n"
         "import django; django.setup()\n"
         "from django.core.management import call_command; call_command('check')\n"
-        "from django_redis_lock import lock; lock('a')\n"
+        "from django_redis_lock import lock; lock('a', using='other')\n"
+        "with lock('a') as held: held.ensure_held()\n"
+        "assert not held.locked()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)

@@ -1,9 +1,8 @@
-"""SIGTERM to a process that holds or waits: by default, and with the documented handler."""
+"""SIGTERM to a process that holds or waits, with the documented handler."""
 
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -11,16 +10,13 @@ from django_redis_lock import lock
 from tests.tools import Background, Child, eventually, waiters
 from tests.tools.docs import DOCS, blocks
 
-pytestmark = pytest.mark.usefixtures("server")
-
-PAGE: Path = DOCS / "how-to/stop-a-process.md"
-RECIPE = next(block.text for block in blocks(PAGE) if block.language == "python")
-INSTALL = f"""{RECIPE}
-signal.signal(signal.SIGTERM, stop)
-"""
+RECIPE = next(
+    block.text for block in blocks(DOCS / "how-to/stop-a-process.md") if block.language == "python"
+)
+INSTALL = f"{RECIPE}\nsignal.signal(signal.SIGTERM, stop)\n"
 HOLD = """
 with lock(sys.argv[1], timeout=600):
-    say("held")
+    say("ready")
     while True:
         hear()
 """
@@ -29,34 +25,28 @@ import asyncio
 
 async def main():
     async with lock(sys.argv[1], timeout=600):
-        say("held")
+        say("ready")
         await asyncio.sleep(600)
 
 asyncio.run(main())
 """
 WAIT = """
-say("held")
+say("ready")
 lock(sys.argv[1], timeout=600).acquire()
 """
 
 
-@pytest.mark.parametrize("program", [HOLD, HOLD_IN_A_LOOP])
-def test_as_documented_the_lock_is_released(name: str, program: str) -> None:
-    """The waiter has it at once, and not in ten minutes."""
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("program", [HOLD, HOLD_IN_A_LOOP, WAIT], ids=["hold", "task", "wait"])
+def test_as_documented_nothing_is_left(name: str, program: str) -> None:
+    """A waiter has the lock of a holder at once, and not in ten minutes; a waiter has left."""
+    held = lock(name, timeout=60)
+    if program == WAIT:
+        held.acquire()
     with Child(INSTALL + program, name) as child:
-        assert child.hear() == "held"
-        waiter = Background(lock(name, timeout=20).acquire)
+        assert child.hear() == "ready"
+        waiter = Background(lock(name, timeout=20).acquire) if program != WAIT else None
         eventually(lambda: waiters(name) == 1)
         child.process.send_signal(signal.SIGTERM)
         assert child.end() == 128 + signal.SIGTERM
-        assert waiter.outcome()
-
-
-def test_as_documented_the_queue_is_left(name: str) -> None:
-    """A waiter that is terminated leaves the queue."""
-    with lock(name, timeout=60), Child(INSTALL + WAIT, name) as child:
-        assert child.hear() == "held"
-        eventually(lambda: waiters(name) == 1)
-        child.process.send_signal(signal.SIGTERM)
-        assert child.end() == 128 + signal.SIGTERM
-        assert waiters(name) == 0
+        assert waiter.outcome() if waiter else waiters(name) == 0

@@ -1,9 +1,7 @@
-"""Locks in transactions on SQLite, and where there is no database at all."""
+"""Locks in transactions on SQLite."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from django.db.transaction import atomic
 from django_redis_lock import lock
 from tests.contracts.exits import ExitContract
 from tests.contracts.transactions import TransactionContract, aliases, execute, is_held
-from tests.tools import ROOT
 
 
 class OnSQLite:
@@ -55,19 +52,3 @@ class TestOnSQLite(OnSQLite, TransactionContract):
         with pytest.raises(KeyboardInterrupt), atomic("first"), lock(name):
             execute("first", "SELECT 1")
         assert not is_held(name)
-
-
-def test_project_without_a_database() -> None:
-    """Locks work where DATABASES is not set."""
-    program = (
-        "import django\n"
-        "from django.conf import settings\n"
-        "backend = 'django_redis_lock.backends.locmem.LocMemLockBackend'\n"
-        "settings.configure(INSTALLED_APPS=['django_redis_lock'],\n"
-        "                   LOCKS={'default': {'BACKEND': backend}})\n"
-        "django.setup()\n"
-        "from django_redis_lock import lock\n"
-        "with lock('a') as held: held.ensure_held()\n"
-        "assert not held.locked()\n"
-    )
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
