@@ -48,28 +48,22 @@ def free(name: str) -> bool:
     return True
 
 
-# held_by_another()
-
-
 def test_another_holder_excludes_the_thread_of_the_test(name: str) -> None:
-    with lock(name, reentrant=True):
-        pass
     with held_by_another(name):
         assert not lock(name, reentrant=True).acquire(blocking=False)
         assert locks["default"].holder(name)
+        with pytest.raises(LockNotAcquired), held_by_another(name):
+            pass
     assert free(name)
 
 
 def test_another_holder_may_have_lost_the_lock_by_the_end(name: str) -> None:
     with LockRecorder() as recorded:
-        with held_by_another(name):
-            lose(name)
-            with lock(name, blocking=False):
-                pass
-        with held_by_another(name, timeout=60):
-            expire_now(name)
-            with lock(name, blocking=False):
-                pass
+        for timeout, take in ((None, lose), (60, expire_now)):
+            with held_by_another(name, timeout=timeout):
+                take(name)
+                with lock(name, blocking=False):
+                    pass
     assert recorded.events == [("acquired", name), ("released", name)] * 2
 
 
@@ -114,28 +108,18 @@ def test_nobody_is_excluded_by_dummy(name: str) -> None:
         pass
 
 
-# expire_now() and lose()
-
-
-@pytest.mark.parametrize("arguments", [{}, {"timeout": 60}, {"timeout": None}])
-def test_a_lease_that_is_over_is_lost(name: str, arguments: dict[str, Any]) -> None:
-    held = lock(name, **arguments)
-    held.acquire()
-    expire_now(name)
-    assert (held.lost, held.remaining) == (True, 0.0)
-    assert free(name)
-    with pytest.raises(LockLost):
-        held.release()
-
-
-def test_a_waiter_gets_a_lock_whose_lease_is_over(name: str) -> None:
-    held = lock(name)
+@pytest.mark.parametrize("timeout", [DEFAULT, 60, None])
+def test_a_lease_that_is_over_is_lost(name: str, timeout: Any) -> None:
+    """And a waiter gets the lock."""
+    held = lock(name, timeout=timeout)
     held.acquire()
     waiter = Background(lock(name).acquire)
     eventually(lambda: waiters(name))
     expire_now(name)
+    assert (held.lost, held.remaining) == (True, 0.0)
     assert waiter.outcome()
-    assert held.lost
+    with pytest.raises(LockLost):
+        held.release()
 
 
 @pytest.mark.parametrize("timeout", [DEFAULT, 60])
@@ -169,9 +153,6 @@ def test_one_of_several_holders_is_chosen_by_its_fence(name: str, tool: Any) -> 
         second.release()
 
 
-# unavailable()
-
-
 def test_every_operation_fails_at_once_while_unavailable(name: str) -> None:
     held, other = lock(name), lock(f"{name}-other")
     held.acquire()
@@ -202,9 +183,6 @@ def test_one_alias_can_be_unavailable(name: str) -> None:
             lock(name, using="url").acquire()
 
 
-# LockRecorder
-
-
 def test_the_recorder_notes_names_in_order(name: str) -> None:
     with LockRecorder() as recorded:
         with lock("a"), lock("b"):
@@ -218,9 +196,6 @@ def test_the_recorder_notes_names_in_order(name: str) -> None:
     assert recorded.events[:3] == [("acquired", "a"), ("acquired", "b"), ("not_acquired", "a")]
     recorded.clear()
     assert (recorded.acquired, recorded.events) == ([], [])
-
-
-# assert_no_locks_held() and the spaces
 
 
 def test_locks_that_are_held_are_named_with_their_thread(name: str) -> None:
@@ -239,7 +214,7 @@ def test_locks_that_are_held_are_named_with_their_thread(name: str) -> None:
     assert_no_locks_held()
 
 
-def test_a_space_is_apart_from_others(name: str, space: LockSpace) -> None:
+def test_a_space_is_apart_from_others(name: str) -> None:
     with lock(name):
         with LockSpace("memory"):
             assert free(name)
@@ -263,21 +238,18 @@ def test_what_one_test_leaves_is_released_and_what_was_held_before_stays(name: s
     assert recorded.lost == []  # the former holder is not told in the next test
 
 
-def test_permits_and_limits_of_one_test_are_not_left(name: str) -> None:
+@pytest.mark.parametrize("held", [False, True])
+def test_permits_and_limits_of_one_test_are_not_left(name: str, held: bool) -> None:
     with LockSpace("memory") as space:
         locks["default"].set_limit("before", 3)
-        for held in (False, True):
-            with held_by_another("before") if held else nullcontext():
-                with (
-                    pytest.raises(AssertionError, match="2 locks"),
-                    space.one_test(fail_on_held=True),
-                ):
-                    locks["default"].set_limit(name, 2)
-                    locks["default"].set_limit("before", None)
-                    assert semaphore(name, 1).acquire()
-                    assert semaphore(name, 1).acquire()
-                assert [limit.name for limit in locks["default"].limits()] == ["before"]
-                assert list(locks["default"].holders(name)) == []
+        with held_by_another("before") if held else nullcontext():
+            with pytest.raises(AssertionError, match="2 locks"), space.one_test(fail_on_held=True):
+                locks["default"].set_limit(name, 2)
+                locks["default"].set_limit("before", None)
+                assert semaphore(name, 1).acquire()
+                assert semaphore(name, 1).acquire()
+            assert [limit.name for limit in locks["default"].limits()] == ["before"]
+            assert list(locks["default"].holders(name)) == []
 
 
 def test_a_space_in_memory_needs_no_server_and_leaves_dummy_alone(settings: Any) -> None:

@@ -158,5 +158,5 @@ def test_a_worker_in_a_thread_sends_parked_tasks(
 def test_the_guide_about_tests_passes_with_a_worker(tmp_path: Path, server: EmbeddedServer) -> None:
     project = Project(tmp_path, server.url())
     number = project.follow_the_guide()
-    found = project.run("-k", "mails or parked")
-    assert found == {"passed": 2, "deselected": number - 2}, project.output
+    assert number >= 10
+    assert project.run() == {"passed": number}, project.output
