@@ -41,7 +41,6 @@ WITHDRAW_EVERY = 0.5
 EXIT = 1.0
 """Seconds for which the end of the process waits for releases that could not be sent before."""
 
-# Why a lock was lost:
 REASON_EXPIRED = "it expired or was forcibly released"
 MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
 
@@ -72,6 +71,12 @@ class Entry:
             return 0
         return milliseconds(max(0.0, min(RENEWALS * self.period, lease.renew_until - monotonic())))
 
+    def due_by(self, due: float) -> None:
+        """Have it renewed at a moment (monotonic) at the latest."""
+        self.due = min(self.due, due)
+        if self.due < self.server.wakes_at:
+            self.server.wake(self.due)
+
     def lost_at(self) -> float:
         """Return when the lock counts as lost if the server does not answer."""
         lease = self.lease()
@@ -101,9 +106,9 @@ def report_loss(backend: Any, lease: Lease, lock: Any, reason: str) -> Steps[Non
 class Renewer:
     """Keeps every registered lease alive until it is discarded, lost or garbage-collected.
 
-    A lease is renewed after a third of its length, together with others of the same server that are
-    due soon. While the server can't be reached this is retried until the lease has expired; then
-    the lock is lost. A lock that was handed off is verified once, soon after it was acquired.
+    A lease is renewed after a third of its length, with others of its server that are due soon. If
+    the server can't be reached until it has expired, the lock is lost. A lock that was handed off
+    is verified once, soon after it was acquired.
     """
 
     def __init__(self) -> None:
@@ -111,7 +116,6 @@ class Renewer:
         forget_after_fork(self)
 
     def after_fork(self) -> None:
-        """Forget the leases of the parent process; threads are started when needed."""
         # Each change of these is one operation, so callers and threads share no mutex.
         self.entries: dict[str, Entry] = {}  # by token
         self.servers: dict[tuple[Any, Hashable], ServerRenewer] = {}
@@ -120,8 +124,7 @@ class Renewer:
         """Renew a lease from now on, or only verify it; references to it are weak."""
         server = self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
-        if entry.due < server.wakes_at:
-            server.wake(entry.due)
+        entry.due_by(entry.due)
 
     def discard(self, lease: Lease) -> None:
         """Stop renewing a lease, at once."""
@@ -132,17 +135,12 @@ class Renewer:
         for lease, ms in zip(leases, lease_ms, strict=True):
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
-                entry.due = min(entry.due, monotonic() + ms / 1000 / RENEWALS)
-                if entry.due < entry.server.wakes_at:
-                    entry.server.wake(entry.due)
+                entry.due_by(monotonic() + ms / 1000 / RENEWALS)
 
     def withdraw(
         self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
     ) -> None:
-        """Send a call in the background until it arrives, or for so many seconds.
-
-        It is first sent after half a second, unless ``at_once``.
-        """
+        """Send a call in the background until it arrives, or for so many seconds."""
         now = monotonic()
         item = Withdrawal(call, now if at_once else now + WITHDRAW_EVERY, now + seconds)
         server = self.server_of(backend, call.name)
@@ -180,11 +178,7 @@ class Renewer:
 
 
 class ServerRenewer(Background):
-    """Renews the leases on one server, and sends again what did not reach it.
-
-    Each call ends long before the first lease does, so that it can be tried again over another
-    connection, and losses are reported in time.
-    """
+    """Renews the leases on one server, and sends again what did not reach it."""
 
     def __init__(self, renewer: Renewer, key: tuple[Any, Hashable]) -> None:
         self._renewer = renewer
@@ -194,7 +188,6 @@ class ServerRenewer(Background):
         super().__init__(f"django-redis-lock-renewal-{self.backend.alias}")
 
     def wake(self, due: float) -> None:
-        """Do as ``Background.wake``."""
         self._renewer.servers[self._key] = self
         super().wake(due)
 
@@ -208,8 +201,8 @@ class ServerRenewer(Background):
             self._work(until)
         except Exception:
             logger.exception("The renewal of leases failed, and goes on")
-        owed = [item.due for item in [*self.withdrawals]]
-        return min([*owed, *[entry.due for entry in self._entries()]], default=math.inf)
+        due: list[Entry | Withdrawal] = [*self.withdrawals, *self._entries()]
+        return min((each.due for each in due), default=math.inf)
 
     def _work(self, until: float) -> None:
         now, entries = monotonic(), self._entries()
@@ -226,7 +219,7 @@ class ServerRenewer(Background):
             self._send(owed, self._ends(lost_at, until))
 
     def _ends(self, lost_at: float, until: float) -> float:
-        """Return when a call ends, long before the first lease does."""
+        """Return when a call ends: long before the first lease does, to be tried again in time."""
         now = monotonic()
         return min(until, now + min(LONGEST_CALL, max(SHORTEST_CALL, (lost_at - now) * 2 / 3)))
 
@@ -302,10 +295,7 @@ class ServerRenewer(Background):
             self._lose(entry, lease, why)
 
     def _lose(self, entry: Entry, lease: Lease, reason: str, *, gone: bool = False) -> None:
-        """Report a loss, unless its holder has released the lock.
-
-        Unless it is ``gone``, the server may still hold the lock, so it is released.
-        """
+        """Report a loss, unless its holder has released the lock; release what may not be gone."""
         if not self._renewer.remove(entry):
             return
         if not gone:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,7 +25,6 @@ from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import async_driver, calls, drivers, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
-from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
 from django_redis_lock.support.arguments import DEFAULT, Sharing
 from django_redis_lock.support.process import current_process
@@ -83,13 +81,9 @@ def held_by_another(
     finally:
         renewer.discard(lease)
         release = calls.Release(name, lease.token, shared=lease.permit, patient=False)
-        try:
-            freed = backend.run(calls.ask(release))
-        except LockUnavailable:
-            renewer.withdraw(release, backend, lease.longest)
-        else:
-            if freed:
-                backend.freed(name)
+        renewer.withdraw(release, backend, lease.longest, at_once=True)
+        renewer.at_exit()
+        backend.freed(name)
 
 
 def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
@@ -100,17 +94,7 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
     ``fence`` says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not
     held.
     """
-    backend = _backend(using)
-    holder = _holder(backend, name, fence, "expire")
-    with _found_lost(holder) as lease:
-        heir = _short_hold(holder)
-        if not backend.run(calls.ask(calls.TakeOver(heir, holder.token_id))):
-            raise LockError(f"The lease of lock {name!r} could not be ended.", name=name)
-        left = token_id(heir.token.encode())
-        while any(one.token_id == left for one in backend.holders_of([name])):
-            time.sleep(0.002)
-        if lease is not None:
-            lease.shorten(0.0)
+    _end(using, name, fence, "expire")
 
 
 def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
@@ -121,15 +105,33 @@ def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> 
     lease finds out when it asks or releases, as always. Of several that share the lock, ``fence``
     says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not held.
     """
+    _end(using, name, fence, "be lost")
+
+
+def _end(using: str, name: str, fence: int | None, how: str) -> None:
+    """End one hold of a lock; if this process renews its lease, it finds out at once."""
     backend = _backend(using)
-    holder = _holder(backend, name, fence, "be lost")
-    with _found_lost(holder):
-        take(backend, holder, "lose()")
+    found = [one for one in backend.holders_of([name]) if fence in (None, one.fence)]
+    if not found:
+        by = "" if fence is None else f" with fence {fence}"
+        raise LockError(f"Lock {name!r} is not held{by}, so it can't {how}.", name=name)
+    if len(found) > 1:
+        text = f"Lock {name!r} has {len(found)} holders; say which by its fence."
+        raise LockError(text, name=name)
+    lease = register.of_hold(found[0].token_id)
+    entry = None if lease is None else renewer.entries.pop(lease.token, None)
+    take(backend, found[0], "" if how == "expire" else "lose()")
+    if lease is not None and how == "expire":
+        lease.shorten(0.0)
+    if lease is not None and entry is not None:
+        entry.due = monotonic() + 60.0  # this thread does it
+        renewer.entries[lease.token] = entry
+        entry.server.renew([entry], monotonic() + LONGEST_CALL)
 
 
-def take(backend: BaseLockBackend, holder: Holder, reason: str) -> None:
-    """Take a lock from its holder without the signal that this process would send."""
-    entry = audit_fields(FORCE_RELEASED, holder, "", reason)
+def take(backend: BaseLockBackend, holder: Holder, reason: str = "") -> None:
+    """Take a lock from its holder without a signal; the audit has it if there is a reason."""
+    entry = audit_fields(FORCE_RELEASED, holder, "", reason) if reason else {}
     most = backend.operators.audit_entries
     backend.run(calls.ask(calls.ForceRelease(holder.name, holder.token_id, entry, most)))
 
@@ -142,25 +144,6 @@ def _backend(using: str) -> BaseLockBackend:
             f"Use a LocMemLockBackend in this test."
         )
     return backend
-
-
-def _holder(backend: BaseLockBackend, name: str, fence: int | None, what: str) -> Holder:
-    found = [one for one in backend.holders_of([name]) if fence in (None, one.fence)]
-    if not found:
-        by = "" if fence is None else f" with fence {fence}"
-        raise LockError(f"Lock {name!r} is not held{by}, so it can't {what}.", name=name)
-    if len(found) > 1:
-        text = f"Lock {name!r} has {len(found)} holders; say which by its fence."
-        raise LockError(text, name=name)
-    return found[0]
-
-
-def _short_hold(holder: Holder) -> Request:
-    """Return a request for the hold of another, with a lease of 1 ms."""
-    record = shared_record("- {}", holder.limit) if holder.shared else "- {}"
-    request = Request(holder.name, secrets.token_hex(16), 0.001, record)
-    request.shared = holder.shared
-    return request
 
 
 @contextmanager
@@ -241,18 +224,6 @@ class LockRecorder:
 
         signal.connect(note, weak=False)
         self._stack.callback(signal.disconnect, note)
-
-
-@contextmanager
-def _found_lost(holder: Holder) -> Iterator[Lease | None]:
-    """End a hold during the block; if this process renews its lease, it finds out at the end."""
-    lease = register.of_hold(holder.token_id)
-    entry = None if lease is None else renewer.entries.pop(lease.token, None)
-    yield lease
-    if lease is not None and entry is not None:
-        entry.due = monotonic() + 60.0  # this thread does it
-        renewer.entries[lease.token] = entry
-        entry.server.renew([entry], monotonic() + LONGEST_CALL)
 
 
 def finish_releases(backends: Collection[BaseLockBackend]) -> None:
@@ -358,13 +329,10 @@ class LockSpace:
         return found
 
     def _empty(self, but: Holds) -> None:
-        """Release what is held, all ``but`` some, and forget the rest if that is nothing."""
+        """Release what is held, all ``but`` some, and forget the audit."""
         for backend in self._in_memory:
             _release(backend, but)
-            if but:
-                backend.store.audit.clear()
-            else:
-                backend.clear()
+            backend.store.audit.clear()
 
 
 class LockTestMixin(TestCase):
@@ -399,8 +367,7 @@ def assert_no_locks_held(using: str | None = None) -> None:
     """
     backends = locks.made() if using is None else [locks[using]]
     finish_releases(backends)
-    space = locks.space
-    _check(_held(backends, others=space is not None and space.isolated))
+    _check(_held(backends, others=locks.space is not None and locks.space.isolated))
 
 
 def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
@@ -416,15 +383,10 @@ def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
 
 def _check(left: Holds) -> None:
     # A Celery task holds a resting lock on purpose, for a while after its end.
-    owed = [holder for holder in left.values() if holder.marks.get("state") != "resting"]
-    if owed:
-        raise AssertionError(_report(owed))
-
-
-def _report(left: Iterable[Holder]) -> str:
-    lines = list(map(_line, left))
-    count = "1 lock is" if len(lines) == 1 else f"{len(lines)} locks are"
-    return "\n".join([f"{count} still held:", *lines])
+    lines = [_line(one) for one in left.values() if one.marks.get("state") != "resting"]
+    if lines:
+        count = "1 lock is" if len(lines) == 1 else f"{len(lines)} locks are"
+        raise AssertionError("\n".join([f"{count} still held:", *lines]))
 
 
 def _line(holder: Holder) -> str:
@@ -452,7 +414,6 @@ def _note_line(lock: Lock, **kwargs: Any) -> None:
 
 def _release(backend: BaseLockBackend, but: Holds) -> None:
     """Release the locks of a backend, and those that their waiters get, all ``but`` some."""
-    left: list[Holder] = []
     for _ in range(1000):  # each time, waiters may get locks
         held = _held([backend], others=True)
         left = [holder for key, holder in held.items() if key not in but]
@@ -463,5 +424,5 @@ def _release(backend: BaseLockBackend, but: Holds) -> None:
                 # This process neither renews it from now on, nor notices the loss.
                 renewer.discard(lease)
                 lease.lose(REASON_EXPIRED)
-            take(backend, holder, "left by a test")
-    logger.warning("Threads of a test go on to take locks. %s", _report(left))
+            take(backend, holder)
+    logger.warning("Threads of a test go on to take locks, as %r", left[0].name)
