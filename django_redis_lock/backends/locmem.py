@@ -136,9 +136,8 @@ class _Store:
             _, request = queue.pop(0)
             token = request.token
             grant = Grant(self._give(request), request.lease_ms, _now_ms())
-            if token != own and not any(
-                registry.notify(token, grant) for registry in [*self.registries]
-            ):
+            notified = (registry.notify(token, grant) for registry in [*self.registries])
+            if token != own and not any(notified):
                 self._remove(name, self._holders[name][token])
         if queue:
             self._note_ends(name)
@@ -149,24 +148,21 @@ class _Store:
     def _note_ends(self, name: str) -> None:
         """Have a heartbeat sent when the next lease ends."""
         end = min((held.end for held in self._live(name).values()), default=math.inf)
-        for heart in [
-            registry.heart for registry in [*self.registries] if registry.heart is not None
-        ]:
-            heart.beat_by(end)
+        for registry in [*self.registries]:
+            if registry.heart is not None:
+                registry.heart.beat_by(end)
 
     def _acquire(self, call: calls.Acquire) -> Any:
         request = call.request
         name, token = request.name, request.token
-        held = self._live(name).get(token)
-        if held is None:
+        if token not in self._live(name):
             waited = self._hand_off(name, token)
-            held = self._live(name).get(token)
-            if held is None and not waited and self._fits(name, request.record):
+            if token not in self._live(name) and not waited and self._fits(name, request.record):
                 return self._give(request)
-        if held is not None:
+        holders = self._live(name)
+        if held := holders.get(token):
             return [held.fence, held.ttl_ms, _now_ms()]
-        first = min(self._live(name).values(), key=attrgetter("end"), default=None)
-        ttl_ms = -1 if first is None else first.ttl_ms
+        ttl_ms = min(holders.values(), key=attrgetter("end")).ttl_ms if holders else -1
         return [0, ttl_ms, _now_ms(), *(self._join(request) if call.waits_in else (0, 0))]
 
     def _join(self, request: Request) -> tuple[int, int]:
@@ -202,8 +198,7 @@ class _Store:
         return next((each for each in held if token_id(each.token.encode()) == digest), None)
 
     def _take_over(self, call: calls.TakeOver) -> int | None:
-        request = call.request
-        name = request.name
+        request, name = call.request, call.request.name
         held = self._holder(name, call.token_id)
         if held is None or (held.shared and not request.shared and len(self._holders[name]) > 1):
             return None
@@ -216,10 +211,9 @@ class _Store:
 
     def _release(self, call: calls.Release) -> int:
         held = self._live(call.name).get(call.token)
-        queue = self._queues.get(call.name, [])
         if held is not None:
             self._remove(call.name, held)
-        else:
+        elif queue := self._queues.get(call.name):
             queue[:] = [entry for entry in queue if entry[1].token != call.token]
         self._hand_off(call.name)
         return int(held is not None)
@@ -241,11 +235,10 @@ class _Store:
             if held is None:
                 left.append(-2)
                 continue
-            before, end = held.end, math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
-            if lease_ms and not (call.at_least and before > end):
+            end = math.inf if lease_ms < 0 else monotonic() + lease_ms / 1000
+            if lease_ms and not (call.at_least and held.end > end):
                 held.end = end
-                if end < before:
-                    self._note_ends(name)
+                self._note_ends(name)
             left.append(held.ttl_ms)
         return left
 

@@ -37,14 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_redis_lock")
 _WRAPPED_AS = "_django_redis_lock_wrapped"
-_METHODS = (
-    "commit",
-    "rollback",
-    "close",
-    "set_autocommit",
-    "savepoint_commit",
-    "savepoint_rollback",
-)
 
 
 def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> bool:
@@ -54,11 +46,12 @@ def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends:
     had the lock have ``after_commit=False``. A hold ends once. If it was locked again meanwhile, it
     is detached if either caller says so.
     """
-    if any(each.held_lease().lost for each in held):
+    leases = [each.held_lease() for each in held]
+    if not apps.ready or any(lease.lost for lease in leases):
         return False
-    wanted = any(each.held_lease().after_commit for each in held)
-    if not (apps.ready and apps.is_installed("django_redis_lock")):
-        if apps.ready and wanted:
+    wanted = any(lease.after_commit for lease in leases)
+    if not apps.is_installed("django_redis_lock"):
+        if wanted:
             _warn_not_installed()
         return False
     if not wanted:
@@ -150,7 +143,6 @@ def _left_ms(lease: Lease, wanted: Request) -> int:
 
 
 def _waiting_here() -> list[_Exit]:
-    """Return the exits that wait for a transaction of this thread, each once."""
     wrapped = [each.__dict__.get(_WRAPPED_AS) for each in connections.all(initialized_only=True)]
     return [*dict.fromkeys(exit for each in wrapped if each for exit in each.exits)]
 
@@ -168,7 +160,6 @@ class _Exit:
         return {lease for _, lease in self.holds}
 
     def held(self) -> list[Held]:
-        """Return the locks that this process still holds."""
         mine = current_process()
         return [each for each, lease in self.holds if each.lease is lease and lease.process is mine]
 
@@ -181,9 +172,10 @@ class _Wrapped:
         self.exits: list[_Exit] = []
         self._savepoint: str | None = None  # stands for the transaction in a TestCase
         self._original: Any = SimpleNamespace()
-        for method in _METHODS:
-            setattr(self._original, method, getattr(connection, method))
-            setattr(connection, method, getattr(self, method))
+        wrapped = self.commit, self.rollback, self.close, self.set_autocommit
+        for method in (*wrapped, self.savepoint_commit, self.savepoint_rollback):
+            setattr(self._original, method.__name__, getattr(connection, method.__name__))
+            setattr(connection, method.__name__, method)
         setattr(connection, _WRAPPED_AS, self)
 
     def add(self, each: _Exit) -> None:

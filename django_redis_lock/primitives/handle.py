@@ -1,5 +1,4 @@
-"""What the handles of one lock and of several have in common, and ``defer``, the one gate of every
-exit from a hold."""
+"""What handles have in common, and ``defer``, the one gate of every exit from a hold."""
 
 from __future__ import annotations
 
@@ -185,13 +184,15 @@ class Handle(ABC):
         try:
             self.release()
         except BaseException as failure:
-            self._leave_after(error, failure)
+            if not self._tolerates(error, failure):
+                raise
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self.arelease()
         except BaseException as failure:
-            self._leave_after(error, failure)
+            if not self._tolerates(error, failure):
+                raise
 
     def __call__(self, function: Decorated) -> Decorated:
         """Decorate a function, synchronous or not, to hold the lock during each call.
@@ -293,10 +294,7 @@ class Handle(ABC):
         return math.inf if wait is None else monotonic() + wait
 
     def _occupy(self) -> Identity:
-        """Let no other caller acquire while the result is referred to.
-
-        So an interruption, at whatever moment, can't leave the handle occupied for ever.
-        """
+        """Let no other caller acquire while the result is referred to, so never for ever."""
         attempt = Identity()
         with register.mutex:
             if self._attempt is None or self._attempt() is None:
@@ -340,8 +338,7 @@ class Handle(ABC):
             arguments.check_timeout(seconds, "additional_time")
 
         def lease_ms(lease: Lease) -> int:
-            more = lease.timeout if seconds is None else seconds
-            assert more is not None
+            more = seconds or lease.timeout or 0.0
             return milliseconds(more if replace_ttl else lease.remaining + more)
 
         yield from holds.set_leases(held, lease_ms)
@@ -355,25 +352,20 @@ class Handle(ABC):
         return True
 
     def _abandon(self, error: BaseException, since: float = 0.0) -> None:
-        """Release in the background what an interruption left; leases from before ``since`` stay.
-
-        A signal handler may raise before the steps begin, and once they are done.
-        """
+        """Release in the background what an interruption left, unless it is from before."""
         held = [each for each in self._locks() if each.lease and each.lease.began >= since]
         left = [each for each in held if not each.deferred and each.held_lease().entries <= 1]
         if left and not (isinstance(error, LockError) or defer(left, holds.finish)):
             holds.abandon(left)
 
-    def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
-        """Raise the failure of a release, unless it masks an error or the lock is optional."""
+    def _tolerates(self, error: BaseException | None, failure: BaseException) -> bool:
+        """Whether a failed release raises nothing: it masks an error, or the lock is optional."""
         self._abandon(failure)
         optional = self.on_unavailable == "run" and isinstance(failure, LockUnavailable)
         if not isinstance(failure, LockError) or (error is None and not optional):
-            try:
-                raise failure
-            finally:
-                del failure  # else the error keeps this frame, and the frame the error
+            return False
         logger.warning("The release of %s failed after the block: %s", self._label, failure)
+        return True
 
 
 def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:

@@ -202,9 +202,8 @@ def set_leases(held: Sequence[Held], lease_ms: Callable[[Lease], int]) -> Steps[
     """Set what is left of each lease (ms), or only ask for it with 0. Raises ``LockLost``."""
     leases = [each.lease_to_set() for each in held]
     if not all(lease.lost for lease in leases):
-        yield from renew_in_time(leases, [lease_ms(lease) for lease in leases])
-    lost = [hold for hold in zip(held, leases, strict=True) if hold[1].lost]
-    if lost:
+        yield from renew_in_time(leases, [*map(lease_ms, leases)])
+    if lost := [hold for hold in zip(held, leases, strict=True) if hold[1].lost]:
         raise (yield from report_losses(lost, held[0].backend, REASON_EXPIRED))
 
 
@@ -242,11 +241,11 @@ def release(held: Held) -> Steps[None]:
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
-    """Release locks of one backend, one after another; raise the first error at the end.
+    """Release locks of one backend; raise the first error at the end.
 
     Once the server does not answer, or this is interrupted, the background releases the others.
     """
-    failure: LockError | None = None
+    failures: list[LockError] = []
     left = [*held]
     try:
         while left:
@@ -254,7 +253,7 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
             try:
                 yield from release(each)
             except LockError as error:
-                failure = failure or error
+                failures = failures or [error]
                 if isinstance(error, LockUnavailable) and error.silent:
                     break
     except BaseException:
@@ -262,11 +261,8 @@ def release_all(held: Sequence[Held]) -> Steps[None]:
         raise
     for each in left:  # these handles still have their leases, so that the caller can try again
         _give_up(each, each.held_lease())
-    try:
-        if failure is not None:
-            raise failure
-    finally:
-        del failure  # else the error keeps this frame, and the frame the error
+    if failures:
+        raise failures.pop()  # which the frame that it refers to must not refer to
 
 
 def finish(held: Sequence[Held]) -> Steps[None]:
@@ -296,14 +292,12 @@ def report_losses(holds: Sequence[Hold], backend: BaseLockBackend, reason: str) 
 def abandon(held: Sequence[Held]) -> None:
     """Leave the release of locks to the background; the handles hold nothing afterwards."""
     for each in held:
-        lease = each.lease
-        if lease is not None:
-            _give_up(each, lease)
-            each.let_go(lease)
+        if each.lease is not None:
+            _give_up(each, each.lease)
+            each.let_go(each.lease)
 
 
 def _give_up(held: Held, lease: Lease) -> None:
-    """Leave the release of a lock to the background."""
     lease.begin_release()
     renewer.discard(lease)
     if lease.process is process.known_process():  # else this is a child, forked in the meantime
@@ -353,10 +347,8 @@ class Register:
 
     def enter(self, lease: Lease) -> bool:
         """Enter a lock once more; return False unless the current execution holds it."""
-        # The id by which the lease was found may belong to a later execution.
-        mine = _is_mine(lease)
-        with self.mutex:
-            return mine and lease.enter()
+        with self.mutex:  # the id by which the lease was found may be that of a later execution
+            return _is_mine(lease) and lease.enter()
 
     def leave(self, lease: Lease) -> bool:
         """Leave a lock; return whether that was the last entry, so that it must be released."""

@@ -331,7 +331,12 @@ class Lock(Held, Handle):
             raise ValueError("A detached lock has to expire; give a number of seconds.")
         self._lease_entered_once("detached")
         self.backend.require(self.backend.can_pass, f"Lock {self.name!r} can't be passed on")
-        ticket, record = self.ticket, self._record_of_detached(metadata, state)
+        # No process holds the lock then, so the death of one must not count as its holder's.
+        origin = {**self.origin, "marks": {**self.origin.get("marks", {}), "state": state}}
+        if metadata is not None:
+            ours = self.origin.get("metadata", {})
+            origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
+        ticket, record = self.ticket, write_record(auto_renew=False, **origin)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
         if not defer([self], detach):
@@ -347,14 +352,6 @@ class Lock(Held, Handle):
                 name=self.name,
             )
         return lease
-
-    def _record_of_detached(self, metadata: Mapping[str, str] | None, state: str) -> str:
-        # No process holds the lock now, so the death of one must not count as its holder's.
-        origin = {**self.origin, "marks": {**self.origin.get("marks", {}), "state": state}}
-        if metadata is not None:
-            ours = self.origin.get("metadata", {})
-            origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
-        return write_record(auto_renew=False, **origin)
 
     def _downgrade(self) -> Steps[None]:
         lease = self._lease_entered_once("downgraded")
@@ -393,18 +390,19 @@ class Lock(Held, Handle):
     def _not_acquired(self) -> Steps[LockNotAcquired]:
         wait, limit = self.blocking_timeout, self.sharing.limit
         tried = f"within {wait:g} s:" if self.blocking and wait else "at once:"
-        if self.full:
-            tried = "at once, as"
-            why = f"max_waiters={self.sharing.max_waiters} allows no more that wait"
-        elif limit is not None:
+        if limit is not None:
             why = yield from self.backend.operations.why_refused(self.name, limit)
             why = why or "no permit was free"
         else:
             own = register.held_here(self.name, self.backend.alias)
             why = f"{f'this {kind_of_execution()}' if own else 'another holder'} has it"
+        paused = why.startswith("paused")
+        if self.full:
+            tried = "at once, as"
+            why = f"max_waiters={self.sharing.max_waiters} allows no more that wait"
         text = f"Could not acquire lock {self.name!r} {tried} {why}."
         error = LockNotAcquired(text, name=self.name)
-        error.paused = why.startswith("paused")
+        error.paused = paused
         return error
 
     def _locked(self) -> Steps[bool]:

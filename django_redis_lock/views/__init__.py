@@ -84,13 +84,14 @@ class ViewLock(Lock):
             if type(error) is not LockNotOwned:  # but lost
                 raise
 
-    def _leave_after(self, error: BaseException | None, failure: BaseException) -> None:
+    def _tolerates(self, error: BaseException | None, failure: BaseException) -> bool:
         if isinstance(failure, LockUnavailable):
             # The lock was held until the work was done. An error would make the client repeat the
             # request; the lease ends by itself.
             logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
-        elif type(failure) is not LockNotOwned:  # after the view released or detached it
-            super()._leave_after(error, failure)
+            return True
+        released = type(failure) is LockNotOwned  # or detached, by the view
+        return released or super()._tolerates(error, failure)
 
 
 def locked(
