@@ -71,12 +71,6 @@ class Entry:
             return 0
         return milliseconds(max(0.0, min(RENEWALS * self.period, lease.renew_until - monotonic())))
 
-    def due_by(self, due: float) -> None:
-        """Have it renewed at a moment (monotonic) at the latest."""
-        self.due = min(self.due, due)
-        if self.due < self.server.wakes_at:
-            self.server.wake(self.due)
-
     def lost_at(self) -> float:
         """Return when the lock counts as lost if the server does not answer."""
         lease = self.lease()
@@ -124,7 +118,8 @@ class Renewer:
         """Renew a lease from now on, or only verify it; references to it are weak."""
         server = self.server_of(backend, lease.name)
         entry = self.entries[lease.token] = Entry(lease, lock, server, renew=renew)
-        entry.due_by(entry.due)
+        if entry.due < server.wakes_at:
+            server.wake(entry.due)
 
     def discard(self, lease: Lease) -> None:
         """Stop renewing a lease, at once."""
@@ -135,7 +130,9 @@ class Renewer:
         for lease, ms in zip(leases, lease_ms, strict=True):
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
-                entry.due_by(monotonic() + ms / 1000 / RENEWALS)
+                entry.due = min(entry.due, monotonic() + ms / 1000 / RENEWALS)
+                if entry.due < entry.server.wakes_at:
+                    entry.server.wake(entry.due)
 
     def withdraw(
         self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
