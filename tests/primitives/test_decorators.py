@@ -15,7 +15,6 @@ from django_redis_lock import lock, lock_many, locks, semaphore
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.exceptions import LockNotAcquired
 from django_redis_lock.primitives.handle import Handle
-from django_redis_lock.views import locked
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -35,15 +34,14 @@ MAKERS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("make", [*MAKERS.values(), locked], ids=[*MAKERS, "locked"])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_seconds_in_place_of_blocking_are_refused(name: str, make: Callable[..., Any]) -> None:
     """They would have waited without limit."""
     why = r"blocking=0\.3 must be True or False; to .* seconds, give blocking_timeout=0\.3\."
     with pytest.raises(TypeError, match=why):
         make(name, blocking=0.3)
-    if make is not locked:
-        with pytest.raises(TypeError, match=why):
-            make(name).acquire(0.3)
+    with pytest.raises(TypeError, match=why):
+        make(name).acquire(0.3)
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -86,33 +83,22 @@ def test_one_held_lock_keeps_all_out_until_it_is_released(names: list[str], usin
         group.release()
 
 
-@contextlib.contextmanager
-def waiting_for_the_last(names: list[str], using: str) -> Iterator[LockGroup]:
-    """Yield a group that waits for its last lock, and holds the others; then it gets all."""
-    group = lock_many(names, timeout=30, using=using)
-    with lock(max(names), using=using):
+@pytest.mark.parametrize("lose", [False, True])
+def test_leases_begin_when_the_last_is_taken(names: list[str], using: str, lose: bool) -> None:
+    """A fixed lease does not run down during the wait for another; a lost lock is taken again."""
+    group, last = lock_many(names, timeout=30, using=using), max(names)
+    with lock(last, using=using):
         waiting = Background(group.acquire)
-        eventually(lambda: waiters(max(names), using) == 1)
-        yield group
-    assert waiting.outcome() is True
-
-
-def test_leases_begin_when_the_last_is_taken(names: list[str], using: str) -> None:
-    """A fixed lease does not run down during the wait for another lock."""
-    with waiting_for_the_last(names, using) as group:
+        eventually(lambda: waiters(last, using) == 1)
         early = [group[name].lease for name in sorted(names)[:2]]
         assert all(lease and lease.token in renewer.entries for lease in early)
-    leases = [group[name].lease for name in names]
-    assert len({lease.deadline for lease in leases if lease}) == 1
-    assert not any(lease and lease.token in renewer.entries for lease in leases)
-    group.release()
-
-
-def test_lost_while_another_is_waited_for(names: list[str], using: str) -> None:
-    """If one is lost before the last is acquired, all are acquired again."""
-    with waiting_for_the_last(names, using) as group:
-        locks[using].force_release(min(names))
+        if lose:
+            locks[using].force_release(min(names))
+    assert waiting.outcome() is True
     group.ensure_held()
+    leases = [group[name].lease for name in names]
+    assert lose or len({lease.deadline for lease in leases if lease}) == 1
+    assert not any(lease and lease.token in renewer.entries for lease in leases)
     group.release()
 
 
@@ -143,26 +129,6 @@ def test_loss_of_one(names: list[str], using: str) -> None:
     assert group.lost
     with pytest.raises(LockLost):
         group.release()
-    assert held(names, using) == []
-
-
-def test_async_face(names: list[str], using: str) -> None:
-    """Every operation has an asynchronous version; tasks wait for each other."""
-    inside: list[int] = []
-
-    async def work(number: int) -> None:
-        async with lock_many(names, timeout=30, using=using) as group:
-            inside.append(number)
-            await group.aensure_held()
-            assert await group.aowned()
-            await group.aextend(30)
-            await group.areacquire()
-            assert [inside.pop()] == [number]
-
-    async def main() -> None:
-        await asyncio.gather(*[work(number) for number in range(4)])
-
-    asyncio.run(main())
     assert held(names, using) == []
 
 

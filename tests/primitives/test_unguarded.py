@@ -96,13 +96,10 @@ def test_under_asyncio_and_as_a_decorator(name: str, kind: str) -> None:
     @optional(kind, name)
     async def work() -> bool:
         async with optional(kind, name) as held:
-            assert not await held.aowned()
-        with pytest.raises(LockNotOwned):
-            await held.arelease()
-        return bool(held.guarded)
+            return not await held.aowned()
 
     with unavailable():
-        assert asyncio.run(work()) is False
+        assert asyncio.run(work())
 
 
 def test_blocks_are_nested(
