@@ -28,6 +28,8 @@ from tests.tools.beats import Beats
 from tests.tools.celery_worker import events, go, started
 
 Environment = dict[str, str]
+DJANGO = [sys.executable, "-m", "django"]
+WORKER = ["db_worker", "--interval", "0.05"]
 LONG = 100
 """Seconds in which programs end."""
 
@@ -50,16 +52,13 @@ def environment(
 
 @contextlib.contextmanager
 def programs(environment: Environment, *commands: list[str]) -> Iterator[list[subprocess.Popen]]:
-    """Run programs at once; what is left of them in the end is killed."""
+    """Run programs of Django at once; what is left of them in the end is killed."""
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = []
     try:
-        for command in commands:
-            pipe = subprocess.PIPE
-            started.append(
-                subprocess.Popen(
-                    command, cwd=ROOT, env=environment, stdout=pipe, stderr=pipe, text=True
-                )
-            )
+        for words in commands:
+            command = [*DJANGO, *words]
+            started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
         yield started
     finally:
         for process in started:
@@ -69,13 +68,11 @@ def programs(environment: Environment, *commands: list[str]) -> Iterator[list[su
 
 def run(environment: Environment, *words: str) -> str:
     """Run a command of Django, and return what it writes."""
-    command = [sys.executable, "-m", "django", *words]
-    return subprocess.check_output(command, cwd=ROOT, env=environment, text=True).strip()
+    return subprocess.check_output([*DJANGO, *words], cwd=ROOT, env=environment, text=True).strip()
 
 
 def test_one_of_four_migrates_and_the_others_find_nothing(environment: Environment) -> None:
-    migrate = [sys.executable, "-m", "django", "migrate", "--verbosity", "1"]
-    command = [sys.executable, "-m", "django", "locks", "run", "migrate", "--", *migrate]
+    command = ["locks", "run", "migrate", "--", *DJANGO, "migrate", "--verbosity", "1"]
     with programs(environment, *[command] * 4) as four:
         texts = [process.communicate(timeout=LONG)[0] for process in four]
         assert [process.returncode for process in four] == [0] * 4
@@ -108,23 +105,16 @@ def result(environment: Environment, task_id: str) -> tuple[str, Any]:
     return row[0], row[2] or row[1]
 
 
-@pytest.fixture
-def workers(environment: Environment) -> Iterator[redis.Redis]:
-    """Two workers; what their tasks tell."""
+def test_workers_run_one_at_a_time(environment: Environment) -> None:
     run(environment, "migrate", "--verbosity", "0")
-    command = [sys.executable, "-m", "django", "db_worker", "--interval", "0.05"]
-    with programs(environment, *[command] * 2), events() as client:
-        yield client
-
-
-def test_workers_run_one_at_a_time(environment: Environment, workers: redis.Redis) -> None:
-    first = enqueue(environment, "skips", "a")
-    pid = started(workers, "a")
-    status, answer = result(environment, enqueue(environment, "skips", "b"))
-    assert (status, answer["holder"]["pid"]) == ("SUCCESSFUL", pid)
-    go(workers, "a")
-    assert result(environment, first) == ("SUCCESSFUL", "go")
-    assert not workers.exists("started:b")
+    with programs(environment, WORKER, WORKER), events() as client:
+        first = enqueue(environment, "skips", "a")
+        pid = started(client, "a")
+        status, answer = result(environment, enqueue(environment, "skips", "b"))
+        assert (status, answer["holder"]["pid"]) == ("SUCCESSFUL", pid)
+        go(client, "a")
+        assert result(environment, first) == ("SUCCESSFUL", "go")
+        assert not client.exists("started:b")
 
 
 @pytest.mark.parametrize("task", ["waits", "calls_one_that_waits"])
@@ -133,10 +123,9 @@ def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
 ) -> None:
     """And another worker runs it, as the same task, unless more than its wait had begun."""
     run(environment, "migrate", "--verbosity", "0")
-    command = [sys.executable, "-m", "django", "db_worker", "--interval", "0.05"]
     locked = override_settings(LOCKS={"default": {"LOCATION": own_server.url()}})
     with events() as client, redis.Redis.from_url(own_server.url()) as locks, locked:
-        with lock("7", timeout=LONG), programs(environment, command) as (first,):
+        with lock("7", timeout=LONG), programs(environment, WORKER) as (first,):
             waiting = enqueue(environment, task, "a")
             eventually(lambda: locks.zcard("lock-queue:7") == 1, "the task waits")
             first.send_signal(signal.SIGTERM)
@@ -146,7 +135,7 @@ def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
             stopped = "django_redis_lock.tasks.guard.WorkerStops"
             assert result(environment, waiting) == ("FAILED", stopped)
             return
-        with programs(environment, command):
+        with programs(environment, WORKER):
             started(client, "a")
             go(client, "a")
             assert result(environment, waiting) == ("SUCCESSFUL", "go")

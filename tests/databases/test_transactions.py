@@ -48,14 +48,3 @@ class TestOnPostgreSQL(TransactionContract):
             assert is_held(name)
         assert not is_held(name)
         assert units() == 10
-
-    def test_statement_that_fails(self, name: str) -> None:
-        """A failed transaction is rolled back, and then the lock is released."""
-        with contextlib.suppress(Error), atomic("first"):
-            with lock(name):
-                sell()
-                with contextlib.suppress(Error), connections["first"].cursor() as cursor:
-                    cursor.execute("SELECT nonsense")
-            assert is_held(name)
-        assert not is_held(name)
-        assert units() == 10
