@@ -8,11 +8,10 @@ import secrets
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 from unittest.mock import patch
-
-from django.dispatch import Signal
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
@@ -26,7 +25,7 @@ from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol import async_driver, calls, drivers, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
-from django_redis_lock.support.arguments import DEFAULT, Sharing
+from django_redis_lock.support.arguments import DEFAULT, Sharing, check_choice
 from django_redis_lock.support.process import current_process
 
 if TYPE_CHECKING:
@@ -202,7 +201,9 @@ class LockRecorder:
     def __enter__(self) -> Self:
         for event in vars(self):
             if signal := getattr(signals, f"lock_{event}", None):
-                self._note(event, signal)
+                receiver = signals.never_blocks(partial(self._note, event))
+                signal.connect(receiver, weak=False)
+                self._stack.callback(signal.disconnect, receiver)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -214,16 +215,9 @@ class LockRecorder:
             if isinstance(noted, list):
                 noted.clear()
 
-    def _note(self, event: str, signal: Signal) -> None:
-        names: list[str] = getattr(self, event)
-
-        @signals.never_blocks
-        def note(name: str, **kwargs: Any) -> None:
-            names.append(name)
-            self.events.append((event, name))
-
-        signal.connect(note, weak=False)
-        self._stack.callback(signal.disconnect, note)
+    def _note(self, event: str, name: str, **kwargs: Any) -> None:
+        getattr(self, event).append(name)
+        self.events.append((event, name))
 
 
 def finish_releases(backends: Collection[BaseLockBackend]) -> None:
@@ -245,10 +239,7 @@ class LockSpace:
     """
 
     def __init__(self, kind: Kind = "memory") -> None:
-        if kind not in get_args(Kind):
-            raise ValueError(
-                f"{kind!r} is no lock space; there are {', '.join(map(repr, get_args(Kind)))}."
-            )
+        check_choice("kind", kind, get_args(Kind))
         self.kind = kind
         self.isolated = kind == "memory"
         """Whether no other process has locks here."""
@@ -329,10 +320,22 @@ class LockSpace:
         return found
 
     def _empty(self, but: Holds) -> None:
-        """Release what is held, all ``but`` some, and forget the audit."""
+        """Release what is held and what waiters get, all ``but`` some, and forget the audit."""
         for backend in self._in_memory:
-            _release(backend, but)
             backend.store.audit.clear()
+            for _ in range(1000):  # each time, waiters may get locks
+                held = _held([backend], others=True)
+                left = [holder for key, holder in held.items() if key not in but]
+                if not left:
+                    break
+                for holder in left:
+                    if lease := register.of_hold(holder.token_id):
+                        # This process neither renews it from now on, nor notices the loss.
+                        renewer.discard(lease)
+                        lease.lose(REASON_EXPIRED)
+                    take(backend, holder)
+            else:
+                logger.warning("Threads of a test go on to take locks, as %r", left[0].name)
 
 
 class LockTestMixin(TestCase):
@@ -410,19 +413,3 @@ def _note_line(lock: Lock, **kwargs: Any) -> None:
         if not installed and module.partition(".")[0] != "django_redis_lock":
             _lines[lock.token_id] = _lines[lock.ticket] = f"{os.path.relpath(file)}:{line}"
             return
-
-
-def _release(backend: BaseLockBackend, but: Holds) -> None:
-    """Release the locks of a backend, and those that their waiters get, all ``but`` some."""
-    for _ in range(1000):  # each time, waiters may get locks
-        held = _held([backend], others=True)
-        left = [holder for key, holder in held.items() if key not in but]
-        if not left:
-            return
-        for holder in left:
-            if lease := register.of_hold(holder.token_id):
-                # This process neither renews it from now on, nor notices the loss.
-                renewer.discard(lease)
-                lease.lose(REASON_EXPIRED)
-            take(backend, holder)
-    logger.warning("Threads of a test go on to take locks, as %r", left[0].name)
