@@ -118,17 +118,19 @@ def test_each_in_its_own_way(names: list[str], using: str) -> None:
         assert held(names, using) == [printer[-1]]
 
 
-def test_loss_of_one(names: list[str], using: str) -> None:
-    """If one lock is lost so is the group; the error names it, and the others are released."""
+def test_loss_of_two(names: list[str], using: str) -> None:
+    """If one lock is lost so is the group; the error names the first, and the rest is released."""
     group = lock_many(names, using=using)
     group.acquire()
-    locks[using].force_release(names[1])
+    for name in sorted(names)[:2]:
+        locks[using].force_release(name)
     with pytest.raises(LockLost) as caught:
         group.ensure_held()
-    assert caught.value.name == names[1]
+    assert caught.value.name == min(names)
     assert group.lost
-    with pytest.raises(LockLost):
+    with pytest.raises(LockLost) as caught:
         group.release()
+    assert caught.value.name == min(names)
     assert held(names, using) == []
 
 
@@ -163,6 +165,17 @@ def test_failed_group_in_a_transaction(names: list[str], using: str) -> None:
             assert lock_many(names, blocking=False, using=using).acquire() is False
             assert held(names, using) == sorted([names[0][-1], names[1][-1]])
         assert held(names, using) == [names[1][-1]]
+
+
+@pytest.mark.django_db
+def test_group_that_is_taken_again_in_a_transaction(names: list[str], using: str) -> None:
+    group = lock_many(names, using=using)
+    with atomic():
+        for _ in range(2):
+            with group:
+                assert group.owned()
+        assert held(names, using) == ["a", "b", "c"]
+    assert held(names, using) == []
 
 
 @pytest.mark.parametrize(
