@@ -12,8 +12,8 @@ from celery.result import AsyncResult
 from kombu import Connection
 from kombu.utils.json import loads
 
-from django_redis_lock import Holder, lock, locks
-from tests.apps.celery.brokers import OLD_SENDER, SENDER, make_app
+from django_redis_lock import lock, locks
+from tests.apps.celery.brokers import make_app
 from tests.brokers.rabbitmq import Node
 from tests.settings import PORT, server_url
 from tests.tools import eventually
@@ -67,8 +67,7 @@ class Site:
         self.broker = broker
         self.worker = worker
         self.client = client
-        self.app = make_app(broker.url, SENDER)
-        self.old_app = make_app(broker.url, OLD_SENDER)
+        self.app = make_app(broker.url, "sender")
         self._names: list[str] = []
 
     def name(self) -> str:
@@ -110,19 +109,12 @@ class Site:
         return message
 
     def close(self) -> None:
-        for app in (self.app, self.old_app):
-            disconnect(app)
-            app.close()
+        disconnect(self.app)
+        self.app.close()
 
 
 def value(result: AsyncResult) -> Any:
     return result.get(timeout=WAIT, interval=0.05)
-
-
-def holder(name: str) -> Holder:
-    found = locks["default"].holder(name)
-    assert found is not None, f"{name} is free"
-    return found
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tests.apps.celery import quorum as quorums  # noqa: E402
 from tests.brokers.settings import BROKER  # noqa: E402 - as the tasks' result backends need it
 from tests.tools.celery_worker import events  # noqa: E402
 
-app = brokers.make_app(os.environ[BROKER], brokers.WORKER)
+app = brokers.make_app(os.environ[BROKER], "worker")
 quorum = quorums.make_app(os.environ[BROKER])
 
 

@@ -116,6 +116,14 @@ class Consumer:
         error = result.exception if isinstance(result, ExceptionInfo) else result
         return error.exc if isinstance(error, ExceptionWithTraceback) else error
 
+    def serve(self) -> list[Any]:
+        """Deliver what waits, and what comes meanwhile, at most 20 messages; return the results."""
+        results = []
+        while (message := self.message()) is not None:
+            results.append(self.deliver(message))
+            assert len(results) < 20, "messages come again and again"
+        return results
+
     def send(self, task: Any, *args: Any, **options: Any) -> Any:
         """Send a task, and return its message."""
         task.apply_async(args, **options)

@@ -1,11 +1,13 @@
-"""A task whose ``concurrency`` changes while old workers run and old messages wait."""
+"""A task whose options change while old workers run and old messages wait."""
 
 from __future__ import annotations
 
 import re
+from itertools import product
 from typing import Any
 
 import pytest
+from celery.exceptions import Retry
 
 from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import TaskLock
@@ -32,6 +34,25 @@ def deploy(consumer: Consumer, number: str, **guard: Any) -> Any:
     if name in consumer.app.tasks:
         consumer.app.tasks.unregister(name)
     return consumer.task(body, concurrency=int(number), **guard)
+
+
+CHANGES: dict[str, dict[str, Any]] = {"nothing": {}, "key": {"key": "new"}, "name": {"key": None}}
+
+
+@pytest.mark.parametrize(("old", "new", "change"), [*product(SCOPES, SCOPES, CHANGES)])
+def test_message_of_another_scope_or_key_runs_once(
+    consumer: Consumer, old: str, new: str, change: str, using: str
+) -> None:
+    """Beside no other, and leaves nothing locked."""
+    options = {"using": using, "on_conflict": {"run": "wait"}}
+    options |= {"key": None} if change == "name" else {}
+    first = consumer.send(deploy(consumer, "1", scope=old, **options))
+    task = deploy(consumer, "1", scope=new, **{**options, **CHANGES[change]})
+    second = task.delay()
+    results = [consumer.deliver(first), *consumer.serve()]
+    ended = [each for each in results if not isinstance(each, Retry)]
+    assert ended == ["ran"] * len({id_of(first), second.id})
+    assert not list(locks[using].holders("*"))
 
 
 def take(task: Any, task_id: str) -> TaskLock | None:

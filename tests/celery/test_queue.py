@@ -1,107 +1,105 @@
-"""Scopes, conflicts, retries and senders of guarded tasks, on a real worker."""
+"""Scopes, retries, ends and senders of guarded tasks, whose messages are delivered one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
-from celery import Celery
-from celery.result import AsyncResult
+from celery.exceptions import Ignore, Reject, Retry
 from django.db import transaction
 
 from django_redis_lock import locks
-from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
+from django_redis_lock.backends.locmem import LocMemLockBackend
+from django_redis_lock.celery import TaskAlreadyRunning
 from django_redis_lock.exceptions import LockUnavailable
-from example_project.embedded import EmbeddedServer
-from tests.apps.celery import scopes as tasks
-from tests.apps.celery import settings as worker_settings
-from tests.apps.celery.app import SCOPES, WAITING, app
-from tests.tools import eventually
-from tests.tools.celery_worker import (
-    WAIT,
-    Worker,
-    all_free,
-    go,
-    held,
-    key_of,
-    ran,
-    signals_of,
-    started,
-    takes_no_lock,
-)
+from tests.apps.celery.app import SCOPES, WAITING
+from tests.celery.consumer import Consumer, body, held, is_free, lines, unavailable
+
+RETRYING = {"bind": True, "max_retries": 2, "default_retry_delay": 0}
+
+
+def all_free(consumer: Consumer) -> bool:
+    return not list(locks["locmem"].holders(f"{consumer.app.main}*"))
+
 
 # Retries.
 
 
 @pytest.mark.parametrize("failures", [2, 9])
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize(
-    "table", [tasks.retrying, tasks.autoretrying, tasks.beside], ids=["self", "auto", "beside"]
-)
-def test_retries_are_one_chain(
-    client: redis.Redis, worker: Worker, what: str, table: dict[str, Any], scope: str, failures: int
-) -> None:
-    """A retried task comes through its own lock, one run after the other, and ends with none.
+@pytest.mark.parametrize("how", ["self", "auto", "beside"])
+def test_retries_are_one_chain(consumer: Consumer, how: str, scope: str, failures: int) -> None:
+    """A retried task comes through its own lock; when retries are exhausted, the error is its."""
 
-    When the retries are exhausted the error is the task's own.
-    """
-    result = table[scope].delay(what, failures=failures)
-    if failures == 2:
-        assert result.get(timeout=WAIT) == 2
-    else:
-        with pytest.raises(KeyError, match=what):
-            result.get(timeout=WAIT)
-    assert ran(client, what) == ["1", "1", "1"]
-    all_free(what)
-    assert len(worker.lines(f"[{result.id}] received")) == 3
-    assert not signals_of(client, result.id, "skipped")
+    def work(self: Any) -> int:
+        if self.request.retries < failures:
+            raise KeyError(failures) if how == "auto" else self.retry(exc=KeyError(failures))
+        return int(self.request.retries)
+
+    options = {**RETRYING, **({"autoretry_for": (KeyError,)} if how == "auto" else {})}
+    task = consumer.task(work, options, scope=scope, concurrency=2 if how == "beside" else 1)
+    task.delay()
+    *before, last = consumer.serve()
+    assert [type(each) for each in before] == [Retry, Retry]
+    assert last == 2 if failures == 2 else type(last) is KeyError
+    assert consumer.kinds() == []
+    assert all_free(consumer)
 
 
 @pytest.mark.parametrize("policy", ["raise", "retry"])
-def test_conflicts_burn_no_retries(
-    client: redis.Redis, worker: Worker, what: str, policy: str
-) -> None:
+def test_conflicts_burn_no_retries(consumer: Consumer, policy: str) -> None:
     """A conflict is no failure that ``autoretry_for=(Exception,)`` retries."""
-    task = tasks.burning[policy]
-    first = task.delay(what)
-    started(client, what)
-    second = task.delay(what)
+
+    def work(self: Any) -> str:
+        if not self.request.retries:
+            raise KeyError("its own")
+        return "ran"
+
+    options = {**RETRYING, "max_retries": 1, "autoretry_for": (Exception,)}
+    task = consumer.task(work, options, on_conflict=policy)
+    other, message = held(task, "another"), consumer.send(task)
     if policy == "raise":
-        with pytest.raises(TaskAlreadyRunning):
-            second.get(timeout=WAIT)
-        assert len(worker.lines(f"[{second.id}] received")) == 1
-    else:
-        eventually(lambda: len(signals_of(client, second.id, "waiting")) > 3, "conflicts")
-    go(client, what)
-    assert first.get(timeout=WAIT) == "go 0"
-    if policy == "retry":  # the one retry that the task has is still its own
-        go(client, what, say="fail")
-        eventually(lambda: len(ran(client, what)) == 3, "the retry of the second")
-        go(client, what)
-        assert second.get(timeout=WAIT) == "go 1"
-        assert ran(client, what) == ["0", "0", "1"]
-    all_free(what)
-
-
-# Other ends.
-
-ENDS = ["ignore", "reject", "replace", "replace by another", "replace by itself"]
+        assert isinstance(consumer.deliver(message), TaskAlreadyRunning)
+        assert consumer.message() is None
+        return
+    for _ in range(3):
+        assert isinstance(consumer.deliver(message), Retry)
+        message = consumer.message()
+    other.release()
+    assert isinstance(consumer.deliver(message), Retry)
+    assert consumer.serve() == ["ran"]
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("how", ENDS)
-def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: str) -> None:
-    """However a task ends, its locks are free at once, and the next one runs."""
-    task = tasks.leaving[scope]
-    result = task.delay(what, how)
-    started(client, what)
-    if how.startswith("replace"):
-        ends = {"replace": "replaced", "replace by another": what, "replace by itself": "end"}
-        assert result.get(timeout=WAIT) == ends[how]
-    all_free(what)
-    assert task.delay(what, "end").get(timeout=WAIT) == "end"
+@pytest.mark.parametrize("how", ["ignore", "reject", "replace", "itself", *SCOPES])
+def test_no_end_leaves_a_lock(consumer: Consumer, how: str, scope: str) -> None:
+    """However a task ends, also replaced by another of its key; and the next one runs."""
+
+    def other() -> str:
+        return "replaced"
+
+    def leave(self: Any, how: str = "end") -> str:
+        match how:
+            case "end":
+                return "replaced"
+            case "ignore":
+                raise Ignore
+            case "reject":
+                raise Reject("", requeue=False)
+            case "itself":
+                raise self.replace(self.si("end"))
+        raise self.replace(replacement.si())
+
+    plain = consumer.app.task(name=f"{consumer.app.main}.plain", shared=False)
+    replacement = consumer.task(other, scope=how) if how in SCOPES else plain(other)
+    task = consumer.task(leave, {"bind": True}, scope=scope)
+    result = task.delay(how)
+    results = consumer.serve()
+    assert all_free(consumer)
+    if how not in ("ignore", "reject"):
+        assert (len(results), result.get()) == (2, "replaced")
+    assert task.delay() is not None
+    assert consumer.serve() == ["replaced"]
 
 
 # Sending.
@@ -110,110 +108,63 @@ def test_no_end_leaves_a_lock(client: redis.Redis, what: str, how: str, scope: s
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("method", ["delay_on_commit", "apply_async_on_commit"])
-def test_rolled_back_transaction_takes_no_lock(
-    client: redis.Redis, what: str, scope: str, method: str
-) -> None:
+def test_rolled_back_transaction_takes_no_lock(consumer: Consumer, scope: str, method: str) -> None:
     """With Celery's DjangoTask a lock is taken and a message sent at the commit, never before."""
-    task = tasks.plain[scope]
-    send = getattr(task, method)
-    arguments = (what,) if method == "delay_on_commit" else ((what,),)
-
-    def roll_back() -> None:
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            send(*arguments)
-            raise ZeroDivisionError
-
-    takes_no_lock(roll_back)
+    send = getattr(consumer.task(body, scope=scope), method)
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        send()
+        raise ZeroDivisionError
+    assert consumer.message() is None
     with transaction.atomic():
-        send(*arguments)
-        assert not held(what)
-    started(client, what)
-    assert key_of(task, what) in held(what)
-    go(client, what)
-    all_free(what)
-    assert ran(client, what) == ["ran"]
+        send()
+        assert all_free(consumer)
+    assert all_free(consumer) is (scope not in WAITING)
+    assert consumer.serve() == ["ran"]
 
 
-# Calls without a message.
-
-
-@pytest.fixture
-def eager(session_server: EmbeddedServer) -> Iterator[Celery]:
-    """An app whose tasks run where they are sent."""
-    own = Celery("eager", broker="memory://", set_as_current=False, fixups=[])
-    own.conf.task_always_eager = True
-    yield own
-    locks.reset()
-
-
-PATIENT: list[dict[str, Any]] = [
-    {"scope": "queue"},
-    {"scope": "queue", "on_conflict": "raise"},
-    {"scope": "queue", "on_conflict": {"run": "wait"}},
-    {"scope": "queue", "on_conflict": "supersede", "concurrency": 2},
-]
-"""Options with which a message that is sent in a run waits until it has ended."""
-
-
-@pytest.mark.parametrize("guard", PATIENT, ids=repr)
-def test_eager_task_sends_its_own_next_page(eager: Celery, what: str, guard: Any) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [
+        {"scope": "queue"},
+        {"scope": "queue", "on_conflict": "raise"},
+        {"scope": "queue", "on_conflict": {"run": "wait"}},
+        {"scope": "queue", "on_conflict": "supersede", "concurrency": 2},
+    ],
+    ids=repr,
+)
+def test_eager_task_sends_its_own_next_page(consumer: Consumer, guard: dict[str, Any]) -> None:
     """Each page runs, as it does in a worker, and under the lock."""
     ran: list[Any] = []
 
-    @eager.task(name=what, bind=True)
-    @single_instance_task(**guard)
     def work(self: Any, page: int = 1) -> None:
-        ran.append((page, len(held(what))))
+        ran.append((page, is_free(task)))
         if page < 4:
-            self.apply_async((page + 1,)) if page % 2 else work.s(page + 1).apply_async()
+            self.apply_async((page + 1,)) if page % 2 else task.s(page + 1).apply_async()
 
-    work.delay()
-    assert ran == [(page, 1) for page in (1, 2, 3, 4)]
-    assert not held(what)
-
-
-# Senders that bypass the task.
+    consumer.app.conf.task_always_eager = True
+    task = consumer.task(work, {"bind": True}, **guard)
+    task.delay()
+    assert ran == [(page, False) for page in (1, 2, 3, 4)]
+    assert is_free(task)
 
 
 # Servers that are down.
 
 
-@pytest.fixture
-def no_server(settings: Any) -> None:
-    """The sender has an alias of LOCKS whose server is down, as the worker has."""
-    settings.LOCKS = worker_settings.LOCKS
-
-
-@pytest.mark.usefixtures("no_server")
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("send", ["sent", "run"])
-def test_closed_guard_fails_without_its_server(
-    client: redis.Redis, what: str, scope: str, send: str
+@pytest.mark.parametrize("then", ["raise", "run"])
+def test_guard_without_its_server(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, log: Any, then: str, scope: str
 ) -> None:
-    """``on_unavailable="raise"``: LockUnavailable, from the sender or from the task, and no run."""
-    task = tasks.closed[scope, "raise"]
-    if send == "sent" and scope in WAITING:
+    """It is closed or open: an error and no run, or sent and run unguarded, and logged as such."""
+    task = consumer.task(body, scope=scope, on_unavailable=then)
+    monkeypatch.setattr(LocMemLockBackend, "call", unavailable)
+    if then == "raise" and scope in WAITING:
         with pytest.raises(LockUnavailable):
-            task.delay(what)
+            task.delay()
+        consumer.app.send_task(task.name)
     else:
-        result = tasks.beat_app.send_task(task.name, [what]) if send == "run" else task.delay(what)
-        with pytest.raises(LockUnavailable):
-            AsyncResult(result.id, app=app).get(timeout=WAIT)
-    assert not ran(client, what)
-
-
-@pytest.mark.usefixtures("no_server")
-@pytest.mark.parametrize("scope", SCOPES)
-def test_open_guard_runs_without_its_server(
-    client: redis.Redis, worker: Worker, what: str, scope: str
-) -> None:
-    """``on_unavailable="run"``: sent and run unguarded, with a result, and logged as such."""
-    task = tasks.closed[scope, "run"]
-    go(client, what)
-    result = task.delay(what)
-    assert result.get(timeout=WAIT) == "go"
-    assert len(worker.lines(f"[{result.id}] runs unguarded")) == 1
-    assert ran(client, what) == ["ran"]
-
-
-# The newest arguments win.
+        task.delay()
+    (result,) = consumer.serve()
+    assert result == "ran" if then == "run" else isinstance(result, LockUnavailable)
+    assert sum("runs unguarded" in line for line in lines(log)) == (then == "run")

@@ -6,7 +6,6 @@ import copy
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import product
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
-from django_redis_lock.celery.key_locks import FAMILY, HEADER, QUEUED, MessageHeader, TaskLock
+from django_redis_lock.celery.key_locks import HEADER, QUEUED, MessageHeader, TaskLock
 from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
@@ -336,28 +335,33 @@ def test_retry_follows_its_run(consumer: Consumer, scope: str) -> None:
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-def test_run_sends_itself_with_another_key(consumer: Consumer, scope: str) -> None:
+@pytest.mark.parametrize("how", ["send", "retry", "replace"])
+def test_run_sends_itself_with_another_key(consumer: Consumer, how: str, scope: str) -> None:
     """That message takes a place of its own, if its scope has one, and nothing of its run's."""
-    name = consumer.app.main
+    name, seen = consumer.app.main, []
 
     def work(self: Any, number: int) -> str:
-        if number == 1:
+        seen.append(self.lock.name)
+        if number == 1 and how == "send":
             self.apply_async((2,), task_id=self.request.id)
+        elif number == 1:
+            raise self.retry(args=(2,)) if how == "retry" else self.replace(self.s(2))
         return "ran"
 
     task = consumer.task(work, {"bind": True}, key=name + ":{number}", scope=scope)
     message = consumer.send(task, 1)
-    assert consumer.deliver(message) == "ran"
+    consumer.deliver(message)
     again = consumer.message()
-    reservation = {"queue": f"{name}:2~~queued:{task.name}", "queue_and_run": f"{name}:2"}.get(
-        scope, ""
-    )
+    names = {"queue": f"{name}:2~~queued:{task.name}", "queue_and_run": f"{name}:2"}
+    reservation = names.get(scope, "")
     assert id_of(again) == id_of(message)
     assert header_of(again).lock == reservation
     assert header_of(again).follows == 0
     taken = [each.name for each in locks["locmem"].holders(pattern=f"{name}*")]
     assert taken == ([reservation] if reservation else [])
     assert consumer.deliver(again) == "ran"
+    assert seen == [f"{name}:1", f"{name}:2"]
+    assert not list(locks["locmem"].holders(pattern=f"{name}*"))
 
 
 @pytest.mark.parametrize("how", ["lost", "unguarded"])
@@ -423,23 +427,3 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
     with pytest.raises(type(error)):
         task.apply_async(link=[first.si()])
     assert consumer.message() is None
-
-
-@pytest.mark.parametrize(
-    ("scope", "policy"), [*product(SCOPES, ["skip"]), ("run", "raise"), ("queue", "supersede")]
-)
-def test_metadata_of_an_application_are_no_marks(
-    consumer: Consumer, scope: str, policy: str
-) -> None:
-    """Whatever it notes about its own hold of the key, or of a place in the queue."""
-    both = {"queue": policy, "run": "skip"} if policy == "supersede" else policy
-    task = consumer.task(body, scope=scope, on_conflict=both)
-    notes = dict.fromkeys(["sent", "queued_since", "expires", "retries"], "never")
-    notes |= {"state": "queued", "worker": FAMILY}
-    names = task.app.main, *key_locks(task).reservations
-    held = [lock(one, using="locmem", metadata=notes) for one in names]
-    assert all(one.acquire() for one in held)
-    task.delay()
-    result = consumer.deliver()
-    assert isinstance(result, TaskAlreadyRunning) or result["skipped"]
-    assert all(one.owned() for one in held)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
 import redis
 from celery import Celery
 from kombu import pools
@@ -167,23 +165,11 @@ def ran(client: redis.Redis, what: str) -> list[str]:
     return client.lrange(f"ran:{what}", 0, -1)
 
 
-def signals_of(client: redis.Redis, task_id: str, kind: str) -> list[dict[str, Any]]:
-    """Return the signals of a kind that the worker sent for a task."""
-    signals = map(json.loads, client.lrange(f"signals:{task_id}", 0, -1))
-    return [item for item in signals if item["kind"] == kind]
-
-
 # Locks and messages.
 
 
 def key_of(task: Any, what: str) -> str:
     return f"{task.name}:{what}"
-
-
-def place_of(task: Any, what: str) -> str:
-    """Return the name of the lock that a waiting message holds, by the scope in the task's name."""
-    key = key_of(task, what)
-    return f"{key}~~queued:{task.name}" if task.name.endswith("-queue") else key
 
 
 def held(what: str) -> list[str]:
@@ -199,22 +185,6 @@ def all_free(what: str) -> None:
 def free(name: str) -> None:
     """Wait until a lock is free; for less than the default lease, so it was released."""
     eventually(lambda: locks["default"].holder(name) is None, f"{name} free")
-
-
-def last_fence() -> str | None:
-    """Return the last fence; it changes with every lock that is taken."""
-    with redis.Redis.from_url(server_url(), decode_responses=True) as server:
-        return server.get("lock-fence")
-
-
-def takes_no_lock(act: Callable[[], None]) -> None:
-    """Fail if an action takes a lock; tasks of other tests may, but hardly each time."""
-    for _ in range(5):
-        before = last_fence()
-        act()
-        if last_fence() == before:
-            return
-    pytest.fail("each time a lock was taken")
 
 
 def messages(queue: str) -> int:

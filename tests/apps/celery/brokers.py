@@ -16,14 +16,13 @@ from django_celery_results.backends import CacheBackend, DatabaseBackend
 from django_redis_lock.celery import single_instance_task
 from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES, new_app
 from tests.settings import server_url
-from tests.tools.celery_worker import counted, record, tell, tell_and_wait
+from tests.tools.celery_worker import counted, record, tell_and_wait
 
 SERIALIZERS = ("json", "pickle", "msgpack", "yaml")
 BACKENDS = ("none", "redis", "django-db", "cache")
 STORING = ("json-redis", "pickle-django-db", "msgpack-redis", "yaml-cache")
 """Variants that between them have each serializer, and each backend that stores."""
 SAFE = {"acks_late": True, "reject_on_worker_lost": True}
-WORKER, SENDER, OLD_SENDER = ROLES = ("worker", "sender", "old sender")
 
 
 def backend(app: Celery, kind: str, serializer: str) -> Any:
@@ -58,23 +57,6 @@ def be_killed(self: Task, what: str) -> str:
     return f"ran {what}"
 
 
-def move(self: Task, what: str, to: str = "", how: str = "", countdown: float = 0) -> str:
-    """Go on under another key."""
-    with counted(what):
-        tell_and_wait(what)
-    if how == "retry":
-        raise self.retry(args=(to,), countdown=countdown)
-    if how == "replace":
-        raise self.replace(self.s(to).set(countdown=countdown))
-    return f"ran {what}"
-
-
-def replace(self: Task, what: str, by: str) -> Any:
-    """Let another task do the work."""
-    tell(what)
-    raise self.replace(self.app.tasks[by].s(what))
-
-
 def come_again(self: Task, what: str) -> list[Any]:
     """Run at the second attempt."""
     with counted(what):
@@ -86,23 +68,6 @@ def come_again(self: Task, what: str) -> list[Any]:
 def keep(what: str, *args: Any, **kwargs: Any) -> str:
     """Take whatever it is sent with."""
     return be_quick(what)
-
-
-# Deploys: what a task's sender was told, and what its worker is told.
-
-CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nothing": ({}, {}),
-    "key": ({"key": "{what}-before"}, {}),
-    "fewer": ({"concurrency": 2}, {}),
-    "more": ({}, {"concurrency": 2}),
-    "name": ({"key": None, "unique_on": "all"}, {"key": None, "unique_on": "all"}),
-}
-DEPLOYS = list(itertools.product(SCOPES, SCOPES, CHANGES))
-"""The old scope, the new one, and what changes besides."""
-
-
-def deployed(old: str, new: str, change: str) -> str:
-    return f"deployed-{old}-{new}-{change}"
 
 
 class _Maker:
@@ -131,42 +96,20 @@ class _Maker:
             for policy in ("skip", "raise"):
                 self.make(f"{policy}-{end}", wait, results, on_conflict=policy)
 
-    def make_deployed(self, *, before: bool) -> None:
-        """Make the tasks whose options change, as they are before or after."""
-        for old, new, change in DEPLOYS:
-            name = deployed(old, new, change)
-            options = {"scope": old, **CHANGES[change][0]}
-            if not before:
-                options = {"scope": new, **CHANGES[change][1]}
-            renamed = change == "name" and before
-            made = self.make(
-                f"{name}-before" if renamed else name,
-                be_quick,
-                key=options.pop("key", "{what}"),
-                on_conflict={"run": "wait"},
-                **options,
-            )
-            if change == "name" and not before:
-                self.app.tasks[f"{name}-before"] = made  # for the messages that are on their way
-
     def make_rest(self) -> None:
         """Make the tasks with results in Redis."""
         bound = {"bind": True, "max_retries": 2}
         self.make("parked-again", come_again, bound, on_conflict="park")
         for scope in SCOPES:
-            self.make(f"moving-{scope}", move, bound, scope=scope, on_conflict={"run": "wait"})
-            self.make(f"replacing-{scope}", replace, bound, scope=scope, key="shared:{what}")
-            self.make(f"replacement-{scope}", be_quick, scope=scope, key="shared:{what}")
             self.make(f"safe-{scope}", be_killed, {**bound, **SAFE}, scope=scope)
             self.make(f"quick-{scope}", be_quick, scope=scope)
 
 
 def make_app(broker: str, role: str) -> Celery:
-    """Return an app on a broker, with the tasks of a worker, a sender, or one not deployed anew."""
+    """Return an app on a broker, of a worker or a sender."""
     app = new_app(role, broker, accept_content=[*SERIALIZERS], cache_backend="results")
     maker = _Maker(app)
     maker.make_variants()
-    maker.make_deployed(before=role == OLD_SENDER)
     maker.make_rest()
     app.finalize()
     return app

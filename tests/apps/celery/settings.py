@@ -13,11 +13,10 @@ PROXY = "LOCK_TEST_PROXY_PORT"
 LOCKS = {
     **LOCKS,
     "brief": {"BACKEND": REDIS, "LOCATION": "locks", "TIMEOUT": 2.5},
-    "closed": {"BACKEND": REDIS, "LOCATION": "redis://127.0.0.1:1/0"},
     "proxied": {
         "BACKEND": REDIS,
         "LOCATION": f"redis://127.0.0.1:{os.environ.get(PROXY, PORT)}/0",
         "KEY_PREFIX": "proxied",
     },
 }
-"""``brief`` has the locks of ``default``, with a short lease. The server of ``closed`` is down."""
+"""``brief`` has the locks of ``default``, with a short lease."""
