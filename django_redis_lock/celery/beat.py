@@ -110,14 +110,15 @@ class LeaderScheduler(Scheduler):
             holder = self._backend.holder(self._lock.name)
             self._say(logging.INFO, f"beat: stands by, while {holder or 'another'} leads")
             return False
-        found, last = self._backend.run(ask(ReadTicks(self._lock.name))), time() + AHEAD
-        notes = dict(zip(found[::2], found[1::2], strict=True))
-        good = {one for one, at in notes.items() if TIME.fullmatch(at) and float(at) <= last}
-        self._sent = {one.decode(errors="replace"): float(notes[one]) for one in good}
-        if odd := {one: notes[one][:30] for one in notes.keys() - good}:
-            text = "beat: ignored notes without a valid time for %r: %.4000r"
-            logger.warning(text, self.lock_name, odd)
-        self._began, self._led = time(), self._kind(self.app, **self._options)
+        self._began, self._sent = time(), {}
+        notes = self._backend.run(ask(ReadTicks(self._lock.name)))
+        for one, at in zip(notes[::2], notes[1::2], strict=True):
+            if TIME.fullmatch(at) and float(at) <= self._began + AHEAD:
+                self._sent[one.decode(errors="replace")] = float(at)
+            else:
+                text = "beat: ignored a note without a valid time for %r: %.200r at %.30r"
+                logger.warning(text, self.lock_name, one, at)
+        self._led = self._kind(self.app, **self._options)
         self._say(logging.INFO, f"beat: leads, fence {self._lock.fence}")
         return True
 

@@ -50,10 +50,9 @@ def free(using: str, name: str, token_id: str) -> None:
 
 
 def free_dead(aliases: Iterable[str], killed: Killed) -> list[threading.Event]:
-    """Release the locks of tasks whose process on this host is dead, found by listing all locks.
+    """Release the locks of dead tasks of this host, and what ``killed`` children had locked.
 
-    Of children that were ``killed``, release what their tasks had locked themselves as well. The
-    event of each alias is set after the first attempt.
+    The event of each alias is set after the first attempt.
     """
     return [_later(using, partial(_release_dead, killed=killed)) for using in aliases]
 
@@ -169,10 +168,7 @@ class ChildWatch(threading.Thread):
                 failure = repr(error)
 
     def poll(self) -> None:
-        """Release the locks of dead children if one died since the last poll, or the one before.
-
-        A child that was born and died between two polls shows by its successor.
-        """
+        """Release the locks of dead children if one died since the last poll, or the one before."""
         self._jobs |= private.jobs_of(self._pool)
         self._free(private.children_of(self._pool))
 
@@ -184,7 +180,7 @@ class ChildWatch(threading.Thread):
         for pid in self._gone.keys() - children.keys():
             if since := private.cut_off_since(*self._gone.pop(pid), self._jobs.get(pid)):
                 killed[pid] = since
-        born = len(alive) + len(gone) - len(self._alive)
+        born = len(alive) + len(gone) - len(self._alive)  # also who died unseen had a successor
         died = born > len(gone) or bool(killed) or not all(map(private.was_recycled, gone.values()))
         if died or self._died:
             free_dead(self._aliases, {**self._killed, **killed})

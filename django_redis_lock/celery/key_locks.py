@@ -38,30 +38,27 @@ from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
 
 FAMILY = secrets.token_hex(8)
-"""Shared by a worker and the children that it forks. Only among these a process id says whether a
+"""Shared by a worker and the children that it forks: only among these a process id says whether a
 process lives, because machines and containers may share a host name."""
-QUEUED = "queued"
-"""The ``state`` among the marks of a lock that is held for a message in a queue."""
-RESTING = "resting"
-"""The ``state`` of a lock that stays locked for a while after a short run."""
-AT_LEAST_FOR = "at_least_for"
-"""For how many seconds from its start a run keeps its lock at least, even if it is killed."""
-SINCE = "queued_since"
-"""From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
-with a ``+``, that many seconds after the reservation was made."""
-EXPIRES = "expires"
-"""When the message of a reservation expires, in seconds since the epoch."""
-RECEIVED = "received"
-"""Marks a reservation for a delivery that a worker has received, which the next one takes over."""
-SUPERSEDED = "superseded"
-"""The ``state`` of the record that a newer message does the work of one that is still to come."""
-SUPERSEDING = "superseding"
-"""The same until the newer message was sent, or has begun: it proves nothing yet."""
 HEADER = "single_instance_task"
 MARK = "~~"
 """Separates a key from what the guard adds to it in the name of a lock."""
+
+# What the mark ``state`` of a lock says:
+QUEUED = "queued"  # it is held for a message in a queue
+RESTING = "resting"  # it stays locked for a while after a short run
+SUPERSEDED = "superseded"  # as a record: a newer message does the work of one still to come
+SUPERSEDING = "superseding"  # the same until the newer one was sent, or has begun
+
+# Further marks:
+AT_LEAST_FOR = "at_least_for"  # seconds from its start for which a run keeps its lock at least
+EXPIRES = "expires"  # when the message of a reservation expires, in seconds of the epoch
+RECEIVED = "received"  # a worker has received the delivery; the next one takes over
+SINCE = "queued_since"
+"""From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
+with a ``+``, that many seconds after the reservation was made."""
 UNSENT_LEASE = 30.0
-"""Seconds of lease for a reservation until its message was sent, in case the process dies first."""
+"""Seconds of lease for a reservation until its message was sent."""
 POLL_EVERY = 0.8
 """Seconds between checks whether the lock that a task waits for is held for a message."""
 
@@ -111,8 +108,7 @@ class TaskLock(Lock):
 
     task: Any = None
     task_id: str | None = None
-    until_worker_stops = False
-    """Whether a wait for it ends with ``WorkerStops`` in a worker that is to stop."""
+    until_worker_stops = False  # whether a wait ends with ``WorkerStops`` in one that is to stop
     passed_to_message = False  # its release handed it off to one that is to be published
     token = ""  # with which to take it; random by default
     _read_due = 0.0  # when (monotonic) the holder is due to be read
@@ -235,8 +231,7 @@ class GuardedCall:
     moment = "queue"
     policy = ""  # as in ``Conflict``
     header = NO_HEADER
-    why: str | None = None
-    """Why there is no permit for a run, if that is known without asking the server."""
+    why: str | None = None  # there is no permit for a run, if known without asking the server
     sharing = EXCLUSIVE
 
     @property
@@ -295,10 +290,7 @@ class GuardedCall:
         return _marked(self.key, f"{SUPERSEDED}:{task_id}" + (f":{sent!r}" if sent else ""))
 
     def record(self, name: str, state: str, seconds: float | None = None) -> TaskLock:
-        """Return a handle of a record, which lasts as long as any message may come.
-
-        That is at least so many ``seconds``.
-        """
+        """Return a handle of a record, which lasts as long as any message may come."""
         lease = max(seconds or 0.0, self.options.queue_timeout)
         return self.handle(name, UNSENT_LEASE if state == SUPERSEDING else lease, state=state)
 
@@ -343,10 +335,9 @@ def is_generated_id(task_id: str) -> bool:
 
 
 def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | None:
-    """Return the state stored for a task that was sent at ``sent``, ``PENDING`` if there is none.
+    """Return the state stored for a task that was sent at ``sent``; ``None`` if it can't be known.
 
-    The end of an earlier task with its id does not count. ``None`` if the state can't be known:
-    results are ignored, or their backend does not answer.
+    The end of an earlier task with its id does not count: it is ``PENDING`` then.
     """
     if task.ignore_result or task_id is None:
         return None
@@ -363,7 +354,7 @@ def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | Non
 def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
     """Remove the success of an earlier task with the id of one that was sent at ``sent``.
 
-    Celery would take it for that of a run whose child was killed, and some backends retain it.
+    Celery would take it for that of a run whose child was killed.
     """
     if not sent or task.ignore_result:
         return

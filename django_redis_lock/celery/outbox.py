@@ -93,7 +93,6 @@ def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
 
 
 def limit_of(sharing: Sharing) -> str:
-    """Return a limit as backlogs store it."""
     return str(sharing.limit) if sharing.shared else calls.EXCLUSIVE
 
 
@@ -115,11 +114,9 @@ class Publisher:
     def __init__(self, app: Any) -> None:
         self.app = app
         self.outbox = outbox_of(app)
-        self.unreachable = ""
-        """Why the broker could not be reached at the last attempt, empty if it could."""
+        self.unreachable = ""  # why the broker could not be reached at the last attempt
         self.published = 0  # messages, by the last call
-        self.put_off: list[tuple[str, str]] = []
-        """The locks of those that it has put off or put aside, and why."""
+        self.put_off: list[tuple[str, str]] = []  # the locks of those put off or aside, and why
         self._producer: Any = None
         self._owners: dict[str, Any] = {}
         self._asked: dict[str, float] = {}
@@ -131,7 +128,6 @@ class Publisher:
         self._producer = None
 
     def close(self) -> None:
-        """Close the connection, without waiting for a broker that may not answer."""
         producer, self._producer = self._producer, None
         with contextlib.suppress(Exception):  # of any broker, or None
             producer.connection.collect()
@@ -139,8 +135,8 @@ class Publisher:
     def publish(self, backend: BaseLockBackend, skip: int = -1) -> tuple[float, list[Any]]:
         """Hand locks off to messages that are next, and publish some that have them.
 
-        Returns the seconds until the next poll, infinite if no message is parked; and some locks
-        for ``attend``, after the ``skip`` first ones. Raises ``LockUnavailable``.
+        Returns the seconds until the next poll; and some locks for ``attend``, after the ``skip``
+        first ones. Raises ``LockUnavailable``.
         """
         self.published, self.put_off = 0, []
         call = calls.PollOutbox(self.outbox, most=AT_ONCE, skip=skip)
@@ -155,9 +151,9 @@ class Publisher:
         return (pause_ms / 1000 if pause_ms >= 0 else math.inf), found
 
     def publish_due(self, backend: BaseLockBackend, *, attends: bool = False) -> None:
-        """Publish until nothing is due; ``attends``: to all locks as well, as a worker does.
+        """Publish until nothing is due or the broker is ``unreachable``; ``attends`` to all locks.
 
-        Raises ``LockUnavailable``. Ends if the broker is ``unreachable``.
+        Raises ``LockUnavailable``.
         """
         published, put_off, skip, is_due = 0, list[tuple[str, str]](), 0, True
         while (is_due or skip) and not self.unreachable:
@@ -170,10 +166,9 @@ class Publisher:
         self.published, self.put_off = published, put_off
 
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
-        """Send the parked messages of a lock back to the broker, or that of one task.
+        """Send the parked messages of a lock, or of one task, back to the broker.
 
-        Returns how many they are. They lose their positions. Raises ``LockUnavailable``. If the
-        broker is ``unreachable``, workers publish them later.
+        Returns how many they are. They lose their positions. Raises ``LockUnavailable``.
         """
         ids = () if task_id is None else (digest(task_id),)
         return self._repeat(backend, calls.Unpark(self.outbox, name, ids=ids))
@@ -199,10 +194,7 @@ class Publisher:
             backend.run(ask(calls.Unpark(self.outbox, ids=tuple(ids[start : start + 100]))))
 
     def attend(self, backend: BaseLockBackend, found: list[Any]) -> bool:
-        """Set today's limits of some locks' backlogs; give up reservations of tasks that ended.
-
-        Returns whether anything was changed.
-        """
+        """Set limits of backlogs, give up reservations of ended tasks; return if any changed."""
         asked, changed = 0, False
         for lock, *backlogs in found:
             name = lock.decode()
@@ -310,7 +302,6 @@ class Publisher:
             logger.error(text, name, then, escape_unprintable(why))
 
     def _remove_position(self, task: Any, message: dict[str, Any]) -> None:
-        """Remove the position from the stored state of a task, before it may run."""
         headers, task_id = message["options"]["headers"], message["id"]
         if task.ignore_result or headers.get("ignore_result") or monotonic() < self._no_results:
             return
@@ -323,7 +314,6 @@ class Publisher:
             self._no_results = monotonic() + RETURNED_AGAIN
 
     def _send(self, message: dict[str, Any]) -> None:
-        """Publish a message. Raises an error unless the broker has it, in a queue."""
         policy = {"max_retries": 1, "interval_start": 0.0}
         options = {**message["options"], "retry": True, "retry_policy": policy}
         # A message that no queue takes comes back, where a broker (RabbitMQ) knows how.
@@ -343,6 +333,5 @@ class Publisher:
         return self._producer
 
     def _no_connection(self) -> tuple[type[Exception], ...]:
-        """Return the errors of a broker that can't be reached, or does not answer."""
         known = () if self._producer is None else self._producer.connection.connection_errors
         return OperationalError, OSError, *known

@@ -29,7 +29,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     backend, options = run.backend, run.options
     space = "(in a test, it needs the lock space 'settings')"
     backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
-    _store_state(run, holder)
+    _store_state(run, holder)  # first, because the task may run at once then
     request, header = _reserved(run)
     unparked, outbox = replace(header, parked=run.header.parked), outbox_of(run.task.app)
     call = Park(
@@ -63,7 +63,6 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
 
 
 def _store_state(run: Run, holder: Holder | None) -> None:
-    """Store the state before the message is parked, because the task may run at once then."""
     waiters = holder.waiters if holder else None
     if not (run.task.ignore_result or run.request.ignore_result):
         with contextlib.suppress(Exception):  # of any result backend
@@ -74,8 +73,7 @@ def _store_state(run: Run, holder: Holder | None) -> None:
 def _reserved(run: Run) -> tuple[Request, MessageHeader]:
     """Return the request for the lock, as a reservation for the message, and the header for that.
 
-    Its token, which ``parked.lua`` describes, is the same for each delivery, because the message
-    is parked once. A reservation of scope ``queue`` lasts until the message runs.
+    Its token, which ``parked.lua`` describes, is the same for each delivery.
     """
     old, lock = run.header, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
     attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"

@@ -17,12 +17,7 @@ from typing import Any, NamedTuple
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from django_redis_lock.celery import key_locks, parking
-from django_redis_lock.celery.key_locks import (
-    QUEUED,
-    MessageHeader,
-    TaskLock,
-    queued_since,
-)
+from django_redis_lock.celery.key_locks import QUEUED, MessageHeader, TaskLock, queued_since
 from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.celery.private import in_worker
 from django_redis_lock.celery.run import Entry, Run, all_runs, runs
@@ -34,8 +29,7 @@ from django_redis_lock.tasks import conflicts
 from django_redis_lock.tasks.conflicts import logger, task_waiting
 
 WAIT_FOR_FIRST = 10.0
-"""Seconds for which a delivery waits in a worker for an earlier one of the same task to end. Then
-it goes back to the queue for as long."""
+"""Seconds for which a delivery waits for an earlier one, in a worker and then in the queue."""
 WAIT_FOR_WORKER = 1.0
 """Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
 TICKET_TURN = 0.25
@@ -107,10 +101,7 @@ def _enter(run: Run) -> Entry:
 
 
 def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
-    """Release the lock, or leave it to the task's next message or its rest.
-
-    Neither a failure here nor a soft time limit fails the task, because its work is done.
-    """
+    """Release the lock, or leave it to the next message or its rest; the task's work is done."""
     rest = run.options.at_least_for - seconds
     try:
         if run.reserve_for is not None:
@@ -131,9 +122,8 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
     publish_next(lock)
 
 
-# What a call does, by what its message and the server say. Each function takes the run, and its
-# lock or the holder of that, and returns an entry; or ``None`` to ask the server once more. It
-# raises what ends the call. All raise ``LockUnavailable``.
+# What a call does. Each function takes the run, and its lock or the holder of that, and returns an
+# entry; or ``None`` to ask the server once more. It raises what ends the call.
 
 
 def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
@@ -159,7 +149,6 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
 
 
 def answer(run: Run, duplicate_of: Any) -> Entry:
-    """Return the result of a task that was sent only to give its id a result."""
     conflict = replace(run.conflict(None, run.options.queue_policy), when_sent=duplicate_of)
     policy = run.options.on_queue_conflict
     if callable(policy):
@@ -185,7 +174,6 @@ def take_over(run: Run, own: Holder) -> Entry | None:
 
 
 def end(run: Run, _: Any, why: str) -> Entry:
-    """End the call without a result of its own."""
     raise Ignore(why.format(run=run))
 
 
@@ -204,7 +192,6 @@ def wait_for_it(run: Run, own: Holder) -> Entry | None:
 
 
 def send_back(run: Run, own: Holder) -> Entry:
-    """Free the worker for other tasks."""
     header = run.header_to_send()
     begun = header.redelivered or not run.was_sent_by(own)
     run.send_back(WAIT_FOR_FIRST, replace(header, redelivered=begun))
@@ -235,7 +222,6 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 
 
 def park(run: Run, holder: Holder | None) -> Entry | None:
-    """Leave the message to the queue of the lock, and the worker to other tasks."""
     if parking.park(run, holder):
         run.leave_reservation()
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
@@ -253,7 +239,6 @@ def wait(run: Run, holder: Holder | None) -> Entry | None:
 
 
 def _wait_in_turn(run: Run, holder: Holder | None, seconds: float) -> Entry | None:
-    """Wait in the queue of the lock, and start with it."""
     lock = run.lock_of_run()
     with contextlib.suppress(key_locks.HeldForMessage):
         if run.sharing.shared and holder and run.among([holder]):  # the queue might give a permit
@@ -402,8 +387,7 @@ def enter(run: Run) -> Entry:
 def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
     """Take the lock if it is free; return what ``TABLE`` says about it, and it or a holder.
 
-    Says nothing of a lock that came free just now. If it is so ``again``, the lock is refused
-    although it has no holder, as while it is paused.
+    That is nothing if it came free just now; ``again`` it is paused, or refused for else.
     """
     if run.header.duplicate_of is not None:
         return {ANY}, run.header.duplicate_of
@@ -432,7 +416,6 @@ def _ask(run: Run, *, first: bool, again: bool) -> tuple[set[str], Any]:
 
 
 def _facts_of_own(run: Run, own: Holder) -> set[str]:
-    """Return what ``TABLE`` says about a lock that this task has itself."""
     if run.is_beside_others(own):
         return {RESERVED}
     if key_locks.is_dead(own) or key_locks.RECEIVED in own.marks:

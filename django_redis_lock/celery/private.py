@@ -84,7 +84,6 @@ Body: TypeAlias = tuple[str | bytes, str, str]
 
 
 def encode_body(request: Any) -> Body:
-    """Return the body of that message."""
     message = request.args, request.kwargs, {name: getattr(request, name) for name in _OF_BODY}
     content_type = (request.properties or {}).get("content_type")
     serializer = registry.type_to_name.get(content_type) or running_task().app.conf.task_serializer
@@ -93,14 +92,12 @@ def encode_body(request: Any) -> Body:
 
 
 def decode_body(app: Any, body: str | bytes, options: dict[str, Any]) -> Any:
-    """Return the arguments of a message, and what is embedded in it."""
     kind, encoding = options["content_type"], options["content_encoding"]
     accept = prepare_accept_content(app.conf.accept_content)
     return registry.loads(body, kind, encoding, accept=accept)
 
 
 def revoked_ids() -> frozenset[str]:
-    """Return the ids of the tasks that this worker knows to be revoked."""
     from celery.worker.state import revoked  # clients don't need it
 
     return frozenset(revoked)
@@ -118,7 +115,6 @@ class _Annotations:
 
 
 def annotate_first(app: Any, annotate: Callable[[Any], None]) -> None:
-    """Have an app call ``annotate`` with each task class that it binds."""
     if not isinstance(vars(app).get("annotations"), _Annotations):
         app.annotations = _Annotations(app, annotate)
 

@@ -45,7 +45,7 @@ def strategy(task: Any, app: Any, consumer: Any) -> Any:
 
 
 def _is_new(request: Any) -> bool:
-    """Whether a message is parked if its lock is held, and was not received or parked before."""
+    """Whether a message may be parked, and was not received or parked before."""
     headers, scope = request.request_dict, getattr(request.task, GUARD).options.scope
     again = request.delivery_info.get("redelivered") or headers.get("retries")
     if again or request.eta or request.expires or not request.content_type:

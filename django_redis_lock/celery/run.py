@@ -20,13 +20,7 @@ from django.dispatch import receiver
 
 from django_redis_lock.celery import key_locks, private
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.key_locks import (
-    NO_HEADER,
-    QUEUED,
-    MessageHeader,
-    TaskLock,
-    queued_since,
-)
+from django_redis_lock.celery.key_locks import NO_HEADER, QUEUED, MessageHeader, TaskLock
 from django_redis_lock.celery.options import GUARD, Arguments, Options
 from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -50,20 +44,15 @@ class Run(key_locks.GuardedCall):
     lock: TaskLock | None = None
     fence = 0
     retries = 0
-    redelivered = False
-    """Whether another delivery may have begun, also if this one was sent again since."""
+    redelivered = False  # another delivery may have begun, also if this was sent again since
     nested = False  # made inside a run that holds its lock
-    followed = False
-    """Whether it has sent a message in its own place: a retry or replacement."""
-    reserve_for: float | None = None
-    """Seconds for which the lock is reserved for that message, if it takes the lock over."""
+    followed = False  # it has sent a message in its own place: a retry or replacement
+    reserve_for: float | None = None  # seconds, if that message takes the lock over
     wait_until: float | None = None  # monotonic, once it waits for another instance
     has_ticket = False  # took what was reserved for its message, as the first delivery does
-    reservation: MessageHeader | None = None
-    """The header of a message that was parked, and has a reservation of its own in the queue."""
-    first: Holder | None = None
-    """Another delivery of its task that it waits for, until ``first_until`` (monotonic)."""
-    first_until = 0.0
+    reservation: MessageHeader | None = None  # that of a parked message, with one of the queue
+    first: Holder | None = None  # another delivery of its task that it waits for ...
+    first_until = 0.0  # ... until then (monotonic)
     handle_of_run: TaskLock | None = None  # the latest one
 
     def __init__(self, guard: Guard, task: Any, arguments: Arguments, request: Any = None) -> None:
@@ -83,10 +72,8 @@ class Run(key_locks.GuardedCall):
             self.header = replace(self.header, lock=lock, ticket=ticket, using=using, queued=None)
         self.may_have_succeeded = self.redelivered or self.header.parked > 0  # in another delivery
         self.policy = options.run_policy
-        self.can_go_back = request is not None and not request.is_eager
-        """Whether a worker carries it out, so that it can be sent again."""
+        self.can_go_back = request is not None and not request.is_eager  # a worker runs it
         self.is_known = self.header is not NO_HEADER or self.redelivered
-        """Whether its message says something about its lock, or another delivery may have begun."""
         self.is_plain = not self.is_known and options.concurrency == 1
         try:
             self.key = guard.key(task, *arguments)
@@ -102,8 +89,6 @@ class Run(key_locks.GuardedCall):
 
     def has_key(self, key: str, options: Options) -> bool:
         return (self.key, self.options.using) == (key, options.using)
-
-    # What is known of the call, and of the holder that it meets.
 
     def lock_of_run(self) -> TaskLock:
         marks = {"retries": str(self.retries)} if self.retries else {}
@@ -121,10 +106,7 @@ class Run(key_locks.GuardedCall):
         return None if self.task_id is None else next(ours, None)
 
     def is_same(self, holder: Holder) -> bool:
-        """Whether a holder is another delivery or attempt of this task.
-
-        Otherwise it may have the same id, if that was chosen by who sent both.
-        """
+        """Whether a holder is another delivery or attempt of this task, not only of its id."""
         if self.task_id is None or holder.task_id != self.task_id:
             return False
         ours, sent = self.header.sent, key_locks.sent_of(holder)
@@ -155,7 +137,7 @@ class Run(key_locks.GuardedCall):
         return True
 
     def left_to_wait(self, holder: Holder | None) -> float:
-        """Return the seconds that are left of ``blocking_timeout``; infinity for no limit."""
+        """Return the seconds that are left of ``blocking_timeout``."""
         if self.wait_until is None:
             given = self.options.blocking_timeout
             longest = self.backend.blocking_timeout if isinstance(given, Default) else given
@@ -192,13 +174,8 @@ class Run(key_locks.GuardedCall):
             return False
         return True
 
-    # The message, and the lock that was reserved for it when it was sent.
-
     def may_run_with(self, header: MessageHeader) -> bool:
-        """Whether the task may run with the lock that is reserved for its message.
-
-        Otherwise it gives that up: it is of scope ``queue``, or of other options than the worker's.
-        """
+        """Whether the lock that is reserved for the message is the one of its run."""
         own = self.options.using, self.name
         return bool(header.ticket) and (header.using, header.lock) == own
 
@@ -227,10 +204,9 @@ class Run(key_locks.GuardedCall):
         self.header, self.reservation = NO_HEADER, None
 
     def give_up_reservation(self) -> bool:
-        """Release the lock that was reserved when the message was sent, if it still is.
+        """Release the lock that was reserved when the message was sent; return whether it was.
 
-        Returns whether it was. Does nothing if the message was sent back. Raises
-        ``LockUnavailable``, unless the lock is on another alias than the task's: its lease ends.
+        Raises ``LockUnavailable``, unless the lock is on another alias than the task's.
         """
         given_up = False
         header = self.reservation or self.header
@@ -273,22 +249,21 @@ class Run(key_locks.GuardedCall):
         if options.on_queue_conflict != "supersede" or header is NO_HEADER:
             return
         names = [*self.reservations, *([header.supersedes] if header.supersedes else [])]
-        found = self.holders(names)
+        found, since = self.holders(names), key_locks.queued_since
         own = next((one for one in found if one.token_id == header.ticket), None)
         for other in found:
             state = other.marks.get("state")
             if state == key_locks.SUPERSEDING:
                 self.record(other.name, key_locks.SUPERSEDED).take_over(other.token_id)
-            elif own is not None and state == QUEUED and queued_since(other) < queued_since(own):
+            elif own is not None and state == QUEUED and since(other) < since(own):
                 name = self.record_of(other.task_id, key_locks.sent_of(other))
                 self.record(name, key_locks.SUPERSEDED, other.ttl).acquire(blocking=False)
                 self._end_reservation(other.name, other.token_id, options.using)
 
     def superseded(self, *, begins: bool = False) -> Entry | None:
-        """Return the result of a task whose work a newer message does, else ``None``.
+        """Return the result of a task whose work a newer message does, by the record of that.
 
-        Only the record of that counts. A reservation that is gone proves nothing. The record goes
-        when the message has come: when it is superseded, or ``begins``.
+        The record goes when the message has come: when it is superseded, or ``begins``.
         """
         header = self.header
         if self.options.on_queue_conflict != "supersede" or header.lock not in self.reservations:
@@ -333,7 +308,7 @@ def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
 
 @task_received.connect(weak=False)
 def _on_received(request: Any, **kwargs: Any) -> None:
-    """Let the message tell the task by which serializer it came."""
+    """Have the request know by which serializer its message came."""
     if hasattr(request.task, GUARD):
         known, content_type = request.request_dict, request.message.content_type
         known["properties"] = {**known["properties"], "content_type": content_type}

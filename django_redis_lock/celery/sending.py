@@ -17,13 +17,7 @@ from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery import key_locks
 from django_redis_lock.celery.guarded import Guard
-from django_redis_lock.celery.key_locks import (
-    QUEUED,
-    GuardedCall,
-    MessageHeader,
-    TaskLock,
-    queued_since,
-)
+from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, MessageHeader, queued_since
 from django_redis_lock.celery.options import Arguments
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.run import Run, runs
@@ -43,13 +37,10 @@ _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
 
 class Sending(GuardedCall):
-    """One call of ``apply_async``, with its further arguments as the ``message``.
-
-    A delay that the broker can't express is rounded up, so no message comes early.
-    """
+    """One call of ``apply_async``, with its further arguments as the ``message``."""
 
     task_id: str
-    _record: TaskLock | None = None  # that the message supersedes an older one
+    _record: key_locks.TaskLock | None = None  # that the message supersedes an older one
 
     def __init__(
         self, guard: Guard, task: Any, arguments: Arguments, message: dict[str, Any], publish: Any
@@ -59,6 +50,7 @@ class Sending(GuardedCall):
         self.policy = self.options.queue_policy
         self._timing = {**execution_options(task), **message}
         delay = _seconds_until_due(message)
+        # Rounded up where the broker can't express it, so no message comes early.
         if delay % 1 and delays_by_whole_seconds(task, *arguments, self._timing):
             for known in (self._message, self._timing):
                 known.update(countdown=math.ceil(delay), eta=None)
@@ -124,7 +116,7 @@ class Sending(GuardedCall):
             return self._publish_with(self.header)
         return self._publish_reserved(lock, holder)
 
-    def _publish_reserved(self, lock: TaskLock, older: Holder | None) -> Any:
+    def _publish_reserved(self, lock: key_locks.TaskLock, older: Holder | None) -> Any:
         """Send the message; an older one whose reservation it has is superseded then."""
         header, record = self.header.naming(lock), self._record
         try:
@@ -141,7 +133,7 @@ class Sending(GuardedCall):
                 known.take_over(record.token_id)
         return result
 
-    def _undo(self, lock: TaskLock, older: Holder | None) -> None:
+    def _undo(self, lock: key_locks.TaskLock, older: Holder | None) -> None:
         """Give the reservation back: to the older message, if it was taken from one."""
         if older is None:
             lock.release()
@@ -153,7 +145,7 @@ class Sending(GuardedCall):
         if self._record is not None:
             self._record.release()
 
-    def _take_reservation(self) -> tuple[TaskLock | None, Holder | None]:
+    def _take_reservation(self) -> tuple[key_locks.TaskLock | None, Holder | None]:
         if self.options.on_queue_conflict == "supersede":
             return self._supersede()
         reservation, again = self.reservations[0], False
@@ -181,12 +173,11 @@ class Sending(GuardedCall):
             name, again = reservation, False
         return None, None
 
-    def _supersede(self) -> tuple[TaskLock | None, Holder | None]:
+    def _supersede(self) -> tuple[key_locks.TaskLock | None, Holder | None]:
         """Take a free reservation; or that of an older message, which is returned as well.
 
-        If no older one may be superseded any more, this one waits behind it. What supersedes a
-        message counts as waiting since that did, but as newer than the one that it waits behind.
-        If this one expires sooner than all that wait, the handle holds nothing.
+        What supersedes a message counts as waiting since that did, but as newer than the one that
+        it waits behind. If this one expires sooner than all that wait, the handle holds nothing.
         """
         lease, due = self._lease(), _seconds_until_due(self._timing)
         marks = {} if self._expires is None else {key_locks.EXPIRES: repr(self._expires)}
@@ -217,7 +208,7 @@ class Sending(GuardedCall):
                 return lock, older
         return None, None
 
-    def _take_from(self, older: Holder, lock: TaskLock) -> bool:
+    def _take_from(self, older: Holder, lock: key_locks.TaskLock) -> bool:
         """Take the reservation of an older message, and record that first."""
         name = self.record_of(older.task_id, key_locks.sent_of(older))
         record = self.record(name, key_locks.SUPERSEDING)
