@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -22,7 +19,6 @@ from django.utils import autoreload
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.polling import Pollers
 from django_redis_lock.exceptions import InvalidLockBackend
-from tests.tools import ROOT
 
 
 def found(name: str) -> list[str]:
@@ -191,26 +187,3 @@ def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
     monkeypatch.setattr(own_app.loader, "import_default_modules", Mock(side_effect=error))
     own_app.set_current()
     assert import_errors() == []
-
-
-def test_the_command_finds_mistakes_of_tasks_that_only_workers_import(tmp_path: Path) -> None:
-    """Other processes have the app; nothing has imported the guard when the checks begin."""
-    shop = tmp_path / "shop"
-    shop.mkdir()
-    (shop / "__init__.py").write_text(
-        "from celery import Celery\napp = Celery('shop')\napp.autodiscover_tasks(['shop'])\n"
-    )
-    (shop / "settings.py").write_text("from tests.settings import *\n")
-    (shop / "tasks.py").write_text(
-        "from celery import shared_task\n"
-        "from django_redis_lock.celery import single_instance_task\n"
-        "@single_instance_task(using='nope')\n@shared_task\ndef pack(): ...\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "django", "check", "--settings", "shop.settings"],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stderr.count("django_redis_lock.E013") == 1, done

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import partial
-from itertools import product
 from typing import Any
 
 import pytest
 from celery.exceptions import Retry
 
 from django_redis_lock import lock, locks, semaphore
-from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.celery import TaskAlreadyRunning
 from django_redis_lock.celery.key_locks import MessageHeader
 from tests.apps.celery.app import SCOPES
-from tests.celery.consumer import Consumer, body, id_of, key_locks
-from tests.tools import Background, eventually
+from tests.celery.consumer import Consumer, body, id_of
 
 
 def test_number_is_made_of_the_arguments_of_each_call(consumer: Consumer) -> None:
@@ -120,52 +116,6 @@ def test_nobody_runs_while_the_number_is_0(
     assert (again is not None) is (policy == "retry")
     assert consumer.deliver(again or consumer.send(task)) == "ran"
     assert not list(backend.holders(f"{key}*"))
-
-
-@pytest.mark.parametrize(
-    ("scope", "policy"),
-    [
-        *product(["run"], ["skip", "raise", "retry", "wait"]),
-        *product(["queue", "queue_and_run"], product(["skip", "raise"], ["skip", "retry", "wait"])),
-        ("queue", ("supersede", "skip")),
-    ],
-)
-def test_task_whose_key_is_a_paused_semaphore_does_not_spin(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, scope: str, policy: Any
-) -> None:
-    """A lock that is refused and has no holder is asked for once more, and is a conflict then."""
-    on_conflict = policy if scope == "run" else dict(zip(("queue", "run"), policy, strict=True))
-    given = {"blocking_timeout": 0.1} if "wait" in policy else {}
-    task = consumer.task(body, scope=scope, on_conflict=on_conflict, **given)
-    key, backend, call = consumer.app.main, locks["locmem"], LocMemLockBackend.call
-    places = [key, *key_locks(task).reservations]
-    for reservation in places:
-        backend.set_limit(reservation, 0, by="ada")
-    kept_out = [
-        Background(partial(semaphore(reservation, 4, using="locmem").acquire, blocking_timeout=60))
-        for reservation in places
-    ]
-    eventually(lambda: all(backend.waiting(reservation) for reservation in places))
-    asked: list[Any] = []
-
-    def bounded(self: Any, step: Any) -> Any:
-        asked.append(step)
-        assert len(asked) < 1500, "it spins"
-        return call(self, step)
-
-    monkeypatch.setattr(LocMemLockBackend, "call", bounded)
-    for send in (lambda: consumer.send(task), task):
-        try:
-            message = send()
-            result = consumer.deliver(message) if hasattr(message, "headers") else message
-        except TaskAlreadyRunning as error:
-            result = error
-        assert result != "ran"
-        assert not isinstance(result, AssertionError)
-    monkeypatch.setattr(LocMemLockBackend, "call", call)
-    for reservation in places:
-        backend.set_limit(reservation, None)
-    assert all(one.outcome() for one in kept_out)
 
 
 @pytest.mark.parametrize("paused", [True, False])

@@ -2,46 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from types import SimpleNamespace
 from typing import Any
 
-import billiard
 import pytest
 
 from django_redis_lock.celery import freeing, private
-from django_redis_lock.celery.private import children_of, cut_off_since, jobs_of, was_recycled
-from tests.tools import eventually
-
-
-def children(pool: Any) -> list[Any]:
-    return [*children_of(SimpleNamespace(_pool=pool)).values()]
-
-
-def test_recycled_child_is_told_from_a_killed_one() -> None:
-    pool = billiard.Pool(1, maxtasksperchild=1, lost_worker_timeout=0.1)  # which its end waits for
-    try:
-        (first,) = children(pool)
-        pool.apply(os.getpid)
-        eventually(lambda: first.exitcode is not None)
-        assert was_recycled(first)
-        assert cut_off_since(first, 1.0, None) is None
-        (second,) = eventually(lambda: [one for one in children(pool) if one.pid != first.pid])
-        eventually(lambda: second.pid)
-        assert not was_recycled(second)
-        began = time.monotonic()
-        pool.apply_async(time.sleep, (60,))
-        job = eventually(lambda: jobs_of(SimpleNamespace(_pool=pool)).get(second.pid))
-        os.kill(second.pid, signal.SIGKILL)
-        eventually(lambda: second.exitcode is not None)
-        assert not was_recycled(second)
-        assert cut_off_since(second, 1.0, None) == 1.0
-        assert began <= cut_off_since(second, 1.0, job) <= time.monotonic()
-    finally:
-        pool.terminate()
-        pool.join()
 
 
 def test_a_pool_that_has_stopped_has_no_children_and_no_jobs() -> None:

@@ -7,10 +7,7 @@ import datetime
 import decimal
 import enum
 import inspect
-import os
 import re
-import subprocess
-import sys
 import types
 import uuid
 from collections.abc import Callable
@@ -26,24 +23,17 @@ from django_redis_lock import lock, locks
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.tasks import single_instance_task as of_django
 from django_redis_lock.tasks.keys import KeyMaker
-from tests.tools import ROOT
 
 
 class Size(enum.Enum):
-    """An enum."""
-
     SMALL = "s"
 
 
 class Level(enum.IntEnum):
-    """An enum whose members are numbers."""
-
     HIGH = 3
 
 
 class Word(enum.StrEnum):
-    """An enum whose members are texts, the one kind besides numbers that JSON takes."""
-
     SMALL = "s"
 
 
@@ -172,7 +162,7 @@ VALUES: list[tuple[Any, str]] = [
     ((1, 2), "[1,2]"),
     ([1, (2, [3])], "[1,[2,[3]]]"),
     ({"b": {"d": 1, "c": 2}, "a": {3, 1, 2}}, '{"a":[1,2,3],"b":{"c":2,"d":1}}'),
-    (frozenset({"x", "y"}), '["x","y"]'),
+    (frozenset("hello world"), '[" ","d","e","h","l","o","r","w"]'),
     (collections.OrderedDict(b=1, a=2), '{"a":2,"b":1}'),
     ("ä\n", '"\\u00e4\\n"'),
     (None, "null"),
@@ -189,28 +179,6 @@ VALUES: list[tuple[Any, str]] = [
 def test_each_kind_of_value_has_one_text(value: Any, text: str) -> None:
     """What may be an argument has a form that is written down here, and so stays."""
     assert key_of(value) == f"task:a={text}"
-
-
-ELSEWHERE = """
-import datetime, decimal, enum, os
-os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
-import django
-django.setup()
-from tests.celery.test_keys import VALUES, KeyMaker, inspect, key_of
-print(*[key_of(value) for value, _ in VALUES], sep="|")
-many = {f"item {number}" for number in range(100)}
-print(key_of(many), KeyMaker("{a}", None, inspect.signature(lambda a: None))("task", (many,), {}))
-"""
-
-
-def test_key_is_the_same_in_another_process() -> None:
-    """Another process with other hashes finds the same keys."""
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONDEVMODE": ""}
-    command = [sys.executable, "-c", ELSEWHERE]
-    elsewhere = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
-    here = "|".join(key_of(value) for value, _ in VALUES)
-    many = {f"item {number}" for number in range(100)}
-    assert elsewhere == f"{here}\n{key_of(many)} {sorted(many)}\n"
 
 
 def test_long_keys_become_digests() -> None:
@@ -244,26 +212,16 @@ def test_values_without_a_form_are_refused(value: Any) -> None:
 
     def work(fine: int, wrong: Any) -> None: ...
 
-    with pytest.raises(TypeError, match="Argument 'wrong' of task task can't be part of its key"):
+    error = "Argument 'wrong' of task task can't be part of its key"
+    with pytest.raises(TypeError, match=error):
         key_for(work, 1, value)
     assert key_for(work, 1, value, unique_on=["fine"]) == "task:fine=1"
-
-
-@pytest.mark.parametrize(
-    ("template", "name"), [("k:{wrong}", "wrong"), ("k:{fine}:{wrong!r}", "wrong")]
-)
-@pytest.mark.parametrize(
-    "value", [Opaque(), [Opaque()], {"a": {"b": Opaque()}}], ids=["bare", "list", "dict"]
-)
-def test_addresses_in_a_template_are_refused(template: str, name: str, value: Any) -> None:
-    """A template whose text would have a memory address is refused, with the argument's name."""
-
-    def work(fine: int, wrong: Any) -> None: ...
-
-    make = KeyMaker(template, None, inspect.signature(work))
-    with pytest.raises(TypeError, match=f"Argument '{name}' of task task can't be part of its key"):
-        make("task", (1, value), {})
-    assert make("task", (1, "at home"), {}).startswith("k:")
+    for template in ("k:{wrong}", "k:{fine}:{wrong!r}"):
+        make = KeyMaker(template, None, inspect.signature(work))
+        assert make("task", (1, "at home"), {}).startswith("k:")
+        if "Opaque" in repr(value):  # whose text has an address
+            with pytest.raises(TypeError, match=error):
+                make("task", (1, value), {})
 
 
 # Every kind of task.
@@ -416,7 +374,6 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"scope": "all"}, ValueError, "scope='all'"),
     ({"key": 7}, TypeError, "key=7"),
     ({"key": "a:{nope}"}, ValueError, "key='a:{nope}' names 'nope'"),
-    ({"key": "a:{nope.x[0]!r}"}, ValueError, "names 'nope'"),
     ({"key": "a:{"}, ValueError, "key='a:{'"),
     ({"key": ""}, ValueError, "key='' is not a valid template: A lock's name must not be empty"),
     ({"key": "%s_import"}, ValueError, "key='%s_import' has '%s'"),
@@ -425,7 +382,6 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unique_on": [1]}, TypeError, "unique_on=[1]"),
     ({"unique_on": "all", "key": "k"}, ValueError, "key and unique_on"),
     ({"on_conflict": "panic"}, ValueError, "on_conflict['run']='panic' is unknown"),
-    ({"on_conflict": "supersede"}, ValueError, "on_conflict='supersede'"),
     ({"on_conflict": {"queue": "wait"}}, ValueError, "on_conflict['queue']='wait' is unknown"),
     ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no 'sent'"),
     (
@@ -433,29 +389,20 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
         ValueError,
         "on_conflict='supersede' needs scope='queue'",
     ),
-    ({"blocking_timeout": 5}, ValueError, "blocking_timeout=5"),
     ({"countdown": 5}, ValueError, "countdown=5 requires on_conflict='retry'"),
     ({"max_retries": 0, "on_conflict": "wait"}, ValueError, "max_retries=0 requires"),
     ({"queue_timeout": 60}, ValueError, "queue_timeout=60 requires scope='queue'"),
-    (
-        {"on_conflict": {"queue": "raise", "run": "retry"}},
-        ValueError,
-        "on_conflict={'queue': 'raise', 'run': 'retry'} has a policy for sending",
-    ),
+    ({"on_conflict": {"queue": "raise"}}, ValueError, "has a policy for sending, which requires"),
     ({"on_conflict": "wait", "blocking_timeout": -1}, ValueError, "-1"),
     ({"timeout": "30"}, TypeError, "'30'"),
     ({"countdown": float("inf")}, ValueError, "countdown=inf"),
     ({"at_least_for": -1}, ValueError, "at_least_for=-1"),
     ({"queue_timeout": 0}, ValueError, "queue_timeout=0"),
-    ({"supersede_for": -1}, ValueError, "supersede_for=-1"),
     ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
-    ({"turns": 7}, TypeError, "turns=7"),
-    ({"key": "{shop_id:%d}-%(shop_id)s"}, ValueError, "has '%(shop_id)s', which stands for"),
     ({"turns": "{nope}", "on_conflict": "park"}, ValueError, "turns='{nope}' names 'nope'"),
     ({"turns": "a"}, ValueError, "turns='a' requires on_conflict='park'; leave it out."),
     ({"turns": "a", "scope": "queue"}, ValueError, "as only one message of a key waits there;"),
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
-    ({"using": None}, TypeError, "using=None"),
     ({"concurrency": 0}, ValueError, "concurrency=0"),
     ({"concurrency": 1_000_001}, ValueError, "concurrency=1000001"),
 ]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,32 +16,6 @@ from django_redis_lock import lock
 from django_redis_lock.celery import single_instance_task
 from django_redis_lock.celery.guard import GUARD
 from tests.apps.celery.app import app as tests_app
-from tests.tools import ROOT
-
-NOTHING_PATCHED = """
-from celery import Celery, Task
-import celery.app.base, celery.local
-places = [Task, Celery, celery.app.base, celery.local.Proxy, celery.local.PromiseProxy]
-before = [dict(vars(place)) for place in places]
-app = Celery("early", broker="memory://")
-import django
-from django.conf import settings
-settings.configure()
-from django_redis_lock.celery import single_instance_task
-
-@app.task
-@single_instance_task
-def work(): ...
-
-@single_instance_task
-@app.task
-def above(): ...
-
-app.finalize()
-assert work.single_instance_guard and above.single_instance_guard
-for place, was in zip(places, before):
-    assert dict(vars(place)) == was, place
-"""
 
 
 class Direct(Task):
@@ -82,11 +54,6 @@ def bound(self: Task, number: int) -> list[Any]:
 def is_guarded(task: Any) -> bool:
     """Whether a task has its guard, before anybody has called it."""
     return hasattr(task, GUARD)
-
-
-def test_nothing_of_celery_is_replaced() -> None:
-    """Neither the import nor the decorator changes what belongs to the whole process."""
-    subprocess.run([sys.executable, "-c", NOTHING_PATCHED], check=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize("final", [False, True], ids=["early", "final"])

@@ -22,13 +22,6 @@ def work() -> str:
 # Results.
 
 
-def test_options_of_celery_once_are_refused(own_app: Celery, name: str) -> None:
-    """``once=`` is told, not swallowed."""
-    task = own_app.task(name=name, shared=False)(single_instance_task(using="locmem")(work))
-    with pytest.raises(TypeError, match=r"once= .*celery-once"):
-        task.apply_async(once={"graceful": True})
-
-
 # All tasks.
 
 

@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 from typing import Any
 
 import pytest
@@ -194,13 +193,10 @@ def test_what_a_broker_refuses_stays_in_the_outbox(
     assert outbox(client, consumer) == EMPTY
 
 
-@pytest.mark.parametrize("kind", [lock, partial(semaphore, limit=1)], ids=["lock", "permit"])
-def test_look_grants_what_the_dead_leave(
-    consumer: Consumer, client: redis.Redis, kind: Any
-) -> None:
+def test_look_grants_what_the_dead_leave(consumer: Consumer, client: redis.Redis) -> None:
     """The next look is when its lease ends."""
     task, name = parking(consumer), consumer.app.main
-    kind(name, timeout=1).acquire()
+    lock(name, timeout=1).acquire()
     assert parks(consumer, consumer.send(task))
     assert 0 < look(consumer) <= 1.01
     eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
@@ -223,23 +219,6 @@ def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
             assert isinstance(outcome, Retry)
             assert header_of(consumer.message()).attempts == 1
         assert len(waiting(consumer)) == 1
-
-
-def test_unparked_message_has_no_place(consumer: Consumer, client: redis.Redis) -> None:
-    task, publisher = parking(consumer), Publisher(consumer.app)
-    with lock(consumer.app.main):
-        messages = parked_messages(consumer, task, 3)
-        unpark = publisher.unpark
-        assert unpark(locks["default"], consumer.app.main, id_of(messages[1])) == 1
-        assert [one.task_id for one in waiting(consumer)] == [id_of(messages[n]) for n in (0, 2)]
-        again = consumer.message()
-        assert parks(consumer, again)
-        assert [one.task_id for one in waiting(consumer)][-1] == id_of(messages[1])
-        assert unpark(locks["default"], consumer.app.main) == 3
-        assert unpark(locks["default"], consumer.app.main) == 0
-        assert not waiting(consumer)
-    assert outbox(client, consumer) == EMPTY
-    assert [consumer.deliver() for _ in messages] == ["ran"] * 3
 
 
 def test_newest_arguments_take_the_place_of_the_oldest(

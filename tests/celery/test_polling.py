@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-import pytest
 from django.conf import settings
 from django.test import override_settings
 
@@ -28,34 +25,6 @@ def looking(consumer: Consumer) -> Iterator[None]:
     polling.Pollers(consumer).start(consumer)
     yield
     polling._end_pollers()
-
-
-@pytest.fixture
-def look(server: EmbeddedServer, consumer: Consumer, monkeypatch: Any) -> Iterator[None]:
-    monkeypatch.setattr(polling, "POLL_EVERY", WINDOW / 4)
-    with looking(consumer):
-        yield
-
-
-@pytest.mark.usefixtures("look")
-@pytest.mark.parametrize("number", [1, 2])
-def test_spread_task_runs_as_often_as_it_may(consumer: Consumer, number: int) -> None:
-    """All calls, in order, and no more in a window than there are permits."""
-    ran: list[int] = []
-    starts: list[float] = []
-
-    def work(each: int) -> None:
-        ran.append(each)
-        starts.append(time.monotonic())
-
-    options = {"using": "default", "concurrency": number, "at_least_for": WINDOW}
-    task = consumer.task(work, on_conflict="park", **options)
-    for each in range(3 * number):
-        task.delay(each)
-    while len(ran) < 3 * number:
-        consumer.deliver(eventually(consumer.message))
-    assert ran == list(range(3 * number))
-    assert min(b - a for a, b in zip(starts, starts[number:], strict=False)) > WINDOW - 0.05
 
 
 def test_alias_whose_server_is_down_delays_no_other(

@@ -279,29 +279,18 @@ def test_delivery_ends_if_the_one_before_has_succeeded(
 
 @pytest.mark.parametrize(
     ("why", "looks"),
-    [
-        ("first", False),
-        ("no result", False),
-        ("ignored", False),
-        ("queue", False),
-        ("queue_and_run", False),
-        ("redelivered", True),
-    ],
+    [("first", False), ("queue", False), ("ignored", False), ("redelivered", True)],
 )
 def test_redelivery_looks_for_a_result_for_a_moment(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch, why: str, looks: bool
 ) -> None:
     """Unless it stores none, or takes a reservation, which no delivery has used then."""
-    guard = {"scope": why} if why.startswith("queue") else {}
-    task = consumer.task(body, {"ignore_result": why == "no result"}, **guard)
-    message = consumer.send(task, ignore_result=why in ("no result", "ignored"))
-    if message.headers["ignore_result"]:
-        consumer.when["waiting"] = held(task, id_of(message)).release
+    task = consumer.task(body, scope="queue" if why == "queue" else "run")
+    message = consumer.send(task, ignore_result=why == "ignored")
     naps, sleep = [], time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: naps.append(seconds) or sleep(seconds))
     assert consumer.deliver(message, redelivered=why != "first") == "ran"
     assert (0.05 in naps) is looks
-    assert is_free(task)
 
 
 @pytest.mark.parametrize(
@@ -384,30 +373,6 @@ def test_delivery_meets_another_instance_after_its_own(consumer: Consumer) -> No
     consumer.when["waiting"] = publish_next
     assert consumer.deliver(message)["holder"]["task_id"] == "another"
     assert consumer.kinds() == ["waiting", "skipped"]
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "follows", "told"),
-    [
-        ("", 0, False, True),
-        ("", 0, True, False),
-        ("", 1, False, False),
-        ("2", 1, False, True),
-        ("9", 10, False, False),
-    ],
-)
-def test_message_of_a_run_is_no_other_delivery_of_it(
-    consumer: Consumer, before: str, now: int, follows: bool, told: bool
-) -> None:
-    """It takes nothing over."""
-    task = consumer.task(body)
-    message = consumer.send(task, retries=now)
-    other = held(task, id_of(message), **({"retries": before} if before else {}))
-    if follows:
-        message.headers |= MessageHeader(id_of(message), follows=other.fence).as_headers()
-    consumer.when["waiting"] = other.release
-    assert consumer.deliver(message, redelivered=not told) == "ran"
-    assert consumer.kinds() == (["waiting", "taken over"] if told else ["waiting"])
 
 
 # Another instance.

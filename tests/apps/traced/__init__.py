@@ -1,1 +1,0 @@
-"""A project whose requests and tasks are traced, in gunicorn and in a Celery worker."""
