@@ -10,7 +10,7 @@ from django_redis_lock.celery import TaskAlreadyRunning
 from tests.apps.celery.brokers import BACKENDS, SERIALIZERS
 from tests.brokers.site import Site, value
 from tests.tools import eventually
-from tests.tools.celery_worker import all_free, free, go, started
+from tests.tools.celery_worker import free, go, started
 
 VARIANTS = [f"{serializer}-{kind}" for serializer, kind in itertools.product(SERIALIZERS, BACKENDS)]
 variants = pytest.mark.parametrize("variant", VARIANTS)
@@ -38,20 +38,6 @@ def errors_of(site: Site, task_id: str) -> list[str]:
     """Return what the worker's log says of a task as an error."""
     lines = site.worker.lines(f"[{task_id}]")
     return [line for line in lines if "ERROR" in line or "CRITICAL" in line]
-
-
-@variants
-def test_a_task_runs_and_frees_its_lock(site: Site, variant: str) -> None:
-    """One lock from the sending to the end; the result comes back; the next one runs."""
-    what, task = site.name(), site.task(f"plain-{variant}")
-    for _ in range(2):
-        result = task.delay(what)
-        if stores(variant):
-            assert value(result) == f"ran {what}"
-        else:
-            site.logged("succeeded", result.id)
-        all_free(what)
-    assert site.ran(what) == ["1", "1"]
 
 
 @variants

@@ -1,4 +1,4 @@
-"""The checks of guarded tasks against time limits and the broker."""
+"""The checks of guarded tasks, and the setting with the options of all tasks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from django.db import OperationalError
 from django.test import override_settings
 from django.utils import autoreload
 
-from django_redis_lock.celery import single_instance_task
+from django_redis_lock import lock
+from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
 from django_redis_lock.celery.polling import Pollers
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.support.arguments import DEFAULT
 
 
 def found(name: str) -> list[str]:
@@ -44,49 +46,37 @@ def visible(seconds: int) -> dict[str, Any]:
     return {"broker_transport_options": {"visibility_timeout": seconds}}
 
 
+LATE: dict[str, Any] = {"acks_late": True}
+PARK = {"on_conflict": {"queue": "skip", "run": "park"}, "scope": "queue_and_run"}
+
+
 @pytest.mark.parametrize(
-    ("lease", "of_task", "of_app", "ids"),
+    ("guard", "of_task", "of_app", "ids"),
     [
         ({}, {}, {}, []),
         ({"timeout": 60}, {}, {"task_time_limit": "70"}, ["W002"]),
         ({"timeout": 60}, {"time_limit": 50}, {"task_time_limit": 70}, []),
-        ({"timeout": 60}, {"acks_late": True}, {}, ["W003"]),
-        ({"timeout": None}, {"acks_late": True}, {}, []),
-        ({"timeout": 4000}, {"acks_late": True}, {}, ["W003", "W004"]),
-        ({}, {"acks_late": True, "time_limit": 4000}, {}, ["W004"]),
-        ({}, {"acks_late": True, "time_limit": 4000}, {"broker_url": "amqp://host//"}, []),
-        ({}, {"acks_late": True, "time_limit": 4000}, visible(5000), []),
-        ({}, {"acks_late": True, "time_limit": 40}, visible(30), ["W004"]),
+        ({"timeout": 60}, LATE, {}, ["W003"]),
+        ({"timeout": None}, LATE, {}, []),
+        ({"timeout": 4000}, LATE, {}, ["W003", "W004"]),
+        ({}, {**LATE, "time_limit": 4000}, {}, ["W004"]),
+        ({}, {**LATE, "time_limit": 4000}, {"broker_url": "amqp://host//"}, []),
+        ({}, {**LATE, "time_limit": 4000}, visible(5000), []),
+        ({}, {**LATE, "time_limit": 40}, visible(30), ["W004"]),
+        ({"using": "redlock", "concurrency": lambda text: 2}, {}, {}, ["E010"]),
+        ({"using": "getset"}, {}, {}, ["E010"]),
+        ({"concurrency": 2}, {}, {}, []),
+        ({"on_conflict": "park"}, {}, {}, []),
+        ({"using": "locmem", "on_conflict": "wait"}, {}, {}, []),
+        ({"using": "locmem", "on_conflict": "park"}, {}, {}, ["E012"]),
+        ({"using": "locmem", **PARK}, {}, {}, ["E012"]),
+        ({"using": "nope"}, {}, {}, ["E013"]),
     ],
 )
-def test_leases_against_limits(
-    own_app: Celery,
-    name: str,
-    lease: dict[str, Any],
-    of_task: dict[str, Any],
-    of_app: dict[str, Any],
-    ids: list[str],
+def test_options_against_limits_brokers_and_aliases(
+    own_app: Celery, name: str, settings: Any, guard: Any, of_task: Any, of_app: Any, ids: list[str]
 ) -> None:
-    """A lease that a run can outlive, or a broker that redelivers meanwhile, is found."""
-    own_app.conf.update({"broker_url": "redis://127.0.0.1:1/0", **of_app})
-    guarded(own_app, name, of_task, **lease)
-    assert found(name) == ids
-
-
-@pytest.mark.parametrize(
-    ("using", "concurrency", "ids"),
-    [
-        ("redlock", 2, ["E010"]),
-        ("redlock", lambda text: 2, ["E010"]),
-        ("redlock", 1, []),
-        ("getset", 1, ["E010"]),
-        ("default", 2, []),
-    ],
-)
-def test_locks_that_can_not_be_shared(
-    own_app: Celery, name: str, settings: Any, using: str, concurrency: Any, ids: list[str]
-) -> None:
-    """Several runs need others. Their calls, and their sending, raise an error that says so."""
+    """What does not fit is found; where locks can't be shared, a call and its sending say so."""
     backends = "django_redis_lock.backends"
     servers = [f"redis://127.0.0.1:{port}/0" for port in (1, 2, 3)]
     settings.LOCKS = {
@@ -94,31 +84,14 @@ def test_locks_that_can_not_be_shared(
         "redlock": {"BACKEND": f"{backends}.redlock.RedlockLockBackend", "LOCATION": servers},
         "getset": {"BACKEND": f"{backends}.getset.GetSetLockBackend", "LOCATION": servers[0]},
     }
-    sharing = {"using": using, "concurrency": concurrency, "scope": "queue_and_run"}
-    work = guarded(own_app, name, on_unavailable="run", **sharing)
+    own_app.conf.update({"broker_url": "redis://127.0.0.1:1/0", **of_app})
+    work = guarded(own_app, name, of_task, **guard)
     assert found(name) == ids
-    if ids:
+    if ids == ["E010"]:
+        work = guarded(own_app, f"{name}-2", scope="queue_and_run", on_unavailable="run", **guard)
         for call in (work, work.delay):
             with pytest.raises(InvalidLockBackend, match=r"can't be (shared|guarded)"):
                 call("ab")
-
-
-@pytest.mark.parametrize(
-    ("using", "policy", "ids"),
-    [
-        ("default", "park", []),
-        ("locmem", "wait", []),
-        ("locmem", "park", ["E012"]),
-        ("nope", "park", ["E013"]),
-        ("locmem", {"queue": "skip", "run": "park"}, ["E012"]),
-    ],
-)
-def test_locks_that_can_not_park(
-    own_app: Celery, name: str, using: str, policy: Any, ids: list[str]
-) -> None:
-    scope = "run" if isinstance(policy, str) else "queue_and_run"
-    guarded(own_app, name, using=using, on_conflict=policy, scope=scope)
-    assert found(name) == ids
 
 
 @pytest.mark.parametrize("policy", ["park", "wait"])
@@ -187,3 +160,83 @@ def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
     monkeypatch.setattr(own_app.loader, "import_default_modules", Mock(side_effect=error))
     own_app.set_current()
     assert import_errors() == []
+
+
+def work() -> str:
+    """Have nothing to do."""
+    return "ran"
+
+
+# Results.
+
+
+# All tasks.
+
+
+def test_an_app_has_defaults(own_app: Celery, name: str, settings: Any) -> None:
+    """Under what the decorator says."""
+    settings.SINGLE_INSTANCE_TASK = {"using": "locmem", "on_conflict": "raise"}
+    plain = own_app.task(name=name, shared=False)(single_instance_task(work))
+    skipping = own_app.task(name=f"{name}-2", shared=False)(
+        single_instance_task(key=name, on_conflict="skip")(work)
+    )
+    with lock(name, using="locmem"):
+        with pytest.raises(TaskAlreadyRunning):
+            plain.apply().get()
+        assert skipping.apply().get()["skipped"]
+        settings.SINGLE_INSTANCE_TASK = {"using": "locmem"}
+        assert plain.apply().get()["skipped"]
+
+
+def test_another_policy_does_without_the_time_of_the_default(settings: Any) -> None:
+    """``blocking_timeout`` goes with the ``on_conflict`` that it belongs to."""
+    settings.SINGLE_INSTANCE_TASK = {"on_conflict": "wait", "blocking_timeout": 3}
+    guard = single_instance_task(on_conflict="skip")(work).single_instance_guard
+    assert guard.options.blocking_timeout is DEFAULT
+    guard = single_instance_task(blocking_timeout=5)(work).single_instance_guard
+    assert guard.options.on_run_conflict == "wait"
+    assert guard.options.blocking_timeout == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("queue", "must be a dict, not 'queue'"),
+        ({"scop": "queue"}, "'scop' is not an option"),
+        ({"scope": "que"}, "scope='que' is unknown"),
+        ({"key": "a"}, "can't have 'key'"),
+        ({"turns": "a"}, "can't have 'turns'"),
+        ({"countdown": "1"}, "countdown='1' must be a number"),
+        ({"using": "nope"}, "using='nope' is not an alias of LOCKS"),
+    ],
+)
+def test_wrong_defaults_are_found(
+    own_app: Celery, name: str, settings: Any, given: Any, text: str
+) -> None:
+    """By the system checks, and at the first use; the import of tasks goes on."""
+    settings.SINGLE_INSTANCE_TASK = given
+    task = own_app.task(name=name, shared=False)(single_instance_task(work))
+    (found,) = [item for item in run_checks() if item.id == "django_redis_lock.E008"]
+    assert text in found.msg
+    with pytest.raises(ImproperlyConfigured):
+        task.apply().get()
+
+
+def test_a_task_that_does_not_fit_the_defaults_is_found(
+    own_app: Celery, name: str, settings: Any
+) -> None:
+    """The checks name the task; where the setting is there before it, the import fails."""
+    guard = single_instance_task(on_conflict="supersede", scope="queue", using="locmem")
+    own_app.task(name=name, shared=False)(guard(work))
+    other = own_app.task(name=f"{name}-2", shared=False)(single_instance_task(scope="queue")(work))
+    settings.SINGLE_INSTANCE_TASK = {"on_conflict": "wait"}
+    found = [item.msg for item in run_checks() if item.id == "django_redis_lock.E008"]
+    (message,) = [item for item in found if name in item]
+    assert f"Task {name}-2 does not fit SINGLE_INSTANCE_TASK" in message
+    with pytest.raises(ValueError, match=r"'queue'.*'wait' is unknown"):
+        other.delay()
+    with pytest.raises(ValueError, match=r"'queue'.*'wait' is unknown"):
+        single_instance_task(scope="queue")(work)
+
+
+# A server that is silent.

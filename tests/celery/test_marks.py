@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import logging
 from collections.abc import Callable, Iterator
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 from celery import Celery, Task, shared_task
+from celery.app.trace import build_tracer
 from celery_once import QueueOnce
 from celery_singleton import Singleton
 
 from django_redis_lock import lock
-from django_redis_lock.celery import single_instance_task
+from django_redis_lock.celery import private, single_instance_task
 from django_redis_lock.celery.guard import GUARD
 from tests.apps.celery.app import app as tests_app
+from tests.tools import ROOT, syntax_tree
 
 
 class Direct(Task):
@@ -188,3 +191,48 @@ def test_a_base_class_that_runs_or_guards_its_own_way_is_refused(
         for use in (task.delay, task):
             with pytest.raises(TypeError, match=text):
                 use()
+
+
+PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
+PRIVATE_ATTRIBUTES = {
+    "__then__",
+    "_get_active_apps",
+    "_get_current_object",
+    "_get_exec_options",
+    "_task_stack",
+    "global_keyprefix",
+    "on_decode_error",
+    "priority_steps",
+    "task_buckets",
+    "unacked_key",
+}
+
+
+def test_all_of_it_stands_in_one_module() -> None:
+    """No other module of the guard imports or names it."""
+    for path in (ROOT / "django_redis_lock").rglob("*.py"):
+        if path.name == "private.py":
+            continue
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_MODULES):
+                pytest.fail(f"{path} imports from {node.module}")
+            if isinstance(node, ast.Attribute) and node.attr in PRIVATE_ATTRIBUTES:
+                pytest.fail(f"{path} names {node.attr}")
+
+
+def test_a_call_in_a_worker_is_known(own_app: Celery) -> None:
+    """However deep; eager and direct calls count for what they are called in."""
+
+    @own_app.task
+    def inner() -> bool:
+        return private.in_worker()
+
+    @own_app.task
+    def outer() -> list[bool]:
+        return [inner(), inner.apply().get()]
+
+    assert (outer(), outer.apply().get()) == ([False, False], [False, False])
+    tracer = build_tracer("outer", outer, app=own_app)
+    traced = tracer("id", (), {}, {"id": "id", "delivery_info": {}})
+    assert traced.retval == [True, True]
+    assert not private.in_worker()

@@ -12,6 +12,7 @@ import pytest
 import redis
 from amqp.exceptions import ChannelError
 from celery.exceptions import Ignore, Retry
+from django.conf import settings
 from django.core.signing import Signer
 from django.test import override_settings
 from kombu.exceptions import OperationalError
@@ -24,7 +25,7 @@ from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of, sealed
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.parking import Restore
-from example_project.embedded import EmbeddedServer
+from example_project.embedded import EmbeddedServer, free_port
 from tests.apps.celery.app import SCOPES
 from tests.celery.consumer import Consumer, body, header_of, held, id_of
 from tests.tools import counted, eventually
@@ -541,3 +542,18 @@ def test_backlogs_of_tenants_are_served_in_turn(consumer: Consumer) -> None:
         served += came.payload[0]
         consumer.deliver(came)
     assert served == ["a1", "b1", "c1", "a2", "b2", "a3"]
+
+
+def test_alias_whose_server_is_down_delays_no_other(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    down = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
+    task = consumer.task(body, using="default", on_conflict="park")
+    with override_settings(LOCKS={"down": down, **settings.LOCKS}):
+        polling._on_init(sender=consumer)
+        polling.Pollers(consumer).start(consumer)
+        with lock(consumer.app.main):
+            consumer.deliver(consumer.send(task))
+        eventually(consumer.message, "the message")
+        polling._end_pollers()

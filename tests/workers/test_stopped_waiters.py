@@ -136,26 +136,6 @@ def test_killed_waiters_are_gone(name: str) -> None:
     healthy.outcome().release()
 
 
-def test_who_was_stopped_for_long_comes_back_to_its_place(name: str) -> None:
-    """It comes before those who joined after it."""
-    held = lock(name, timeout=60)
-    held.acquire()
-    first = take(name)
-    with crowd([name], WAITING_SCHEMES) as child:
-        child.stop()
-        eventually(lambda: waiters(name) == 1)
-        last = take(name)
-        child.go_on()
-        eventually(lambda: waiters(name) == 5)
-        held.release()
-        earliest = first.outcome()
-        fence = earliest.fence
-        earliest.release()
-        fences = [int(child.hear().split()[1]) for _ in WAITING_SCHEMES]
-        assert fence < min(fences) < max(fences) < last.outcome().fence
-        assert child.hear() == "done"
-
-
 def test_numbers_are_the_same_in_lua_and_in_python() -> None:
     """The scripts count on waiters that look often enough, and claim in time."""
     source = packing.ACQUIRE.source

@@ -12,10 +12,10 @@ import redis
 
 from django_redis_lock import lock
 from tests.apps.celery import deaths as tasks
-from tests.apps.celery.app import PATIENCE, app
+from tests.apps.celery.app import app
 from tests.tools import eventually, waiters
-from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker, started
-from tests.workers.conftest import check_one_at_a_time, deliver_again
+from tests.tools.celery_worker import WAIT, Worker, go, messages, running_worker
+from tests.workers.conftest import check_one_at_a_time
 
 
 def by_signal(worker: Worker) -> None:
@@ -61,23 +61,3 @@ def test_messages_of_waiting_tasks_go_back_to_the_queue(
         go(client, name, times=2)
         assert [result.get(timeout=WAIT) for result in results] == ["go", "go"]
     check_one_at_a_time(client, name, runs=2)
-
-
-@pytest.mark.usefixtures("server_of_deaths")
-def test_a_delivery_that_waits_for_another_one_goes_back(
-    client: redis.Redis, name: str, tmp_path: Path
-) -> None:
-    """As those do that wait for another task; the task that runs ends, and its worker with it."""
-    with running_worker(tmp_path, queue=name, environment={PATIENCE: "1000"}) as first:
-        result = tasks.late.apply_async((name,), queue=name)
-        started(client, name)
-        deliver_again(first, result)
-        waiting_in(name, 1)
-        by_signal(first)
-        waiting_in(name, 0)
-        assert first.process.poll() is None
-        go(client, name)
-        assert first.process.wait(WAIT) == 0
-    assert result.get(timeout=WAIT) == "go"
-    check_one_at_a_time(client, name, runs=1)
-    assert messages(name) == 1

@@ -101,44 +101,6 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     assert _verdict(_changed(holder, **changes)) == (life, why.format(here=holder.host))
 
 
-IN_A_CONTAINER = """
-    import ctypes
-    from django_redis_lock.support import process
-    refused = ctypes.CDLL(None).unshare(0x20000000)  # CLONE_NEWPID: for the children of this one
-    if refused:
-        process.pid_space = lambda: "0123abcd"
-    child = os.fork()
-    if child:
-        os.waitpid(child, 0)
-    else:
-        if refused:
-            process._process = process.Process()
-        else:  # where /proc is not that of the new namespace, its states are those of others
-            assert process.state_of(os.getpid(), 1) == "?"
-        lock("contained", 60).acquire()
-        say("ready")
-        hear()
-"""
-
-
-def test_another_container_with_the_same_host_name(server: EmbeddedServer, db: None) -> None:
-    """Its process ids say nothing here, where they are another process's, or nobody's."""
-    with Child(IN_A_CONTAINER) as child:
-        assert child.hear() == "ready"
-        holder = locks["default"].holder("contained")
-        assert holder.host == socket.gethostname()
-        assert holder.pid_space != pid_space()
-        why = f"it runs in another container of {holder.host}"
-        gone = subprocess.Popen([sys.executable, "-c", ""])
-        gone.wait()
-        for pid in (holder.pid, gone.pid):
-            assert _verdict(_changed(holder, pid=pid)) == ("unknown", why)
-        done = command("release", "contained", "--only-dead", "--noinput")
-        assert (done.code, why in done.err) == (3, True)
-        child.say()
-        child.end()
-
-
 def _holder(name: str, **changes: Any) -> Holder:
     nobody: dict[str, Any] = dict.fromkeys(
         ("fence", "acquired_at", "expires_at", "ttl", "host", "pid", "thread")
