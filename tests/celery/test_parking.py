@@ -194,16 +194,6 @@ def test_what_a_broker_refuses_stays_in_the_outbox(
     assert outbox(client, consumer) == EMPTY
 
 
-def test_look_grants_what_the_dead_leave(consumer: Consumer, client: redis.Redis) -> None:
-    """The next look is when its lease ends."""
-    task, name = parking(consumer), consumer.app.main
-    lock(name, timeout=1).acquire()
-    assert parks(consumer, consumer.send(task))
-    assert 0 < look(consumer) <= 1.01
-    eventually(lambda: look(consumer) and outbox(client, consumer) == EMPTY)
-    assert consumer.deliver() == "ran"
-
-
 @pytest.mark.parametrize("beyond", ["raise", "skip", "retry"])
 def test_limit_of_the_queue(consumer: Consumer, beyond: str) -> None:
     task = parking(consumer, queue_limit=1, beyond=beyond)

@@ -360,21 +360,6 @@ def test_delivery_whose_ticket_becomes_valid_runs(
     assert is_free(task)
 
 
-def test_delivery_meets_another_instance_after_its_own(consumer: Consumer) -> None:
-    """The policy says what to do about it, and nothing is taken over."""
-    task = consumer.task(body)
-    message = consumer.send(task)
-    first = held(task, id_of(message))
-
-    def publish_next() -> None:
-        first.release()
-        held(task, "another")
-
-    consumer.when["waiting"] = publish_next
-    assert consumer.deliver(message)["holder"]["task_id"] == "another"
-    assert consumer.kinds() == ["waiting", "skipped"]
-
-
 # Another instance.
 
 
@@ -400,25 +385,6 @@ def test_delivery_gives_way_to_one_that_got_a_permit_before(
     assert consumer.deliver(message) == "ran"
     assert consumer.kinds() == ["waiting", "taken over"]
     assert is_free(task)
-
-
-def test_delivery_that_comes_again_takes_no_permit_beside_the_first(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not for a moment, in which another instance would be a duplicate."""
-    task = consumer.task(body, concurrency=2)
-    message = consumer.send(task)
-    other = held(task, id_of(message))
-    monkeypatch.setattr(time, "sleep", lambda _: other.remaining and other.release())
-    beside, acquire = [], TaskLock.acquire
-
-    def note(self: TaskLock, **how: Any) -> bool:
-        beside.extend(key_locks(task).holders())
-        return acquire(self, **how)
-
-    monkeypatch.setattr(TaskLock, "acquire", note)
-    assert consumer.deliver(message, redelivered=True) == "ran"
-    assert not beside
 
 
 def test_of_two_deliveries_that_waited_only_one_runs(consumer: Consumer) -> None:
@@ -469,24 +435,6 @@ def test_duplicate_waits_for_its_time(
 
 
 # Holders that need a worker themselves.
-
-
-@pytest.mark.parametrize("concurrency", [1, 2])
-def test_duplicate_stops_waiting_when_a_message_gets_the_lock(
-    consumer: Consumer, concurrency: int
-) -> None:
-    """As that of a run that retries; it leaves the queue of the lock."""
-    task = consumer.task(body, on_conflict="wait", concurrency=concurrency)
-    running = [held(task, f"another {number}") for number in range(concurrency)]
-
-    def publish_next() -> None:
-        for lock in running:
-            lock.backend.run(lock.detach_steps(60, state=QUEUED))
-
-    consumer.when["waiting"] = publish_next
-    assert isinstance(consumer.deliver(consumer.send(task)), Retry)
-    assert consumer.kinds() == ["waiting", "waiting"]
-    assert [holder.waiters for holder in key_locks(task).holders()] == [0] * concurrency
 
 
 def test_duplicate_waits_for_a_message_for_its_time(consumer: Consumer) -> None:
@@ -617,9 +565,6 @@ def test_results_have_dates_of_several_kinds(
     assert isinstance(result, Ignore) is proof
 
 
-# Duplicates that come again.
-
-
 def test_run_has_its_lease_and_tells_its_try(consumer: Consumer) -> None:
     """Also if it had to wait for another instance."""
 
@@ -699,40 +644,6 @@ def test_duplicate_does_not_come_again_with_old_arguments(consumer: Consumer) ->
     assert consumer.notified[-1][1]["policy"] == "supersede"
     assert consumer.message() is None
     assert isinstance(consumer.deliver(newer), Retry)
-
-
-# Tasks that were sent only to give their id a result.
-
-
-DUPLICATE_OF = {
-    "task_id": "first",
-    "task_name": "its name",
-    "host": "its host",
-    "pid": 7,
-    "since": "2026-01-01T00:00:00+00:00",
-    "ttl": 5.0,
-}
-
-
-def test_awaited_duplicate_has_a_result(consumer: Consumer, log: pytest.LogCaptureFixture) -> None:
-    """Without a run, although the lock is free by now."""
-    task = consumer.task(body, scope="queue")
-    message = consumer.send(task)
-    message.headers |= MessageHeader(id_of(message), duplicate_of=DUPLICATE_OF).as_headers()
-    locks["locmem"].force_release(key_locks(task).reservations[0])
-    assert consumer.deliver(message) == {
-        "skipped": True,
-        "reason": "another instance was waiting or running when it was sent",
-        "task": task.name,
-        "key": task.app.main,
-        "holder": {**DUPLICATE_OF, "ttl": None},
-    }
-    text = f"skipped: lock {task.app.main!r} is held by task its name[first] on its host:7"
-    assert lines(log) == [f"Task {task.name}[{id_of(message)}] {text}"]
-    assert [(kind, news["policy"]) for kind, news in consumer.notified] == [("skipped", "skip")]
-
-
-# When the server does not answer.
 
 
 @pytest.mark.parametrize("how", ["new", "redelivered", "reserved", "several", "waits"])

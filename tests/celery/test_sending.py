@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from celery import states
 from celery.exceptions import Retry
-from celery.result import AsyncResult
 
 from django_redis_lock import lock, locks
 from django_redis_lock.celery import TaskAlreadyRunning, skipped
@@ -20,7 +18,6 @@ from django_redis_lock.celery.options import SCOPES
 from django_redis_lock.celery.sending import EXPIRY_SLACK
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.tasks.conflicts import describe
 from tests.apps.celery.app import WAITING
 from tests.celery.consumer import (
     Consumer,
@@ -93,46 +90,38 @@ def test_place_is_kept_while_the_message_can_wait(
 # Duplicates.
 
 
-@pytest.mark.parametrize("scope", WAITING)
+@pytest.mark.parametrize(
+    ("scope", "policy"), [("queue", "skip"), ("queue_and_run", "skip"), ("queue", "raise")]
+)
 def test_duplicate_is_not_sent(
-    consumer: Consumer, log: pytest.LogCaptureFixture, scope: str
+    consumer: Consumer, log: pytest.LogCaptureFixture, scope: str, policy: str
 ) -> None:
-    """The result is that of the message that waits."""
-    task = consumer.task(body, scope=scope)
+    """The result is that of the message that waits, or an error that names it."""
+    task = consumer.task(body, scope=scope, on_conflict={"queue": policy})
     first = consumer.send(task)
     holder = holder_of(task, scope)
-    result = task.delay()
-    assert isinstance(result, AsyncResult)
-    assert result.id == id_of(first)
-    assert result.backend is task.backend
+    if policy == "skip":
+        result = task.delay()
+        assert (result.id, result.backend) == (id_of(first), task.backend)
+    else:
+        with pytest.raises(TaskAlreadyRunning) as caught:
+            task.delay()
+        error = caught.value
+        why = f"lock {task.app.main!r} is held by {holder}."
+        assert str(error) == str(copy.copy(error)) == f"Task {task.name} is not sent: {why}"
+        assert (error.name, error.holder and error.holder["task_id"]) == (
+            *(task.app.main, id_of(first)),
+        )
     assert consumer.message() is None
     assert holder_of(task, scope).token_id == holder.token_id
     assert skipped[task.name] == 1
     ((kind, news),) = consumer.notified
-    assert (kind, news["policy"]) == ("skipped", "skip")
+    assert (kind, news["policy"]) == ("skipped", policy)
     assert news["task_id"] not in (None, id_of(first))
     assert (news["key"], news["holder"].token_id) == (task.app.main, holder.token_id)
-    text = f"skipped: lock {task.app.main!r} is held by {holder}"
+    said = "skipped" if policy == "skip" else "refused"
+    text = f"{said}: lock {task.app.main!r} is held by {holder}"
     assert lines(log) == [f"Task {task.name}[{news['task_id']}] {text}"]
-    task.delay()
-    assert skipped[task.name] == 2
-
-
-def test_duplicate_is_refused(consumer: Consumer) -> None:
-    task = consumer.task(body, scope="queue", on_conflict={"queue": "raise"})
-    first = consumer.send(task)
-    holder = holder_of(task, "queue")
-    with pytest.raises(TaskAlreadyRunning) as caught:
-        task.delay()
-    why = f"lock {task.app.main!r} is held by {holder}."
-    assert str(caught.value) == f"Task {task.name} is not sent: {why}"
-    assert caught.value.name == task.app.main
-    assert caught.value.holder is not None
-    assert caught.value.holder["task_id"] == id_of(first)
-    assert str(copy.copy(caught.value)) == str(caught.value)  # as from a result backend
-    assert consumer.message() is None
-    assert [(kind, news["policy"]) for kind, news in consumer.notified] == [("skipped", "raise")]
-    assert skipped[task.name] == 1
 
 
 @pytest.mark.parametrize("state", sorted(states.READY_STATES))
@@ -265,9 +254,6 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     duplicate_of = header_of(message).duplicate_of
     assert duplicate_of is not None
     assert duplicate_of["task_id"] is None
-    assert duplicate_of["pid"] == os.getpid()
-    unknown = describe(replace(holder_of(task, "queue"), acquired_at=None))
-    assert unknown == {**duplicate_of, "since": None, "ttl": unknown["ttl"]}
 
 
 # Messages that need no place.
