@@ -35,10 +35,7 @@ class Guard:
 
     @property
     def options(self) -> Options:
-        """The options of its calls.
-
-        Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting.
-        """
+        """Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting."""
         defaults = project_defaults()
         if self._options is None or self._defaults is not defaults:
             self._options, self._defaults = make_options(defaults, self._given), defaults

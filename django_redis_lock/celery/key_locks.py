@@ -241,10 +241,7 @@ class GuardedCall:
 
     @cached_property
     def reservations(self) -> tuple[str, str]:
-        """The locks of this task's waiting messages with scope ``queue``.
-
-        The second is for a message that waits behind one which is no longer superseded.
-        """
+        """The locks of this task's waiting message, and of one behind it that is not superseded."""
         name = self.task.name
         return _marked(self.key, f"{QUEUED}:{name}"), _marked(self.key, f"{QUEUED}2:{name}")
 

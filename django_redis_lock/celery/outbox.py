@@ -1,7 +1,4 @@
-"""The outbox of a broker: workers publish the messages of parked tasks that have got their locks.
-
-"Parked messages" in ``docs/explanation/celery.md`` explains it.
-"""
+"""The outbox of a broker: workers publish the messages of parked tasks that got their locks."""
 
 from __future__ import annotations
 

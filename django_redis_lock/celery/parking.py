@@ -1,6 +1,6 @@
 """Tasks that wait without a worker: their messages are parked in a backlog of their lock.
 
-"Parked messages" in ``docs/explanation/celery.md`` explains backlogs, and the outbox of a broker.
+"Parked messages" in ``docs/explanation/celery.md`` explains this, the outbox, and its polling.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A worker polls the outboxes of all aliases, each in a thread of its own.
-
-"Parked messages" in ``docs/explanation/celery.md`` explains when.
-"""
+"""A worker polls the outboxes of all aliases, each in a thread of its own."""
 
 from __future__ import annotations
 

@@ -179,8 +179,7 @@ def function_of(task: Any) -> Any:
 def argument_models(run: Callable[..., Any], static: bool) -> Callable[..., Any] | None:
     """Return what turns arguments into the models that a task with ``pydantic=True`` is given.
 
-    ``None`` for the ``run`` of another task. The models are made without the task's
-    ``pydantic_strict`` and ``pydantic_context``, which only Celery's wrapper knows.
+    They are made without ``pydantic_strict`` and ``pydantic_context``, which only Celery knows.
     """
     if getattr(run, "__globals__", None) is not vars(base):  # as of that wrapper
         return None

@@ -1,7 +1,4 @@
-"""Parks messages where a worker receives them: in its main process, so that no child has to.
-
-"Parked messages" in ``docs/explanation/celery.md`` explains which messages those are.
-"""
+"""Parks messages where a worker receives them: in its main process, so that no child has to."""
 
 from __future__ import annotations
 

@@ -35,10 +35,7 @@ Entry: TypeAlias = "tuple[TaskLock | None, Any]"
 
 
 class Run(key_locks.GuardedCall):
-    """A call by a worker or an eager one, with a ``request``; or a direct call, without.
-
-    Raises what ``guard`` raises; the message ends then and gives up its reservation.
-    """
+    """A call by a worker or an eager one, with a ``request``; or a direct call, without."""
 
     moment = "run"
     lock: TaskLock | None = None
