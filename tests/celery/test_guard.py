@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+import gc
+import logging
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from celery import Task
+from celery import Celery, Task, shared_task
+from celery.app.trace import build_tracer
+from celery_once import QueueOnce
+from celery_singleton import Singleton
 
 from django_redis_lock import lock
-from django_redis_lock.celery import TaskAlreadyRunning, single_instance_task
+from django_redis_lock.celery import TaskAlreadyRunning, private, single_instance_task
+from django_redis_lock.celery.guard import GUARD
+from tests.apps.celery.app import app as tests_app
 from tests.celery.consumer import Consumer, body, header_of, id_of, is_free
+from tests.tools import ROOT, syntax_tree
 
 
 class PutOff(Task):
@@ -186,3 +195,201 @@ def test_what_runs_after_its_call_is_refused(how: str, work: Any) -> None:
     guard = single_instance_task(using="locmem")
     with pytest.raises(TypeError, match="coroutine or generator function, whose body runs after"):
         guard(work if how == "function" else type("Work", (Task,), {"run": work}))
+
+
+class Direct(Task):
+    """A base class that knows of no app."""
+
+    abstract = True
+
+
+@pytest.fixture
+def make_app() -> Iterator[Callable[..., Celery]]:
+    """Make apps that leave the current one as it is."""
+    made: list[Celery] = []
+
+    def make(**options: Any) -> Celery:
+        made.append(Celery("own", broker="memory://", set_as_current=False, **options))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
+    made.clear()
+    gc.collect()  # or shared tasks would be made for them once more
+    tests_app.set_current()
+
+
+def bound(self: Task, number: int) -> list[Any]:
+    """Return the task's name and what it is given."""
+    return [self.name, number]
+
+
+def is_guarded(task: Any) -> bool:
+    """Whether a task has its guard, before anybody has called it."""
+    return hasattr(task, GUARD)
+
+
+@pytest.mark.parametrize("final", [False, True], ids=["early", "final"])
+@pytest.mark.parametrize("base", [None, Direct, "abstract"])
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_task_of_a_marked_function_is_guarded(
+    make_app: Any, name: str, final: bool, base: Any, bind: bool
+) -> None:
+    """Whether or not its app is final, and whatever its base; also where it never gets final."""
+    app = make_app()
+    if final:
+        app.finalize()
+    if base == "abstract":
+        base = type("Base", (app.Task,), {"abstract": True})
+    options = {"base": base} if base else {}
+    marked = single_instance_task(using="locmem")(bound if bind else body)
+    task = app.task(name=name, shared=False, bind=bind, **options)(marked)
+    assert task.name == name
+    assert app.finalized is final
+    assert is_guarded(task)
+
+
+def test_a_shared_task_is_guarded_in_every_app(make_app: Any, name: str) -> None:
+    """In those that are final, in those that are not yet, and in those that come."""
+    final, early = make_app(), make_app()
+    final.finalize()
+
+    def work() -> None: ...
+
+    shared_task(name=f"{name}-below")(single_instance_task(using="locmem")(body))
+    single_instance_task(using="locmem")(shared_task(name=f"{name}-above")(work))
+    for app in (final, early, make_app()):
+        for where in ("below", "above"):
+            assert is_guarded(app.tasks[f"{name}-{where}"])
+
+
+class Unwatched:
+    """A task that Celery makes without asking for annotations: its base class had an app before."""
+
+    def __init__(self, app: Celery, name: str, function: Any, **options: Any) -> None:
+        base = type("Base", (Task,), {"abstract": True})
+        base.bind(app)
+        app.finalize()
+        guard = single_instance_task(using="locmem")
+        self.task = app.task(name=name, shared=False, base=base, **options)(guard(function))
+
+
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("how", ["apply", "direct"])
+def test_a_task_that_nobody_tells_of_is_guarded_at_its_first_run(
+    make_app: Any, name: str, caplog: pytest.LogCaptureFixture, bind: bool, how: str
+) -> None:
+    """That run is guarded already, and a warning names the way out."""
+    task = Unwatched(make_app(), name, bound if bind else body, bind=bind).task
+    args = (7,) if bind else ()
+    assert not is_guarded(task)
+
+    def run() -> Any:
+        return task(*args) if how == "direct" else task.apply(args).get()
+
+    with caplog.at_level(logging.WARNING), lock(name, using="locmem"):
+        assert run()["skipped"]
+        assert run()["skipped"]
+    assert run() == ([name, 7] if bind else "ran")
+    (line,) = [record.message for record in caplog.records if name in record.message]
+    assert "decorate it above Celery's decorator (W005)" in line
+
+
+def test_a_worker_that_has_traced_such_a_task_goes_through_the_guard(
+    make_app: Any, name: str
+) -> None:
+    """A worker decides before the first run how to call it, and leaves out ``__call__``."""
+    from celery.app.trace import build_tracer
+
+    app = make_app()
+    task = Unwatched(app, name, body).task
+    trace = build_tracer(name, task, app=app, eager=True, propagate=True)
+    with lock(name, using="locmem"):
+        for number in range(2):
+            request = {"id": f"{name}-{number}", "is_eager": True}
+            assert trace(request["id"], (), {}, request).retval["skipped"]
+    assert trace("3", (), {}, {"id": "3", "is_eager": True}).retval == "ran"
+
+
+class Batches(Task):
+    """Has messages handled its own way, as celery-batches does."""
+
+    abstract = True
+
+    def Strategy(self, *args: Any) -> Any:
+        """Return what handles a message."""
+
+
+class Traced(Task):
+    """Brings the function by which workers run it."""
+
+    abstract = True
+
+    def __trace__(self, *args: Any) -> Any: ...
+
+
+REFUSED = {
+    Batches: r"has a Strategy of its own.*lock\(\) in a with statement",
+    Traced: r"has a __trace__ of its own.*lock\(\) in a with statement",
+    type("Own", (QueueOnce,), {"abstract": True}): "has a guard .* celery_once.tasks.QueueOnce, ",
+    Singleton: "has a guard of its own, from celery_singleton.*Leave one of the two out",
+}
+
+
+@pytest.mark.parametrize("base", REFUSED)
+@pytest.mark.parametrize("where", ["below", "above", "class", "option", "app"])
+def test_a_base_class_that_runs_or_guards_its_own_way_is_refused(
+    make_app: Any, name: str, base: type[Task], where: str
+) -> None:
+    """Where the task is made, and at each use; its workers would never come by the guard."""
+    app = make_app()
+    guard = single_instance_task(using="locmem")
+    ways = {"Strategy", "__trace__"} & set(vars(base)) if where == "option" else ()
+    options: dict[str, Any] = {way: vars(base)[way] for way in ways} or {"base": base}
+    text = f"Task {name} {REFUSED[base]}"
+    with pytest.raises(TypeError, match=text):
+        if where == "class":
+            guard(type("Work", (base,), {"name": name, "run": bound}))
+        elif where == "above":
+            assert guard(app.task(name=name, shared=False, **options)(body)).name
+        else:
+            app.finalize()
+            if where == "app":
+                app.Task = options.pop("base")
+            assert app.task(name=name, shared=False, **options)(guard(body)).name
+    for task in [app.tasks[name]] if name in app.tasks else []:
+        for use in (task.delay, task):
+            with pytest.raises(TypeError, match=text):
+                use()
+
+
+PRIVATE_MODULES = ("celery._state", "celery.local", "celery.app.annotations", "billiard")
+
+
+def test_all_of_it_stands_in_one_module() -> None:
+    """No other module of the guard imports it."""
+    for path in (ROOT / "django_redis_lock").rglob("*.py"):
+        if path.name == "private.py":
+            continue
+        for node in ast.walk(syntax_tree(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PRIVATE_MODULES):
+                pytest.fail(f"{path} imports from {node.module}")
+
+
+def test_a_call_in_a_worker_is_known(own_app: Celery) -> None:
+    """However deep; eager and direct calls count for what they are called in."""
+
+    @own_app.task
+    def inner() -> bool:
+        return private.in_worker()
+
+    @own_app.task
+    def outer() -> list[bool]:
+        return [inner(), inner.apply().get()]
+
+    assert (outer(), outer.apply().get()) == ([False, False], [False, False])
+    tracer = build_tracer("outer", outer, app=own_app)
+    traced = tracer("id", (), {}, {"id": "id", "delivery_info": {}})
+    assert traced.retval == [True, True]
+    assert not private.in_worker()
