@@ -229,7 +229,7 @@ def _apply(guard: Guard, target: Any) -> Any:
     if type(target) is private.PromiseProxy:  # of @app.task
         private.when_made(target, partial(install, guard))
     elif type(target) is private.Proxy:
-        _guard_shared(guard, target)
+        _guard_in_every_app(guard, private.function_of(target))
     elif isinstance(target, Task):
         install(guard, type(target))
     elif isinstance(target, type) and issubclass(target, Task):
@@ -245,8 +245,6 @@ def _apply(guard: Guard, target: Any) -> Any:
 
 def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that becomes a guarded task once Celery makes a task of it."""
-    if hasattr(function, GUARD):
-        raise TypeError(f"{function!r} is already a single_instance_task.")
     signature = inspect.signature(function)
     guard.make_makers(function, signature)
 
@@ -269,15 +267,11 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
         return function(*args, **kwargs)
 
     marked.__signature__ = signature  # type: ignore[attr-defined] # Celery checks calls by it
-    setattr(marked, GUARD, guard)
-    for app in private.active_apps():
-        private.annotate_first(app, _guard_class)
-    return marked
+    return _guard_in_every_app(guard, marked)
 
 
-def _guard_shared(guard: Guard, proxy: Any) -> None:
-    """Guard a shared task in every app: each has, or will have, a task object of its own."""
-    function = private.function_of(proxy)
+def _guard_in_every_app(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Guard the tasks of a function: each app has, or will have, a task object of its own."""
     if hasattr(function, GUARD):
         raise TypeError(f"{function!r} is already a single_instance_task.")
     setattr(function, GUARD, guard)
@@ -285,6 +279,7 @@ def _guard_shared(guard: Guard, proxy: Any) -> None:
         private.annotate_first(app, _guard_class)
         if app.finalized:
             _guard_tasks(app)
+    return function
 
 
 def _unguarded_task(guard: Guard) -> Any:

@@ -36,23 +36,33 @@ def deploy(consumer: Consumer, number: str, **guard: Any) -> Any:
     return consumer.task(body, concurrency=int(number), **guard)
 
 
-CHANGES: dict[str, dict[str, Any]] = {"nothing": {}, "key": {"key": "new"}, "name": {"key": None}}
+def renamed() -> str:
+    return "ran"
 
 
-@pytest.mark.parametrize(("old", "new", "change"), [*product(SCOPES, SCOPES, CHANGES)])
-def test_message_of_another_scope_or_key_runs_once(
+OTHER = {"locmem": "default", "default": "locmem"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "change"), [*product(SCOPES, SCOPES, ["nothing", "key", "name", "alias"])]
+)
+def test_message_of_another_scope_key_or_alias_runs_once(
     consumer: Consumer, old: str, new: str, change: str, using: str
 ) -> None:
     """Beside no other, and leaves nothing locked."""
-    options = {"using": using, "on_conflict": {"run": "wait"}}
-    options |= {"key": None} if change == "name" else {}
-    first = consumer.send(deploy(consumer, "1", scope=old, **options))
-    task = deploy(consumer, "1", scope=new, **{**options, **CHANGES[change]})
+    before: dict[str, Any] = {"scope": old, "using": using, "on_conflict": {"run": "wait"}}
+    before |= {"key": None} if change == "name" else {}
+    after = before | {"scope": new}
+    after |= {"key": {"key": "new"}, "alias": {"using": OTHER[using]}}.get(change, {})
+    first = consumer.send(deploy(consumer, "1", **before))
+    task = deploy(consumer, "1", **after)
+    if change == "name":  # for the messages that are on their way
+        consumer.app.tasks[task.name] = task = consumer.task(renamed, **after)
     second = task.delay()
     results = [consumer.deliver(first), *consumer.serve()]
     ended = [each for each in results if not isinstance(each, Retry)]
     assert ended == ["ran"] * len({id_of(first), second.id})
-    assert not list(locks[using].holders("*"))
+    assert not [*locks["locmem"].holders(), *locks["default"].holders()]
 
 
 def take(task: Any, task_id: str) -> TaskLock | None:
