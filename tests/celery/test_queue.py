@@ -173,6 +173,18 @@ def test_guard_without_its_server(
     assert sum("runs unguarded" in line for line in lines(log)) == (then == "run")
 
 
+@pytest.mark.parametrize("scope", WAITING)
+def test_unguarded_run_gives_up_its_place(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, scope: str
+) -> None:
+    """If the server is available again when it ends."""
+    task = consumer.task(monkeypatch.undo, scope=scope, on_unavailable="run")
+    message = consumer.send(task)
+    monkeypatch.setattr(LocMemLockBackend, "call", unavailable)
+    consumer.deliver(message)
+    assert all_free(consumer)
+
+
 def answer(conflict: Conflict) -> dict[str, Any]:
     return {"key": conflict.key, "holder": (conflict.described or {}).get("task_id")}
 
