@@ -230,6 +230,17 @@ def test_a_signal_in_the_middle_of_a_tick(make: Make, monkeypatch: pytest.Monkey
     leader.close()
 
 
+def test_a_signal_whose_exception_is_lost(make: Make) -> None:
+    """It struck where Python ignores exceptions, such as a ``__del__``."""
+    leader = led(make())
+    entry = leader._led.schedule["hourly"]
+    entry.is_due = lambda: (leader.close(), (False, HOUR))[1]  # type: ignore[method-assign]
+    leader._led._heap = None
+    leader.tick()
+    with pytest.raises(SystemExit):
+        leader.tick()
+
+
 def test_it_leads_the_scheduler_of_the_app(make: Make, app: Celery) -> None:
     app.conf.beat_scheduler = "celery.beat:Scheduler"
     assert led(make())._kind.__mro__[2] is Scheduler
