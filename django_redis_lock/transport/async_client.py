@@ -172,11 +172,8 @@ class LoopConnection:
             self._opening = None
 
     def _use(self, origin: Any) -> None:
+        connection = Connection(origin)
         self._socket = socket_of(origin)
-        if self._socket is None:
-            raise redis.exceptions.ConnectionError(
-                f"{type(origin).__name__} can't be used under asyncio; use the blocking methods"
-            )
         self._socket.setblocking(False)
         try:
             self._loop.add_reader(self._socket, self._carry_out, self._read)
@@ -184,7 +181,7 @@ class LoopConnection:
             raise redis.exceptions.ConnectionError(
                 f"{type(self._loop).__name__} has no add_reader(); use asyncio.SelectorEventLoop"
             ) from None
-        self.connection = Connection(origin)
+        self.connection = connection
 
     def _carry_out(self, callback: Callable[[], object]) -> None:
         """Call a function of the loop's; if it fails, the connection is in an unknown state."""

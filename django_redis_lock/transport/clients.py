@@ -129,12 +129,7 @@ class BlockingClient:
         if origin.pid != getpid():
             leave_to_parent(origin)
             raise redis.ConnectionError("The process was forked while it connected")
-        return replies_of(origin)
-
-
-def replies_of(origin: Any) -> Connection:
-    """Return what sends and reads over an open connection of redis-py's."""
-    return Connection(origin) if redis_py.speaks_plain_resp2(origin) else _Instrumented(origin)
+        return Connection(origin)
 
 
 class Connection:
@@ -143,9 +138,6 @@ class Connection:
     Both take half of the time that redis-py's own methods do.
     """
 
-    send: Callable[..., object]
-    """Sends one or more commands. Raises ``RedisError`` and ``OSError``."""
-
     def __init__(self, origin: Any) -> None:
         self.origin = origin
         self.due = 0  # replies to posted calls that were not read yet
@@ -153,9 +145,9 @@ class Connection:
         self._buffer = b""  # what was received beyond the last reply
         self._start = 0  # of what was not read yet
         self._reading: Reading[Any] | None = None  # a reply in the buffer that is not whole
-        self._use(socket_of(origin))
-
-    def _use(self, sock: Any) -> None:
+        sock = socket_of(origin)
+        if sock is None:
+            raise redis.ConnectionError(f"{type(origin).__name__} has no socket to be used")
         self.send, self._receive = sock.sendall, sock.recv
         is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
         self._more = _MORE_FOLLOWS if is_tcp and not isinstance(sock, ssl.SSLSocket) else 0
@@ -336,25 +328,6 @@ class Connection:
         if not received:
             raise redis.ConnectionError("Connection closed by server.")
         self._buffer, self._start = self._buffer[self._start :] + received, 0
-
-
-class _Instrumented(Connection):
-    """A connection of a class with methods of its own, which may do anything, so they are used."""
-
-    def _use(self, sock: Any) -> None:
-        self._more = 0
-
-    def send(self, commands: bytes, flags: int = 0) -> None:
-        self.origin.send_packed_command([commands], check_health=False)
-
-    def receive(self, seconds: float) -> Any:
-        return self.read_confirmed() if self.origin.can_read(timeout=seconds) else NOTHING
-
-    def read(self) -> Any:
-        try:
-            return self.origin.read_response(disable_decoding=True)
-        except ResponseError as error:
-            return redis_py.cluster_error(error)
 
 
 def is_read_only(error: object) -> bool:

@@ -16,7 +16,7 @@ from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Release
 from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 from django_redis_lock.support.threads import LONGEST_SLEEP, InThread, OneShotEvent, from_below
-from django_redis_lock.transport.clients import NOTHING, Connection, replies_of
+from django_redis_lock.transport.clients import NOTHING, Connection
 from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import pack
 from django_redis_lock.transport.redis_py import BROKEN
@@ -239,7 +239,7 @@ class Subscription:
         origin = self._dial()
         try:
             origin.connect()
-            connection = replies_of(origin)
+            connection = Connection(origin)
             connection.send(pack(self._sign_of_life))
             connection.read_confirmed()
         except BaseException:

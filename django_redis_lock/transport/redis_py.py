@@ -10,7 +10,6 @@ import functools
 import inspect
 from typing import Any
 
-from redis.connection import AbstractConnection
 from redis.connection import parse_url as _parse_url
 from redis.exceptions import (
     AskError,
@@ -77,18 +76,3 @@ def cluster_error(error: Exception) -> Exception:
     code, _, rest = str(error).partition(" ")
     known = _BY_CODE.get(code) if type(error) is ResponseError else None
     return error if known is None or not rest else known(rest)
-
-
-def speaks_plain_resp2(connection: Any) -> bool:
-    """Whether a connection does no more than to write commands and to read their replies.
-
-    RESP3 brings messages that are no replies, health checks bring replies to other commands, and
-    a class with methods of its own may do anything.
-    """
-    kind = type(connection)
-    return (
-        getattr(kind, "read_response", None) is AbstractConnection.read_response
-        and getattr(kind, "send_packed_command", None) is AbstractConnection.send_packed_command
-        and str(connection.protocol) == "2"
-        and not connection.health_check_interval
-    )

@@ -235,6 +235,21 @@ class Connection(Wire, _Readable):
             raise reply
         return reply
 
+    # What ``transport.clients.Connection`` has beside these.
+
+    @property
+    def origin(self) -> Connection:
+        return self
+
+    def send(self, command: bytes) -> None:
+        self.send_packed_command([command])
+
+    def receive(self, seconds: float) -> Any:
+        return self.read_response() if self.can_read(seconds) else NOTHING
+
+    read_confirmed = read_response
+    close = disconnect
+
     def readable(self) -> bool:
         return bool(self.inbox) or self._broken
 

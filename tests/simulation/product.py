@@ -28,7 +28,7 @@ from django_redis_lock.protocol import async_driver, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
 from django_redis_lock.support import threads
-from django_redis_lock.transport import async_client, location, packing, parking
+from django_redis_lock.transport import async_client, location, packing, parking, receiving
 from tests.simulation import clients, slots
 from tests.simulation.threads import virtual_thread, virtual_threading, virtual_time
 
@@ -101,7 +101,10 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (location, "problem_of", functools.cache(location.problem_of)),
     (cluster, "BlockingClient", clients.Client),
     (async_client, "connect", clients.connect),
-    (async_client, "Connection", lambda connection: connection),
+    *(
+        (module, "Connection", lambda connection: connection)
+        for module in (async_client, receiving)
+    ),
     *(
         (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
         for module in (topology, cluster, cluster_listener)

@@ -16,7 +16,7 @@ from django_redis_lock.transport import redis_py
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, syntax_tree
 
-PRIVATE_NAMES = {"AbstractConnection", "parse_url"}
+PRIVATE_NAMES = {"parse_url"}
 PRIVATE_ATTRIBUTES = {
     *("_sock", "_parser"),
     *PRIVATE_NAMES,
@@ -89,23 +89,6 @@ def test_the_socket_of_a_connection(connection: Any) -> None:
     connection.disconnect()
     assert redis_py.socket_of(connection) is None
     assert redis_py.socket_of(object()) is None
-
-
-class Instrumented(redis.Connection):
-    """A connection that does more than redis-py's."""
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        return super().read_response(*args, **kwargs)
-
-
-def test_which_connections_speak_plain_resp2() -> None:
-    """``read_response`` and ``send_packed_command`` of ``AbstractConnection``."""
-    assert redis_py.speaks_plain_resp2(redis.Connection(protocol=2))
-    assert redis_py.speaks_plain_resp2(redis.UnixDomainSocketConnection(protocol=2))
-    assert redis_py.speaks_plain_resp2(redis.SSLConnection(protocol=2))
-    assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=3))
-    assert not redis_py.speaks_plain_resp2(redis.Connection(protocol=2, health_check_interval=30))
-    assert not redis_py.speaks_plain_resp2(Instrumented(protocol=2))
 
 
 def test_replies_are_read_raw(connection: Any) -> None:
