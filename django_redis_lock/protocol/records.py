@@ -8,15 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
 from django_redis_lock.support.text import escape_unprintable
 
-MAX_CACHED_BYTES = 2048
-"""Bytes of the longest record whose parsed form is cached. Our own records are shorter."""
 MAX_READ_BYTES = 16_384
 """Bytes of the longest record that is read; see ``inspect.lua``. A longer one is cut."""
 
@@ -211,10 +208,9 @@ def read_holder(
     set_to = None if limit is None else _whole(limit.partition(b" ")[0])
     if set_to is not None and sharing["limit"] is not None:
         sharing["limit"] = set_to
-    # No other lock has the same fields as one with a task's id.
-    own = len(fields) > MAX_CACHED_BYTES or b'"task_id"' in fields
     cut = len(fields) > MAX_READ_BYTES
-    facts = (_facts if own else _cached_facts)(b"" if fence is None or cut else fields)
+    record = {} if fence is None or cut else _load(fields)
+    began = record.get("pid_began")
     return Holder(
         name=name,
         using=using,
@@ -227,12 +223,15 @@ def read_holder(
         parked=parked,
         holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        **{
-            **facts,
-            "metadata": dict(facts["metadata"]),
-            "marks": dict(facts["marks"]),
-        },
+        auto_renew=record.get("auto_renew") is True,
+        lease=_seconds(record.get("lease")),
+        max_hold=_seconds(record.get("max_hold")),
+        pid_space=_text(record.get("pid_space")),
+        pid_began=began if type(began) is int and began > 0 else None,
+        metadata=_metadata(record),
+        marks=_metadata(record, "marks"),
         cut=cut,
+        **_origin(record),
         **sharing,
     )
 
@@ -259,7 +258,7 @@ def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: i
     process, digest, lease_text, limit, fields = split_value(entry)
     lease_ms = _whole(lease_text)
     read = lease_ms is not None and len(fields) <= MAX_READ_BYTES
-    record = load_record(fields) if read else {}
+    record = _load(fields) if read else {}
     return Waiter(
         name=name,
         using=using,
@@ -271,7 +270,7 @@ def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: i
         metadata=_metadata(record),
         parked=process.startswith(b"@"),
         **_sharing(limit),
-        **read_origin(record),
+        **_origin(record),
     )
 
 
@@ -295,30 +294,11 @@ def _sharing(limit: bytes) -> dict[str, Any]:
     return {"shared": number is not None or limit == b"*", "limit": number}
 
 
-def read_origin(record: Mapping[str, Any]) -> dict[str, Any]:
+def _origin(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a record that make an ``Origin``, ``None`` if unknown."""
     pid = record.get("pid")
     texts = {key: _text(record.get(key)) for key in ORIGIN}
     return {**texts, "pid": pid if type(pid) is int else None}
-
-
-def _facts(record: bytes) -> dict[str, Any]:
-    """Return the fields of a ``Holder`` that a record tells."""
-    found = load_record(record)
-    began = found.get("pid_began")
-    return {
-        "auto_renew": found.get("auto_renew") is True,
-        "lease": _seconds(found.get("lease")),
-        "max_hold": _seconds(found.get("max_hold")),
-        "pid_space": _text(found.get("pid_space")),
-        "pid_began": began if type(began) is int and began > 0 else None,
-        "metadata": _metadata(found),
-        "marks": _metadata(found, "marks"),
-        **read_origin(found),
-    }
-
-
-_cached_facts = lru_cache(maxsize=512)(_facts)  # the locks of one process often have the same
 
 
 def _metadata(record: Mapping[str, Any], key: str = "metadata") -> dict[str, str]:
@@ -328,7 +308,7 @@ def _metadata(record: Mapping[str, Any], key: str = "metadata") -> dict[str, str
     return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}
 
 
-def load_record(record: bytes) -> dict[str, Any]:
+def _load(record: bytes) -> dict[str, Any]:
     """Return a record as a dict, empty unless it is a JSON object."""
     try:
         loaded = json.loads(record.decode(errors="surrogatepass"))

@@ -185,7 +185,7 @@ class Packing:
         self.parked_prefix = f"{prefix}-parked{tag}:"
         self.ticks_prefix = f"{prefix}-ticks{tag}:"
         self._permits = f"{prefix}-permits{tag}:"
-        self._quorum = f"{prefix}-waiters{tag}:quorum:"
+        self._prefix = prefix
         self._all = self.index_key, self.fence_key, self.seen_key, self.limits_key
         self._replicas = replicas
 
@@ -196,20 +196,17 @@ class Packing:
         repeatable = script is not FORCE_RELEASE  # it has to know that it is sent again
         return Packed(script, keys, args, sending or call.sending, replicas, call.until, repeatable)
 
-    def keys(self, name: str) -> list[str]:
-        """Return the keys of one lock: the lock, its queue, the index, the last fence."""
-        return [self.lock_prefix + name, self.queue_prefix + name, self.index_key, self.fence_key]
-
-    def quorum_waiters(self, name: str) -> str:
-        """Return the key of the waiters of a lock, where they are served in no order."""
-        return self._quorum + name
-
     def _own_keys(self, name: str) -> list[str]:
         return [self.lock_prefix + name, self.queue_prefix + name, self._permits + name]
 
     def granting_keys(self, name: str) -> list[str]:
         """Return the keys of one lock for a script that can hand it off."""
         return [self.lock_prefix + name, self.queue_prefix + name, *self._all, self._permits + name]
+
+    def quorum_keys(self, name: str) -> list[str]:
+        """Return the keys of one lock for a script of a quorum, which has no shards."""
+        waiters = f"{self._prefix}-waiters:quorum:{name}"
+        return [*self.granting_keys(name)[:4], f"{self._prefix}-server", waiters]
 
     def _encode_acquire(self, call: calls.Acquire) -> Encoded:
         request = call.request

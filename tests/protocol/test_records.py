@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_redis_lock.protocol import records
 from django_redis_lock.protocol.lease import token_id, write_record, write_value
 from django_redis_lock.protocol.records import Holder, read_holder, read_waiter
 
@@ -45,17 +44,6 @@ def test_leases() -> None:
     endless = read(b"t 1 - - {}", ttl_ms=-1)
     assert (endless.ttl, endless.expires_at) == (None, None)
     assert read(b"t 1 - - {}", ttl_ms=10**17).expires_at == datetime.max.replace(tzinfo=UTC)
-
-
-def test_records_of_others_do_not_fill_the_memory() -> None:
-    """Records of other programs are cached only if they are no longer than ours."""
-    before = records._cached_facts.cache_info().currsize
-    for number in range(20):
-        long = b'{"host":"h%d","note":"%b"}' % (number, b"x" * 10_000)
-        assert read(b"t 1 - - " + long).host == f"h{number}"
-    assert records._cached_facts.cache_info().currsize == before
-    ours = write_record(auto_renew=True, metadata={"a": "x" * 1016}, task_id="i", task_name="n")
-    assert len(ours) <= records.MAX_CACHED_BYTES
 
 
 @pytest.mark.parametrize(

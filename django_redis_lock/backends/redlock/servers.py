@@ -263,8 +263,6 @@ class Server(RedisLockBackend):
         self.executor = Executor(lambda: self.client, timeout)
         self._timeout = timeout
         self._packing = Packing(self.key_prefix)
-        self._mark_key = f"{self.key_prefix}-server"
-        self._own_keys = [self._packing.fence_key, self._mark_key]
 
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
@@ -291,9 +289,9 @@ class Server(RedisLockBackend):
             case calls.Release():
                 return self.release(call)
             case ReadFences():
-                return _packed(READ_FENCE, self._own_keys, call.delay_ms)
+                return self._packed(READ_FENCE, "", call.delay_ms)
             case Admit():
-                return _packed(ADMIT, self._own_keys, call.fence, call.start)
+                return self._packed(ADMIT, "", call.fence, call.start)
         packed = self._packing.pack(call, ignore)  # it counts as sent when any server was asked
         packed.until = math.inf  # the QuorumCall ends in time; the connection serves others, too
         return packed
@@ -304,32 +302,28 @@ class Server(RedisLockBackend):
         """Pack the request for a vote, to acquire a lock or to take it over."""
         request = call.request
         former = call.token_id if isinstance(call, calls.TakeOver) else ""
-        keys = [*self._packing.keys(request.name), self._mark_key]
-        keys.append(self._packing.quorum_waiters(request.name))
         mine = request.token, request.lease_ms, request.record, request.name, _entry_of(call)
-        return _packed(ACQUIRE, keys, *mine, least, delay_ms, former, attempt)
+        return self._packed(ACQUIRE, request.name, *mine, least, delay_ms, former, attempt)
 
     def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
         """Pack the fence of a lock that was acquired or taken over."""
-        lock, queue, _, last = self._packing.keys(call.request.name)
-        keys = [lock, queue, last, self._packing.quorum_waiters(call.request.name)]
-        return _packed(CONFIRM, keys, call.request.token, fence, _entry_of(call))
+        request = call.request
+        return self._packed(CONFIRM, request.name, request.token, fence, _entry_of(call))
 
     def release(self, call: calls.Release, attempt: int | str = "") -> Packed:
         """Pack a release, or the withdrawal of the vote for an attempt."""
-        keys = [*self._packing.keys(call.name)[:3], self._packing.quorum_waiters(call.name)]
         entry = call.entry.partition(" ")[2]
-        return _packed(RELEASE, keys, call.token, call.name, entry, attempt)
+        return self._packed(RELEASE, call.name, call.token, call.name, entry, attempt)
+
+    def _packed(self, script: Script, name: str, *args: int | str) -> Packed:
+        keys = self._packing.quorum_keys(name)
+        return Packed(script, keys, [*map(str, args)], ignore, repeatable=True)
 
 
 def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
     """Return the caller's entry among the waiters; empty if it is none."""
     waits = isinstance(call, calls.Acquire) and call.waits_in
     return call.request.entry.partition(" ")[2] if waits else ""
-
-
-def _packed(script: Script, keys: Sequence[str], *args: int | str) -> Packed:
-    return Packed(script, keys, [*map(str, args)], ignore, repeatable=True)
 
 
 def check_servers(alias: str, location: Any) -> list[str]:

@@ -32,13 +32,7 @@ redis.call('XREVRANGE', KEYS[8], '+', '-', 'COUNT', 1) -- fails where it is no s
 -- The lock is released even if this user may not hand it off, or if another program's data is in
 -- place of the queue: the waiters find it free with a heartbeat.
 local shared = type(held) == 'table' and remove_permit(ARGV[1], id)
-local ok, holders
-if shared then
-  ok = pcall(serve, ARGV[1], false)
-else
-  ok, holders = pcall(hand_off, ARGV[1], '', false, 0)
-end
-if not shared and (not ok or holders == 0) then
+if not pcall(serve, ARGV[1], false, not shared) and not shared then
   local deleted = redis.pcall('DEL', KEYS[1])
   if type(deleted) == 'table' and redis.call('GET', KEYS[1]) == held then
     return deleted

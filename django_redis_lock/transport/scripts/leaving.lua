@@ -14,10 +14,11 @@ local function purge(name, now)
   return redis.call('ZCOUNT', KEYS[1], now, '+inf'), taken_back
 end
 
--- Hand the lock off if it is free, or to those who may share it.
-local function serve(name, taken_back)
+-- Hand the lock off if it is free, or to those who may share it. `left` says that its holder, who had it
+-- alone, has it no more.
+local function serve(name, taken_back, left)
   local holders = 0
-  if not taken_back and redis.call('EXISTS', KEYS[1]) == 1 then
+  if not (taken_back or left) and redis.call('EXISTS', KEYS[1]) == 1 then
     holders, taken_back = purge(name, math.floor(clock() / 1000)) -- an error if one has it alone
   end
   if hand_off(name, '', taken_back, holders) == 0 then

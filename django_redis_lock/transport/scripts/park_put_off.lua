@@ -18,12 +18,12 @@ local keeps_lock = failed_for < tonumber(ARGV[6])
 redis.call('ZADD', outbox, now + (keeps_lock and 2000 or ARGV[5]), member) -- others may publish it soon
 if not keeps_lock then
   local id, held = find_holder(token)
-  if type(held) == 'table' and id then
+  local shared = type(held) == 'table'
+  if id and shared then
     remove_permit(name, id)
-    serve(name, false)
-  elseif id and hand_off(name, '', false, 0) == 0 then
-    redis.call('DEL', KEYS[1])
-    redis.call('ZREM', KEYS[3], name)
+  end
+  if id then
+    serve(name, false, not shared)
   end
 end
 if ARGV[7] ~= '' and failed_for >= tonumber(ARGV[7]) and redis.call('HLEN', aside) < 1000 then

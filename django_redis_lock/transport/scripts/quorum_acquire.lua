@@ -1,5 +1,5 @@
 -- Vote for a caller, if the lock is free on this server or is to be taken over from its holder.
--- KEYS: see quorum_common.lua; KEYS[6] the waiters.
+-- KEYS: see quorum_common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
 -- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart,
 -- ARGV[8] '' or the digest of the token from which to take the lock over, ARGV[9] the number of the
@@ -31,7 +31,7 @@ if takes_over then
   free = held and digest_of(string.match(held, '^[^ ]*')) == ARGV[8]
 end
 if free or again or takes_over then
-  local start, left = not_voting(KEYS[5], math.floor(now / 1000), tonumber(ARGV[7]))
+  local start, left = not_voting(math.floor(now / 1000), tonumber(ARGV[7]))
   if start then
     return answer(0, left, 2, '', start)
   end

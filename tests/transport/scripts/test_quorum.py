@@ -7,6 +7,7 @@ import redis
 
 from django_redis_lock.backends.redlock import servers
 from django_redis_lock.protocol.lease import token_id
+from django_redis_lock.transport.packing import Packing
 from tests.transport.scripts import LEASE, RECORD, Keys
 
 DELAY = 20_000
@@ -14,11 +15,12 @@ ENTRY = "the caller's entry"
 
 
 class Server(Keys):
-    """One server of a quorum. The last of the keys is its mark."""
+    """One server of a quorum."""
 
-    @property
-    def mark(self) -> str:
-        return self.seen
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        super().__init__(client, prefix)
+        self.all = Packing(prefix).quorum_keys(self.name)
+        self.mark = self.all[4]
 
     @property
     def run(self) -> str:
@@ -27,33 +29,18 @@ class Server(Keys):
     def vote(
         self, token: str, attempt: int = 1, entry: str = "", least: int = 0, delay: int = 0
     ) -> dict[str, int]:
-        return self._vote(token, attempt, entry, least, delay, "")
-
-    def take_over(self, token: str, former: str, attempt: int = 1, delay: int = 0) -> int:
-        digest = token_id(former.encode())
-        answer = self._vote(token, attempt, "", 0, delay, digest)
-        return -1 if answer["kind"] == 2 else answer["fence"]
-
-    def _vote(self, token: str, attempt: int, *rest: str | int) -> dict[str, int]:
-        entry, *others = rest
-        arguments = (token, LEASE, RECORD, self.name, entry, *others, attempt)
-        keys = [*self.all[:5], self.waiters("quorum")]
-        answer = self.call(servers.ACQUIRE, keys, *arguments).split()
+        arguments = (token, LEASE, RECORD, self.name, entry, least, delay, "", attempt)
+        answer = self.call(servers.ACQUIRE, self.all, *arguments).split()
         return dict(zip(("fence", "left", "now", "kind", "holder"), map(int, answer), strict=True))
 
     def confirm(self, token: str, fence: int, entry: str = "") -> int:
-        keys = [self.lock, self.queue, self.fence, self.waiters("quorum")]
-        return int(self.call(servers.CONFIRM, keys, token, fence, entry))
+        return int(self.call(servers.CONFIRM, self.all, token, fence, entry))
 
     def withdraw(self, token: str, entry: str = "", attempt: int | str = "") -> int:
-        keys = [self.lock, self.queue, self.index, self.waiters("quorum")]
-        return int(self.call(servers.RELEASE, keys, token, self.name, entry, attempt))
+        return int(self.call(servers.RELEASE, self.all, token, self.name, entry, attempt))
 
-    def last_fence(self, delay: int = DELAY) -> str:
-        return str(self.call(servers.READ_FENCE, [self.fence, self.mark], delay))
-
-    def admit(self, fence: int, start: int | str = "") -> int:
-        return int(self.call(servers.ADMIT, [self.fence, self.mark], fence, start))
+    def last_fence(self) -> str:
+        return str(self.call(servers.READ_FENCE, self.all, DELAY))
 
 
 def number_of(token: str) -> int:
