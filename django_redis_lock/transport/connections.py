@@ -19,8 +19,6 @@ from django_redis_lock.support.text import without_passwords
 from django_redis_lock.support.threads import struck
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
-SCHEMES = ("redis://", "rediss://", "unix://")
-
 # Python imports ``encodings.idna`` when it first looks up a host. If an exception from a signal
 # handler (Celery's soft time limit) interrupts an import, the lock of that import can stay locked
 # for ever, and then every thread that connects hangs. So it is imported early.
@@ -59,10 +57,6 @@ def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
         kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
         return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]
     return redis.ConnectionPool(connection_class, **kwargs)
-
-
-def pool_from_url(url: str) -> redis.ConnectionPool:
-    return own_pool(redis.ConnectionPool.from_url(url))
 
 
 def problem_of(url: str) -> str | None:

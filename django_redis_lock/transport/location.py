@@ -16,8 +16,7 @@ from django.utils.module_loading import import_string
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.support.django_private import client_of_cache
 from django_redis_lock.support.text import BETWEEN_URLS, without_passwords
-from django_redis_lock.transport import connections
-from django_redis_lock.transport.connections import problem_of
+from django_redis_lock.transport.connections import ignored_part, own_pool, problem_of
 from django_redis_lock.transport.redis_py import parse_url
 
 DJANGO_REDIS = "django-redis"
@@ -63,7 +62,7 @@ class Location:
                 f"{self._where} must be an alias of CACHES, a URL, or a list of the URLs of a "
                 f"cluster's nodes, not {value!r}."
             )
-        elif not value.startswith(connections.SCHEMES):
+        elif not value.startswith(("redis://", "rediss://", "unix://")):
             self.alias = value
         elif problem := problem_of(value):
             raise InvalidLockBackend(f"{self._where} is {shown(value)}, which {problem}.")
@@ -113,13 +112,11 @@ class Location:
     def pool(self) -> redis.ConnectionPool:
         """Return a pool with the settings of the server. Raises ``InvalidLockBackend``."""
         if self.url:
-            return connections.pool_from_url(self.url)
+            return own_pool(redis.ConnectionPool.from_url(self.url))
         assert self.alias
         if problem := self._problem(self.alias):
             raise InvalidLockBackend(f"{problem.msg} {problem.hint}")
-        pool = pool_of_cache(self.alias, settings.CACHES[self.alias])
-        assert pool is not None
-        return pool
+        return own_pool(pool_of_cache(self.alias, settings.CACHES[self.alias]))
 
     def _problem(self, alias: str) -> checks.Error | None:
         """Return an error if locks can't use the alias."""
@@ -196,26 +193,17 @@ def served_by(configured: dict[str, Any]) -> str | None:
     return next((by for kind in bases if (by := _SERVED_BY.get(kind.__module__))), None)
 
 
-def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
-    """Return a pool with the settings of a cache; ``None`` if that is not on such a server.
+def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool:
+    """Return the pool of a cache, to the primary where there are replicas.
 
-    It is for the primary where there are replicas. Raises what makes no pool, of any class.
+    Raises what makes no pool, of any class.
     """
-    pool = _pool_that_caches_use(alias, configured)
-    return pool and connections.own_pool(pool)
-
-
-def _pool_that_caches_use(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool | None:
-    import_string(configured.get("BACKEND", ""))  # if it can't be, it is not of another kind
-    by = served_by(configured)
-    if by is None:
-        return None
     if not configured.get("LOCATION"):
         raise ValueError("its LOCATION names no server")
     # Not ``caches[alias]``: that takes a mutex, which stays locked for all other threads if a
     # signal handler raises at that moment.
     cache: Any = caches.create_connection(alias)
-    client = cache.client if by == DJANGO_REDIS else client_of_cache(cache)
+    client = cache.client if served_by(configured) == DJANGO_REDIS else client_of_cache(cache)
     pool: redis.ConnectionPool = client.get_client(write=True).connection_pool
     return pool
 
@@ -242,14 +230,13 @@ def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
         if not isinstance(url, str):
             return f"whose LOCATION {url!r} is not a str"
     try:
-        pool = _pool_that_caches_use(alias, configured)
-        assert pool is not None
+        pool = pool_of_cache(alias, configured)
         pool.connection_class(**pool.connection_kwargs)
     except Exception as error:  # of any class, even ImportError
         why = without_passwords(str(error))
         return f"from which {served_by(configured)} can't make a connection: {why}"
     for url in urls:
-        if problem := connections.ignored_part(url):
+        if problem := ignored_part(url):
             return f"whose LOCATION {url!r} {problem}"
     return None
 
