@@ -6,7 +6,7 @@ import math
 import socket
 import ssl
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from os import getpid
 from time import monotonic
 from typing import Any, TypeVar
@@ -22,9 +22,6 @@ from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import socket_of
 
 Result = TypeVar("Result")
-Reading = Generator[None, None, Result]
-"""Reads a part of a reply, and yields where more has to arrive first."""
-
 _RECEIVED = 65536
 """Bytes to read at once."""
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
@@ -144,7 +141,6 @@ class Connection:
         self._limited = False
         self._buffer = b""  # what was received beyond the last reply
         self._start = 0  # of what was not read yet
-        self._reading: Reading[Any] | None = None  # a reply in the buffer that is not whole
         sock = socket_of(origin)
         if sock is None:
             raise redis.ConnectionError(f"{type(origin).__name__} has no socket to be used")
@@ -264,18 +260,19 @@ class Connection:
             if received[:1] == b":" and 0 < received.find(b"\r\n") == len(received) - 2:
                 return int(received[1:])
             self._buffer = received
-        reading, self._reading = self._reading or self._reply(), None
-        try:
-            while True:
-                next(reading)
+        while True:
+            try:
+                reply, end = self._parse(self._start)
+            except _Incomplete:
                 self._receive_more()
-        except NOT_NOW:
-            self._reading = reading
-            raise
-        except StopIteration as stop:
-            if self._start >= min(len(self._buffer), _RECEIVED):
-                self._buffer, self._start = self._buffer[self._start :], 0
-            return stop.value
+            else:
+                break
+        if end >= min(len(self._buffer), _RECEIVED):
+            self._buffer, end = self._buffer[end:], 0
+        self._start = end
+        if isinstance(reply, redis.ConnectionError):
+            raise reply
+        return reply
 
     def read_arrived(self) -> Any:
         """Return a reply as ``read`` does, or ``NOTHING`` if the socket would have to block."""
@@ -284,50 +281,43 @@ class Connection:
         except NOT_NOW:
             return NOTHING
 
-    def _reply(self) -> Reading[Any]:
-        line = yield from self._line()
-        kind, text = line[:1], line[1:]
+    def _parse(self, start: int) -> tuple[Any, int]:
+        """Return the reply that begins there, and where it ends. Raises ``_Incomplete``."""
+        data = self._buffer
+        line_end = data.find(b"\r\n", start)
+        if line_end < 0:
+            raise _Incomplete
+        kind, text, end = data[start : start + 1], data[start + 1 : line_end], line_end + 2
         if kind == b":":
-            return int(text)
-        if kind == b"$":
-            return (yield from self._bytes(int(text)))
-        if kind == b"*" and text == b"-1":
-            return None
-        if kind == b"*":
-            items: list[Any] = []
-            for _ in range(int(text)):
-                item = yield from self._reply()
-                items.append(item)
-            return items
-        if kind == b"-":
-            error = redis_py.parse_error(self.origin, text.decode(errors="replace"))
-            if isinstance(error, redis.ConnectionError):
-                raise error
-            return error
+            return int(text), end
         if kind == b"+":
-            return text
-        raise redis.InvalidResponse(f"Protocol Error: {line!r}")
-
-    def _line(self) -> Reading[bytes]:
-        while (end := self._buffer.find(b"\r\n", self._start)) < 0:
-            yield
-        line = self._buffer[self._start : end]
-        self._start = end + 2
-        return line
-
-    def _bytes(self, length: int) -> Reading[bytes | None]:
-        if length < 0:
-            return None
-        while len(self._buffer) < self._start + length + 2:
-            yield
-        start, self._start = self._start, self._start + length + 2
-        return self._buffer[start : start + length]
+            return text, end
+        if kind == b"-":
+            return redis_py.parse_error(self.origin, text.decode(errors="replace")), end
+        if kind not in (b"$", b"*"):
+            raise redis.InvalidResponse(f"Protocol Error: {data[start:line_end]!r}")
+        size = int(text)
+        if size < 0:
+            return None, end
+        if kind == b"$":
+            if len(data) < end + size + 2:
+                raise _Incomplete
+            return data[end : end + size], end + size + 2
+        items = []
+        for _ in range(size):
+            item, end = self._parse(end)
+            items.append(item)
+        return items, end
 
     def _receive_more(self) -> None:
         received = self._receive(_RECEIVED)
         if not received:
             raise redis.ConnectionError("Connection closed by server.")
         self._buffer, self._start = self._buffer[self._start :] + received, 0
+
+
+class _Incomplete(Exception):
+    """The rest of a reply has to arrive first."""
 
 
 def is_read_only(error: object) -> bool:

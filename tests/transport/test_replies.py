@@ -113,11 +113,16 @@ def test_what_ends_a_connection(ends: tuple[Connection, socket.socket]) -> None:
     replies.limit(0)
     with pytest.raises(TimeoutError):
         replies.read()
-    server.sendall(b">2\r\n")
+    server.sendall(b"$4\r\nabc")
+    with pytest.raises(TimeoutError):
+        replies.read()
+    server.sendall(b"d\r\n>2\r\n")
+    assert replies.read() == b"abcd"
     with pytest.raises(redis.InvalidResponse):
         replies.read()
-    server.sendall(b"$10\r\nabc")
     server.shutdown(socket.SHUT_WR)
+    replies.origin._sock.setblocking(True)
+    replies._buffer = b"$10\r\nabc"
     with pytest.raises(redis.ConnectionError, match="closed"):
         replies.read()
 
