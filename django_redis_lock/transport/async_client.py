@@ -56,14 +56,8 @@ class AsyncClient:
                 if other.is_closed():
                     self._connections.pop(other, None)
                     abandoned.close()
-            connection = LoopConnection(self._pool, self._forget)
-            self._connections[loop] = connection
+            connection = self._connections[loop] = LoopConnection(self._pool)
         return connection
-
-    def _forget(self, connection: LoopConnection) -> None:
-        loop = asyncio.get_running_loop()
-        if self._connections.get(loop) is connection:
-            del self._connections[loop]
 
     async def call(self, packed: Packed) -> Any:
         connection = self._connection()
@@ -122,8 +116,7 @@ class LoopConnection:
     even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(self, pool: redis.ConnectionPool, ended: Callable[[Any], object]) -> None:
-        self._ended = ended
+    def __init__(self, pool: redis.ConnectionPool) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
@@ -196,7 +189,6 @@ class LoopConnection:
         try:
             yield
         finally:
-            self._ended(self)
             self.hang_up()
 
     def write(self, command: bytes) -> asyncio.Future[Any]:

@@ -25,6 +25,11 @@ local POLL_OTHERS = 250 -- after which to check again a lock that another progra
 local STAYS = 600000 -- after which the keys of waiters expire, unless refreshed
 local BATCH = 64 -- how many entries of anything a script handles
 
+-- Return whether an error says that another program's data is under a key.
+local function is_other(answer)
+  return string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
+end
+
 local before_seen, tag = string.match(seen_key, '^(.*)%-seen(.*)$')
 
 -- Return a key of the same server or shard.

@@ -12,11 +12,6 @@
 local seen_key = KEYS[1]
 -- include common
 
--- Another program's data under a key is no lock and no queue; any other error is returned.
-local function is_other(answer)
-  return string.find(answer.err, 'WRONGTYPE', 1, true) ~= nil
-end
-
 -- Return a record, of which readers cut more than 16,384 bytes.
 local function cut(record)
   return record and string.sub(record, 1, 20000)
@@ -49,7 +44,7 @@ end
 for i = 3, #KEYS, 3 do
   local held, name = redis.pcall('GET', KEYS[i]), string.sub(KEYS[i], ARGV[1] + 1)
   if type(held) == 'table' then
-    if not is_other(held) then
+    if not is_other(held) then -- else it is no lock
       return held
     end
     held = read_permits(KEYS[i], KEYS[i + 2], name)

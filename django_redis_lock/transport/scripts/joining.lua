@@ -118,7 +118,7 @@ if mine then
   ttl = ttl or shared and left or redis.call('PTTL', KEYS[1])
   return string.format('%s %.0f %.0f', hold.fence, ttl, now)
 end
-local is_other, fence = not shared and not hold.fence, hold.fence
+local of_other, fence = not shared and not hold.fence, hold.fence
 if shared then -- no fence that was given until now is greater
   fence, ttl = redis.pcall('GET', KEYS[4]), first_due(KEYS[1], now)
 else
@@ -128,7 +128,7 @@ if process ~= '' and kind == 0 then
   kind, position = join(again and ARGV[6] or '') -- its own lease may just have ended
 end
 if kind > 0 then
-  local soon = is_other and (ttl < 0 and POLL_OTHERS or math.min(ttl, POLL_OTHERS)) or ttl
+  local soon = of_other and (ttl < 0 and POLL_OTHERS or math.min(ttl, POLL_OTHERS)) or ttl
   poll_within(name, soon < 0 and STAYS / 2 or soon, now)
   if is_outbox(process) then
     return string.format('0 -1 %.0f %.0f', now, kind)
@@ -140,4 +140,4 @@ if ARGV[8] == 'final' then -- so that the refusal waits for replicas
 end
 fence = type(fence) == 'string' and string.match(fence, '^%d+$') or '0'
 return string.format(
-  '-%s %.0f %.0f %.0f %s', string.sub(fence, 1, 20), ttl, now, kind + (is_other and 3 or 0), position)
+  '-%s %.0f %.0f %.0f %s', string.sub(fence, 1, 20), ttl, now, kind + (of_other and 3 or 0), position)

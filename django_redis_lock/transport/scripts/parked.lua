@@ -73,8 +73,7 @@ local function first_parked(name, process)
   local turns = redis.pcall('ZRANGE', parked_key(process, 'turns:' .. name), 0, 0, 'WITHSCORES')
   local turn, at = turns[1], turns[2]
   local first = turn and redis.pcall('ZRANGE', backlog_key(process, turn, name), 0, 0, 'WITHSCORES') or turns
-  local failure = turns.err or first.err
-  if failure and not string.find(failure, 'WRONGTYPE', 1, true) then
+  if first.err and not is_other(first) then
     return nil
   elseif not first[1] or first == turns or (at == 'inf' and redis.pcall('HEXISTS', KEYS[6], name) ~= 1) then
     if turn and not first[1] then

@@ -8,9 +8,8 @@ local seen_key = KEYS[2]
 -- include common
 local answer, live, found, last = {math.floor(clock() / 1000)}, {}, {}, math.huge
 local processes = redis.pcall('ZRANGE', KEYS[1], 0, -1)
--- Another program's data under this key is no queue; any other error is returned.
 if processes.err then
-  return string.find(processes.err, 'WRONGTYPE', 1, true) and answer or processes
+  return is_other(processes) and answer or processes
 end
 for _, process in ipairs(processes) do
   live[#live + 1] = was_seen(process, SHOWN) and process or nil
