@@ -70,7 +70,7 @@ def locker(
 
 
 @pytest.mark.parametrize(
-    ("wait", "prefix"), [*((wait, "lock") for wait in USERS), ("queue", "shop")]
+    ("wait", "prefix"), [(wait, "shop" if wait == "queue" else "lock") for wait in USERS]
 )
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
     wait: str, prefix: str, locker: Callable[[list[str]], redis.Redis]

@@ -13,7 +13,7 @@ import redis
 from redis.connection import DefaultParser
 
 from django_redis_lock import lock
-from django_redis_lock.backends.errors import passes, refused
+from django_redis_lock.backends.errors import passes, reason, refused
 from django_redis_lock.transport.redis_py import cluster_error
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, Background, eventually
@@ -133,3 +133,9 @@ def test_what_redis_py_makes_of_an_answer_is_known(
     """redis-py takes the word that opens an error off its text, where it has a class for it."""
     error = answer(line)
     assert (refused(error), passes(error)) == (is_refused, is_passing)
+
+
+def test_a_server_that_is_too_old_is_told() -> None:
+    """Redis 6.0 does not know the GET option of SET."""
+    error = answer("ERR Error running script (call to f_5b0): @user_script:32: ERR syntax error")
+    assert "upgrade it to Redis 6.2 or Valkey 7.2, or newer" in reason(error)

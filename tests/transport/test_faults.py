@@ -128,23 +128,6 @@ def test_silent_connection_is_noticed(
     assert waiting.outcome() is True
 
 
-def test_withdrawal_that_is_refused_is_repeated(
-    name: str, settings: Any, own_server: EmbeddedServer
-) -> None:
-    """A waiter that gives up while the server refuses writes leaves the queue when it can."""
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    client = redis.Redis.from_url(own_server.url())
-    with lock(name, timeout=60):
-        waiting = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=0.3))
-        eventually(lambda: waiters(name) == 1)
-        client.config_set("min-replicas-to-write", 1)
-        with pytest.raises(LockUnavailable):
-            waiting.outcome()
-        client.config_set("min-replicas-to-write", 0)
-        eventually(lambda: waiters(name) == 0)
-    client.close()
-
-
 def test_acquisition_that_fails_strands_nothing(name: str, proxy: Proxy) -> None:
     """When every reply is lost the caller is told, and the lock is free again at once."""
     lock("warm-up").acquire()

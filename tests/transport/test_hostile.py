@@ -108,29 +108,16 @@ def _record(**fields: Any) -> bytes:
 
 VALUES = {
     "empty": b"",
-    "blanks": b"   ",
-    "word": b"held",
     "not utf-8": b"\xff\xfe \x80 \xff{}",
-    "record not utf-8": _deep("") + b'{"host":"\xff\xfe"}',
     "truncated": _deep('{"host":"far","pi'),
     "future fence": b"a" * 32 + b" 9007199254740993 - - {}",
-    "huge fence": b"a" * 32 + b" " + b"9" * 5000 + b" - - {}",
     "negative fence": b"a" * 32 + b" -5 - 3 {}",
     "giant": _deep('{"host":"' + "x" * 1_000_000 + '"}'),
     "deep list": _deep("[" * 100_000),
     "wrong kinds": _record(host=5, pid="x", thread=None, task_id=[1], metadata=[1], since="x"),
-    "numbers": _record(pid=10**30, metadata={"a": 1e400, "b": None, "c": {"d": [1]}}),
-    "long number": _deep('{"pid":' + "9" * 5000 + "}"),
-    "surrogates": _record(
-        host="\ud800",
-        thread="\udfff",
-        task_id="\ud800",
-        task_name="a\ud800",
-        metadata={"\ud800": "\ud800"},
-    ),
+    "surrogates": _record(host="\ud800", task_name="a\ud800", metadata={"\ud800": "\ud800"}),
     "controls": _record(host="\x1b[2J", thread="\r\n", task_name="\u202e", task_id="\x00"),
     "own form": b"253402300800000 " + b"a" * 32 + b" 9999999999999999 9999999999999999 - {}",
-    "own form, deep": b"253402300800000 " + b"a" * 32 + b" 1 1 - {" + b"[" * 100_000 + b"}",
 }
 
 
@@ -155,13 +142,6 @@ def test_values_of_other_programs(raw: redis.Redis, bystander: Callable[[], None
     bystander()
 
 
-PUTS: dict[str, Callable[[redis.Redis, str], object]] = {
-    "string": lambda raw, key: raw.set(key, b"\xffx"),
-    "hash": lambda raw, key: raw.hset(key, "a", "b"),
-    "numbers": lambda raw, key: raw.zadd(key, {"a": 1e15 + 0.5, "b": 1e300}),
-}
-
-
 @pytest.mark.parametrize(
     "key", ["lock", "lock-queue", "lock-index", "lock-fence", "lock-seen", "lock-audit"]
 )
@@ -172,11 +152,11 @@ def test_key_of_another_kind(key: str, raw: redis.Redis) -> None:
         root(),
         f"{key}:{VICTIM}" if key in ("lock", "lock-queue") else key,
     )
-    for put in PUTS.values():
+    for put in (lambda: raw.set(key, b"\xffx"), lambda: raw.zadd(key, {"a": 1e15 + 0.5})):
         held, other = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
         held.acquire()
         raw.delete(key)
-        put(raw, key)
+        put()
         for operation in (
             lambda other=other: other.acquire(blocking_timeout=0.01),
             lambda other=other: other.take_over("0" * 16),

@@ -13,7 +13,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.protocol.calls import Inspect, Release
 from example_project.embedded import EmbeddedServer
-from tests.tools import counted, eventually, stored
+from tests.tools import eventually, stored
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -103,17 +103,3 @@ def test_posting_under_asyncio(name: str, backend: RedisLockBackend, control: re
         assert (await backend.acall(Inspect([name])))[1] is None
 
     asyncio.run(main())
-
-
-def test_posting_takes_no_round_trip(name: str, own_server: EmbeddedServer, settings: Any) -> None:
-    settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
-    with lock(name, timeout=20):
-        stored(locks["default"], name)  # the scripts are known from here on
-    control = redis.Redis.from_url(own_server.url())
-    with counted(control) as counts:
-        own_server.pause()
-        post(locks["default"], Release(name, "nobody"))
-        own_server.resume()
-        assert stored(locks["default"], name) is None
-    assert counts["eval"] == 1
-    control.close()

@@ -56,30 +56,6 @@ def test_errors_of_a_cluster_have_their_classes(connection: Any) -> None:
     assert type(redis_py.parse_error(connection, "ERR MASTERDOWN")) is redis.ResponseError
 
 
-def test_arguments_of_connections() -> None:
-    """The parameters of a class and of its bases."""
-    assert {"host", "port", "db", "client_name", "socket_timeout"} <= redis_py.parameters_of(
-        redis.Connection
-    )
-    assert {"host", "ssl_ca_certs"} <= redis_py.parameters_of(redis.SSLConnection)
-    assert {"path", "db"} <= redis_py.parameters_of(redis.UnixDomainSocketConnection)
-    assert not {"self", "args", "kwargs"} & redis_py.parameters_of(redis.SSLConnection)
-
-
-def test_urls_are_parsed() -> None:
-    """``parse_url``."""
-    assert redis_py.parse_url("redis://app:secret@example/3?socket_timeout=2") == {
-        "host": "example",
-        "username": "app",
-        "password": "secret",
-        "db": 3,
-        "socket_timeout": 2.0,
-    }
-    unix = redis_py.parse_url("unix:///run/redis.sock?db=1")
-    assert (unix["path"], unix["db"]) == ("/run/redis.sock", 1)
-    assert redis_py.parse_url("rediss://h")["connection_class"] is redis.SSLConnection
-
-
 def test_the_socket_of_a_connection(connection: Any) -> None:
     """``_sock``: the socket itself, and ``None`` once it is closed."""
     ours = redis_py.socket_of(connection)
