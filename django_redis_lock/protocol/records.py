@@ -34,10 +34,7 @@ class Origin:
     """The name of that task."""
 
     def __str__(self) -> str:
-        """Return the task, or the host, process and thread, in one line; ``""`` if unknown.
-
-        Invisible characters, which another program may have written, are escaped.
-        """
+        """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
         if self.task_id:
             return escape_unprintable(
                 f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"

@@ -29,7 +29,6 @@ local function holds(token, held)
   return held and string.sub(held, 1, #token + 1) == token .. ' '
 end
 
--- Return the digest of a token, which may be seen.
 local function digest_of(token)
   return string.sub(redis.sha1hex(token), 1, 16)
 end

@@ -32,7 +32,6 @@ end
 
 local before_seen, tag = string.match(seen_key, '^(.*)%-seen(.*)$')
 
--- Return a key of the same server or shard.
 local function key_of(kind, process, name)
   return table.concat({before_seen .. '-' .. kind .. tag, process, name}, ':')
 end
@@ -102,7 +101,6 @@ local function note_first(name, process)
   end
 end
 
--- Let the keys of the waiters of a process stay for a while more.
 local function refresh(name, process)
   redis.call('PEXPIRE', key_of('tokens', process, name), STAYS)
   redis.call('PEXPIRE', key_of('waiters', process, name), STAYS)
@@ -114,15 +112,14 @@ end
 -- Write a waiter into the queue, with `rest`, "lease record"; returns 1, or 0 if it was there.
 local function enter(name, process, token, position, rest)
   local id = digest_of(token)
-  local was = redis.call('HSET', key_of('tokens', process, name), id, token) == 0
-    and redis.call('ZADD', key_of('waiters', process, name), 'NX', position, id .. ' ' .. rest) == 0
-    and redis.call('ZSCORE', KEYS[2], process)
-  if not was then
-    redis.call('ZADD', key_of('waiters', process, name), 'NX', position, id .. ' ' .. rest)
-    note_first(name, process)
-    refresh(name, process)
+  local new = redis.call('HSET', key_of('tokens', process, name), id, token)
+    + redis.call('ZADD', key_of('waiters', process, name), 'NX', position, id .. ' ' .. rest)
+  if new == 0 and redis.call('ZSCORE', KEYS[2], process) then
+    return 0
   end
-  return was and 0 or 1
+  note_first(name, process)
+  refresh(name, process)
+  return 1
 end
 
 local function remove_waiter(name, process, entry)

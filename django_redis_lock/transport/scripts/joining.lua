@@ -18,7 +18,6 @@ local function read(shared)
   return type(held) == 'table'
 end
 
--- Return whether as many wait as the caller accepts.
 local function is_full()
   local most = tonumber(ARGV[7] or '')
   return most and count_waiters(KEYS[2], name, WAITER_TIMEOUT) >= most

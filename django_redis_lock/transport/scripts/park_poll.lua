@@ -19,7 +19,6 @@ local function is_text(bytes)
   return not string.find(rest, '[\128-\255]')
 end
 
--- Put what can't be read aside.
 local function put_aside(key, member, reason)
   redis.call('HSET', aside, member, string.format('%.0f %s\n', now, reason))
   redis.call('ZREM', key, member)

@@ -4,7 +4,6 @@
 -- is. A backlog whose turn it was goes to the end of the queue. docs/reference/keys.md has the keys.
 -- A message is never gone, and need not claim its lock, of which the lease begins at once.
 
--- Return a key of the messages of an outbox.
 local function parked_key(process, rest)
   return key_of('parked', string.sub(process, 2), rest)
 end

@@ -8,7 +8,6 @@
 -- claim is due. Permits that have ended count for nothing; scripts that go by
 -- remove some of them.
 
--- Return whether who has this record shares the lock.
 local function shares(record)
   return string.find(record, '^[%d*]') ~= nil
 end
