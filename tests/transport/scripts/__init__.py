@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -30,8 +28,6 @@ PROCESS, OTHER = "c1-1", "c2-1"
 READER, SLOW = "i1-1", "i2-1.5000"
 """Processes that read their inboxes, one every 5 s."""
 LEASE = 30_000
-REFUSED = "ACL failure|can.t run this command"
-"""What servers tell a user who may not call a command."""
 
 
 def digest(token: str) -> str:
@@ -41,11 +37,6 @@ def digest(token: str) -> str:
 def sharing(limit: int | None) -> str:
     """Return the record of a caller that asks for one of so many permits."""
     return shared_record(RECORD, limit)
-
-
-def place(token: str) -> str:
-    """Return what a waiter of ``PROCESS`` leaves the queue by."""
-    return f"{PROCESS} {digest(token)} {LEASE} {RECORD}"
 
 
 class Keys:
@@ -110,16 +101,8 @@ class Keys:
     def force(
         self, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
     ) -> Any:
-        arguments = (
-            self.name,
-            digest(token),
-            most,
-            int(sent_before),
-            "event",
-            "forced",
-            "why",
-            why,
-        )
+        entry = "event", "forced", "why", why
+        arguments = (self.name, digest(token), most, int(sent_before), *entry)
         return self.call(FORCE_RELEASE, [*self.all, self.audit], *arguments)
 
     def set_limit(self, limit: int | str) -> None:
@@ -225,24 +208,3 @@ class Keys:
     def end(self) -> float | None:
         """Return the end of the lease in ms, as the index has it."""
         return self.client.zscore(self.index, self.name)
-
-    @contextmanager
-    def listening(self, *processes: str) -> Iterator[Any]:
-        """Receive for processes; yield what returns the messages so far as (process, text)."""
-        channels = {self.key("grant", each): each for each in processes}
-        with self.client.pubsub() as subscription:
-
-            def messages() -> list[tuple[str, str]]:
-                last = [*channels][-1]
-                sharded = channels[last].startswith("s")
-                self.client.execute_command("SPUBLISH" if sharded else "PUBLISH", last, "end")
-                found = []
-                while (message := subscription.get_message(timeout=5))["data"] != "end":
-                    found.append((channels[message["channel"]], message["data"]))
-                return found
-
-            for channel, process in channels.items():
-                own = subscription.ssubscribe if process[0] == "s" else subscription.subscribe
-                own(channel)
-                assert subscription.get_message(timeout=5)["type"].endswith("subscribe")
-            yield messages

@@ -28,13 +28,6 @@ def counting(client: redis.Redis) -> Iterator[Callable[[], int]]:
 # What the process is told.
 
 
-def test_the_process_is_heard(keys: Keys) -> None:
-    before = keys.now()
-    assert keys.beat() == (-1, [], [])
-    assert before <= keys.client.zscore(keys.seen, PROCESS) <= keys.now()
-    assert 599_000 < keys.client.pttl(keys.seen) <= 600_000
-
-
 @pytest.mark.parametrize(
     ("gone", "known"),
     [
@@ -143,46 +136,6 @@ def test_permits_that_are_due(
     due, *_ = keys.beat()
     assert keys.shared_by(*shared_by)
     assert due == pytest.approx(min(keys.ends(token) for token in shared_by), abs=100)
-
-
-def test_a_lock_without_waiters_is_due_no_more(keys: Keys) -> None:
-    keys.hold("one")
-    keys.client.zadd(keys.due, {NAME: 0})
-    assert keys.beat()[0] == -1
-    assert keys.client.exists(keys.due) == 0
-    assert keys.holder == "one"
-
-
-def test_parked_messages_stay_known(keys: Keys) -> None:
-    """A queue that does not expire is due, at the latest, never."""
-    keys.hold("one", None)
-    keys.wait("@5", "two")
-    keys.client.zadd(keys.due, {NAME: 0})
-    assert keys.beat()[0] == -1
-    assert keys.client.zscore(keys.due, NAME) == float("inf")
-    assert keys.client.pttl(keys.due) == -1
-
-
-def test_a_lock_that_was_deleted(keys: Keys) -> None:
-    """The process that waits for it has it handed off, though it is not due. It gets the grant."""
-    keys.wait(PROCESS, "two")
-    keys.wait(OTHER, "three")
-    _, lost, messages = keys.beat(OTHER, **{NAME: "three"})
-    assert (keys.holder, lost, messages) == ("two", [], [])
-    _, lost, (message,) = keys.beat(**{NAME: "two"})
-    assert message.startswith("grant two ")
-    assert lost == [NAME]  # so the process asks, and with that claims it
-
-
-@pytest.mark.parametrize("key", ["seen", "due", "inbox"])
-def test_a_poisoned_key_of_the_server(keys: Keys, key: str) -> None:
-    """The locks that the process names are handed off all the same."""
-    keys.wait(OTHER, "two")
-    poisoned = keys.key(key, *[PROCESS] * (key == "inbox"))
-    keys.client.delete(poisoned)
-    keys.client.rpush(poisoned, "foreign")
-    keys.beat(**{NAME: "three"})
-    assert keys.client.exists(keys.lock) == (key != "due")
 
 
 # A bounded part.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
-import redis
 
 from django_redis_lock.transport.packing import CLAIM, RENEW
-from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, Keys, digest, place, sharing
+from tests.transport.scripts import LEASE, PROCESS, RECORD, Keys, digest, sharing
 
 # Claiming without waiting for the answer.
 
@@ -40,23 +37,6 @@ def test_a_renewal_without_end(keys: Keys) -> None:
         assert written > before
     assert keys.client.pttl(keys.lock) == -1
     assert keys.end() == float("inf")
-
-
-def test_the_waiters_of_each_lock_are_told_of_its_end(keys: Keys) -> None:
-    """Once, and only of one within a second that is sooner than they know."""
-    other = Keys(keys.client, keys.prefix, "other")
-    for each, process in ((keys, PROCESS), (other, OTHER)):
-        each.hold("one")
-        each.wait(process, "two")
-    all_keys = [keys.index, keys.seen, *keys.own, *other.own]
-    for lease, told in ((900, True), (900, False), (5000, False)):
-        with keys.listening(PROCESS, OTHER) as messages:
-            arguments = (keys.name, "one", lease, other.name, "one", lease)
-            assert keys.call(RENEW, all_keys, *arguments) == [lease, lease]
-            found = [(PROCESS, "due 900"), (OTHER, "due 900")] if told else []
-            assert messages() == found
-    ends = [keys.client.zscore(keys.due, each.name) for each in (keys, other)]
-    assert all(0 < end - keys.now() <= 900 for end in ends)
 
 
 @pytest.mark.parametrize(
@@ -97,20 +77,6 @@ def test_renewals_of_what_is_not_held(keys: Keys) -> None:
     assert keys.client.exists(free.lock) == 0
 
 
-def test_a_renewal_where_the_index_is_another_programs(keys: Keys) -> None:
-    keys.client.set(keys.index, "foreign")
-    keys.hold("one", 5000)
-    assert keys.renew("one", LEASE) == [LEASE]
-    assert keys.renew("one", -1) == [-1]
-
-
-@pytest.mark.parametrize(("due", "left"), [(200, LEASE), (-LEASE, -2)])
-def test_a_renewal_claims(keys: Keys, due: int, left: int) -> None:
-    keys.hand_off("one", due)
-    assert keys.renew("one", LEASE) == [left]
-    assert (":" in keys.client.get(keys.lock).split()[2]) is (left < 0)
-
-
 # Releasing.
 
 
@@ -122,31 +88,10 @@ def test_a_release_of_another_token(keys: Keys, token: str) -> None:
     assert keys.release(token) == 0
     assert keys.waiting() == ["zero", token, "three"]
     for mine in (token, "zero"):
-        assert keys.release(mine, place(mine)) == 0
+        assert keys.release(mine, f"{PROCESS} {digest(mine)} {LEASE} {RECORD}") == 0
     assert keys.waiting() == ["three"]
     assert keys.client.hgetall(keys.tokens(PROCESS)) == {digest("three"): "three"}
-    keys.release("three", place("three"))
-    assert keys.client.exists(keys.queue, keys.waiters(PROCESS), keys.tokens(PROCESS)) == 0
     assert keys.holder == "one"
-
-
-@pytest.mark.parametrize("claimed", [True, False])
-def test_a_release_of_what_was_not_claimed(keys: Keys, claimed: bool) -> None:
-    """As a waiter does that gives up at the moment of its grant."""
-    if claimed:
-        keys.hold("one")
-    else:
-        keys.hand_off("one", due=1000)
-    assert keys.release("one", "", "1") == int(not claimed)
-    assert keys.holder == ("one" if claimed else None)
-
-
-def test_a_release_by_a_user_who_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
-    """It is an error, and no loss."""
-    keys.hold("one", 5000)
-    with pytest.raises(redis.ResponseError):
-        without("get").release("one")
-    assert keys.release("one") == 1
 
 
 # Operators.
@@ -176,24 +121,6 @@ def test_a_forced_release_that_could_not_be_noted_after_all(keys: Keys) -> None:
     keys.acquire("one")
     assert keys.force("one", most=-1) == 2
     assert keys.holder is None
-
-
-def test_taking_over(keys: Keys) -> None:
-    """Before the waiters, who are told if the new lease ends sooner than they know."""
-    keys.acquire("one")
-    keys.wait(PROCESS, "three")
-    with keys.listening(PROCESS) as messages:
-        fence = keys.take_over("two", "one")
-        assert messages() == []
-        assert keys.client.get(keys.lock) == f"two {fence} - {RECORD}"
-        assert keys.take_over("two", "one", lease=900) > fence
-        assert messages() == [(PROCESS, "due 900")]
-        assert 0 < keys.client.pttl(keys.lock) <= 900
-        assert keys.end() <= keys.now() + 900
-        keys.hold("four", 400)
-        assert keys.take_over("five", "four", lease=900)
-        assert messages() == []
-    assert keys.waiting() == ["three"]
 
 
 @pytest.mark.parametrize("last", ["9", None, "foreign"])

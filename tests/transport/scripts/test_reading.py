@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import redis
 
 from django_redis_lock.transport.packing import (
     INSPECT,
     WAITING,
 )
-from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, REFUSED, Keys, digest, sharing
+from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, Keys, digest, sharing
 
 # Holders.
 
@@ -62,14 +60,6 @@ def test_inspecting_permits(keys: Keys) -> None:
         assert one[3] == [rest] * first
 
 
-def test_inspecting_what_this_user_may_not_read(keys: Keys, without: Callable[[str], Keys]) -> None:
-    """The number of waiters is unknown; a lock that can't be read is an error."""
-    keys.hold("one")
-    assert inspect(without("zcard"), keys)[3] is None
-    with pytest.raises(redis.ResponseError, match=REFUSED):
-        inspect(without("get"), keys)
-
-
 # The queue.
 
 
@@ -105,12 +95,3 @@ def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
     found = [entry.split()[0] for entry in read_queue(keys)[1::2]]
     assert found == [OTHER, PROCESS, "quorum"]
     assert inspect(keys, keys)[3] == 3
-
-
-def test_a_queue_that_is_none(keys: Keys, without: Callable[[str], Keys]) -> None:
-    """Another program's data is no queue; that it may not be read is an error."""
-    assert read_queue(keys) == []
-    keys.client.set(keys.queue, "foreign")
-    assert read_queue(keys) == []
-    with pytest.raises(redis.ResponseError, match=REFUSED):
-        read_queue(without("zrange"))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import pytest
-import redis
 
 from django_redis_lock.transport.packing import INSPECT, RENEW
 from tests.transport.scripts import (
     LEASE,
     PROCESS,
     READER,
-    RECORD,
     Keys,
     digest,
-    place,
     sharing,
 )
 
@@ -63,20 +60,6 @@ def test_a_permit_without_end_leaves_nothing(keys: Keys, how: str) -> None:
     assert keys.end() <= keys.now() + 5_000
 
 
-@pytest.mark.parametrize("how", ["give_up", "force", "set_limit"])
-def test_a_dead_writer_does_not_get_what_readers_leave(keys: Keys, how: str) -> None:
-    """The lock is free then, and not held by a waiter whom no message reaches."""
-    keys.share("one")
-    keys.wait(PROCESS, "dead", ago=None)
-    if how == "set_limit":
-        keys.expire("one")
-        keys.set_limit(3)
-    else:
-        assert getattr(keys, how)("one") == 1
-    assert keys.client.exists(keys.lock, keys.queue, keys.permits) == 0
-    assert keys.end() is None
-
-
 def test_a_permit_whose_record_is_lost(keys: Keys) -> None:
     """As one that a full server has evicted: it is none, and its end counts for nobody."""
     keys.share("one", lease=5_000)
@@ -113,50 +96,7 @@ def test_a_permit_that_is_asked_for_again(keys: Keys) -> None:
     assert keys.shared_by("two")
 
 
-def test_a_downgrade_that_is_sent_again(keys: Keys) -> None:
-    """The hold stays one, beside those who were let in meanwhile."""
-    keys.acquire("one")
-    keys.wait(READER, "two", record=sharing(None))
-    keys.wait(READER, "three")
-    first = keys.take_over("one", "one", sharing(None))
-    assert keys.shared_by("one", "two")
-    assert keys.take_over("one", "one", sharing(None)) > first
-    assert keys.shared_by("one", "two")
-    assert keys.waiting() == ["three"]
-    assert keys.take_over("one", "one", RECORD) is None
-    assert keys.take_over("four", "two", RECORD) is None
-
-
 # Whose turn it is.
-
-
-def test_a_permit_is_given_back_unless_it_was_claimed(keys: Keys) -> None:
-    """As by a waiter that gives up at the moment of its grant, whoever then has the lock."""
-    keys.share("one")
-    assert keys.give_up("one", "", "1") == 0
-    keys.unclaimed("two", due=1000)
-    assert keys.give_up("two", "", "1") == 1
-    assert keys.shared_by("one")
-    keys.wait(PROCESS, "writer")
-    assert keys.release("writer", place("writer")) == 0
-    assert keys.waiting() == []
-    assert keys.release("one") == 1  # a hold that was downgraded without an answer
-    assert keys.client.exists(keys.lock) == 0
-
-
-@pytest.mark.parametrize("evicted", [True, False])
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_waiter_that_leaves(keys: Keys, evicted: bool, shared: bool) -> None:
-    """Also where a full server has evicted the queue, which else would come back."""
-    keys.share("one") if shared else keys.acquire("one")
-    keys.wait(PROCESS, "two", "three", "four")
-    if evicted:
-        keys.client.delete(keys.queue)
-    for token in ("two", "three"):
-        leave = keys.give_up if shared else keys.release
-        assert leave(token, place(token)) == 0
-    assert keys.waiting() == ["four"]
-    assert keys.client.pttl(keys.queue) > 0
 
 
 # Other programs.
@@ -172,21 +112,6 @@ def test_a_lock_of_another_program(keys: Keys) -> None:
     assert not keys.client.set(keys.lock, "foreign", nx=True, px=LEASE)
     keys.give_up("one")
     assert keys.client.set(keys.lock, "foreign", nx=True, px=LEASE)
-
-
-@pytest.mark.parametrize("kind", ["list", "hash"])
-def test_what_is_no_lock(keys: Keys, kind: str) -> None:
-    """It is left alone: an error for who asks for it, no lock for those who renew and list."""
-    if kind == "list":
-        keys.client.rpush(keys.lock, "foreign")
-    else:
-        keys.client.hset(keys.lock, "foreign", "1")
-    for ask in (keys.share, keys.acquire, keys.release):
-        with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-            ask("one")
-    assert keys.give_up("one") == 0
-    assert keys.renew("one", LEASE) == [-2]
-    assert keys.client.type(keys.lock) == kind
 
 
 def test_foreign_data_beside_the_permits(keys: Keys) -> None:
@@ -251,23 +176,12 @@ def test_a_waiter_that_is_in_the_queue_twice(keys: Keys) -> None:
     assert keys.waiting() == []
 
 
-def test_who_waits_knows_of_the_first_end(keys: Keys) -> None:
-    for token, lease in (("one", 20_000), ("two", 4_000), ("three", 9_000)):
-        keys.share(token, lease=lease, limit=3)
-    assert 3_000 < int(keys.share("four", PROCESS, limit=3).split()[1]) <= 4_000
-    assert 3_000 < int(keys.acquire("five", PROCESS).split()[1]) <= 4_000
-    for token in ("one", "two", "three"):
-        keys.renew(token, -1)
-    assert keys.share("four", PROCESS, limit=3).split()[1] == "-1"
-
-
 def test_a_hold_of_a_waiter_is_listed_to_its_end(keys: Keys) -> None:
     """Though the claim of its permit is due much earlier."""
     keys.share("one", limit=1)
-    keys.wait(PROCESS, "two", record=sharing(1))
-    with keys.listening(PROCESS) as messages:
-        keys.give_up("one")
-        ((_, message),) = messages()
+    keys.wait(READER, "two", record=sharing(1))
+    keys.give_up("one")
+    (message,) = keys.client.lrange(keys.key("inbox", READER), 0, -1)
     assert message.split()[:2] == ["grant", "two"]
     assert 0 < keys.ends("two") <= 1200
     assert keys.client.pttl(keys.lock) > LEASE - 1500

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.transport.scripts import (
@@ -25,21 +23,17 @@ from tests.transport.scripts import (
 @pytest.mark.parametrize(
     ("last", "counts"),
     [
-        ("2" + "0" * 15, True),
         (str(2**53 - 1), True),
         (str(2**53), True),
         ("9" * 17, True),
         ("7", False),
         ("z" * 16, False),
-        ("0" * 18, False),
         ("9" * 20, False),
-        (f"{2**53}.5", False),
-        ("", False),
         (None, False),
     ],
 )
 def test_the_last_fence(keys: Keys, how: str, last: str | None, counts: bool) -> None:
-    """They rise beyond 2^53, too. A text that is no fence, or another type, is ignored."""
+    """They rise beyond 2^53, too. What is no fence is ignored."""
     if how in {"queue", "take_over"}:
         keys.hold("one")
     keys.last("foreign" if last is None else last)
@@ -127,26 +121,6 @@ def test_how_many_may_wait(keys: Keys, ago: int | None, position: str, kind: str
 # Handing off.
 
 
-@pytest.mark.parametrize("process", [PROCESS, "s1-1", READER, SLOW])
-def test_a_hand_off(keys: Keys, process: str) -> None:
-    """By the channel of the process or by its inbox; the claim is due later for a slow one."""
-    keys.acquire("one")
-    keys.wait(process, "two")
-    with keys.listening("s1-1") as sharded, keys.listening(PROCESS) as plain:
-        before = keys.now()
-        assert keys.release("one") == 1
-        published = [*sharded(), *plain()]
-    (message,) = keys.client.lrange(keys.key("inbox", process), 0, -1) or [
-        text for to, text in published if to == process
-    ]
-    value = keys.client.get(keys.lock)
-    fence, due = value.split()[1], int(value.split()[2].split(":")[0])
-    assert message.rsplit(" ", 2)[0] == f"grant two {fence} {LEASE}"
-    assert message.endswith(f" {keys.name}")
-    assert 0 <= due - before - (20_000 if process == SLOW else 1200) < 1000
-    assert keys.client.exists(keys.queue) == 0
-
-
 @pytest.mark.parametrize(
     ("receives", "ago", "gets"),
     [(True, 4_000, True), (True, 5_500, False), (False, 1_000, True), (False, 1_500, False)],
@@ -160,7 +134,9 @@ def test_who_is_gone_is_passed_over(
     keys.client.zadd(keys.seen, {"c9-1": keys.now()})  # the server has run meanwhile
     record = {"record": sharing(limit)} if limit else {}
     keys.wait(PROCESS, "two", ago=ago, **record)
-    with keys.listening(PROCESS if receives else OTHER):
+    with keys.client.pubsub() as subscription:
+        subscription.subscribe(keys.key("grant", PROCESS if receives else OTHER))
+        assert subscription.get_message(timeout=5)["type"] == "subscribe"
         assert keys.release("one") == 1
     assert (keys.client.exists(keys.lock), keys.end() is None) == (int(gets), not gets)
     assert keys.client.exists(keys.queue) == 0
@@ -170,22 +146,6 @@ def test_a_server_that_stood_still_passes_nobody_over(keys: Keys) -> None:
     keys.acquire("one")
     keys.wait(PROCESS, "two", ago=60_000)
     keys.release("one")
-    assert keys.holder == "two"
-
-
-@pytest.mark.parametrize("command", ["zscore", "foreign"])
-def test_nobody_is_gone_where_one_may_not_read_who_was_heard(
-    keys: Keys, without: Callable[[str], Keys], command: str
-) -> None:
-    """This user may not know, or another program's data is there."""
-    keys.acquire("one")
-    keys.client.zadd(keys.seen, {"c9-1": keys.now()})
-    keys.wait(READER, "two", ago=6_000)
-    if command == "foreign":
-        keys.client.set(keys.seen, "foreign")
-        keys.release("one")
-    else:
-        without(command).release("one")
     assert keys.holder == "two"
 
 
@@ -199,24 +159,6 @@ def test_foreign_waiters_are_dropped(keys: Keys) -> None:
     assert keys.release("one") == 1
     assert keys.client.exists(keys.lock, keys.queue) == 0
     assert keys.end() is None
-
-
-@pytest.mark.parametrize(
-    "process", ["", "x1-1", "c1-1:other", "cx", "c1-1\r\nX", "@", "@:x", "@7", "quorum"]
-)
-def test_a_forged_process(keys: Keys, process: str) -> None:
-    """Nothing is published for it, and nothing written but the inbox of that name."""
-    keys.acquire("one")
-    keys.wait(process, "forged")
-    before = {*keys.client.keys()}
-    with keys.client.pubsub() as subscription:
-        subscription.psubscribe("*")
-        assert subscription.get_message(timeout=5)["type"] == "psubscribe"
-        assert keys.release("one") == 1
-        keys.client.publish("end", "")
-        assert subscription.get_message(timeout=5)["channel"] == "end"
-    assert {*keys.client.keys()} - before <= {keys.key("inbox", process)}
-    assert keys.client.exists(keys.queue) == 0
 
 
 @pytest.mark.parametrize("key", ["waiters", "tokens"])
@@ -268,36 +210,3 @@ def test_who_was_not_heard_lately_is_passed_over_once_a_lock_was_taken_back(
     assert keys.client.zscore(keys.seen, PROCESS) is None
     assert keys.waiting() == ([] if silent else ["three"])
     assert keys.client.zcard(keys.waiters(PROCESS)) == 1  # for when it comes back
-
-
-def test_a_process_that_was_silent_learns_so_from_its_heartbeat(keys: Keys) -> None:
-    """Though another caller of it has asked meanwhile."""
-    keys.wait(PROCESS, "two")
-    keys.hand_off("one", due=-1)
-    keys.acquire("three", OTHER)
-    keys.acquire("four", PROCESS)
-    keys.acquire("five", PROCESS)
-    assert keys.beat(**{keys.name: "five"})[1:] == ([], ["lost"])
-    assert keys.beat(**{keys.name: "five"})[1:] == ([], [])
-
-
-@pytest.mark.parametrize("left", ["waiters", "tokens"])
-def test_half_of_a_waiter_joins_again(keys: Keys, left: str) -> None:
-    """As where a full server has evicted the other half: at its position, if that is known."""
-    keys.acquire("one")
-    position = keys.acquire("two", PROCESS).split()[4]
-    keys.acquire("three", PROCESS)
-    keys.client.delete(getattr(keys, "tokens" if left == "waiters" else "waiters")(PROCESS))
-    assert keys.acquire("two", PROCESS, LEASE, position).split()[3:] == ["1", position]
-    keys.acquire("three", PROCESS)
-    assert keys.waiting() == ["two", "three"]
-
-
-@pytest.mark.parametrize("lease", [1, 3_999_999_999_999])
-def test_the_leases_of_waiters(keys: Keys, lease: int) -> None:
-    """From a millisecond to a hundred years; a lock is there until its claim is due, and longer."""
-    keys.acquire("one")
-    keys.wait(READER, "two", lease=lease)
-    assert keys.release("one") == 1
-    assert keys.holder == "two"
-    assert keys.client.pttl(keys.lock) > 1000
