@@ -275,8 +275,11 @@ class Subscription:
         message = connection.receive(min(seconds, patience))
         if message is not NOTHING:
             self._liveness.note_seen()
-            if message[0] == b"message":
-                self.registry.take_in(message[2])
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        if message[0] == b"message":
+            self.registry.take_in(message[2])
 
     def _drop(self, connection: Connection) -> None:
         if self.connection is connection:
@@ -290,34 +293,28 @@ class PoppedList(Subscription):
 
     kind = "i"
 
-    def reset(self) -> None:
-        super().reset()
-        self._asked_until: float | None = None  # when the last BLPOP should have been answered
-
     @property
     def _inbox(self) -> str:
         return f"{self._prefix}-inbox:{self.registry.waits_in('')}"
 
     def connect(self, name: str) -> None:
-        self._asked_until = None
+        self._popping = False
         super().connect(name)
 
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
-        return "LLEN", self._inbox  # answered at once, unlike BLPOP
+        return "LLEN", self._inbox
 
     def _receive(self, connection: Connection, seconds: float) -> None:
-        if self._asked_until is None:
-            self._asked_until = monotonic() + ROUND
+        if not self._popping:
+            self._popping = True
             connection.send(pack(["BLPOP", self._inbox, str(ROUND)]))
-        patience = self._asked_until + ANSWER_WITHIN - monotonic()
-        answer = connection.receive(min(seconds, max(0.001, patience)))
-        if answer is not NOTHING:
-            self._asked_until = None
-            if answer is not None:
-                self.registry.take_in(answer[1])
-        elif patience <= 0:
-            raise OSError(f"nothing received for {ROUND + ANSWER_WITHIN:.0f} s")
+        super()._receive(connection, seconds)
+
+    def _take(self, message: Any) -> None:
+        self._popping = isinstance(message, int)  # else it is the answer to BLPOP
+        if isinstance(message, list):
+            self.registry.take_in(message[1])
 
 
 class Liveness:

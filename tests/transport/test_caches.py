@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import redis
-from django.core.cache import cache
 
 from django_redis_lock import lock, locks
 from django_redis_lock.checks import check_locks
@@ -53,14 +52,3 @@ def test_options_of_the_alias_count(
     with lock("a", timeout=5), redis.Redis.from_url(server.url(5)) as client:
         assert client.exists("lock:a")
         assert asyncio.run(lock("a").aowned()) is False
-
-
-@pytest.mark.usefixtures("entry")
-def test_a_project_without_the_setting(settings: Any, name: str) -> None:
-    """Without LOCKS the locks are with Django's default cache, whose clearing frees them."""
-    del settings.LOCKS
-    assert [each.id for each in check_locks()] == ["django_redis_lock.W001"]
-    assert lock(name, timeout=5).acquire()
-    assert lock(name, blocking=False).acquire() is False
-    cache.clear()
-    assert lock(name, blocking=False).acquire() is True

@@ -44,22 +44,6 @@ def test_lost_reply_to_a_release(name: str, proxy: Proxy, make: Any) -> None:
     assert not lock(name, using="direct").locked()
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_lost_reply_to_a_subscription(name: str, proxy: Proxy, asynchronous: bool) -> None:
-    """A waiter whose first subscription fails subscribes again, as calls are sent again."""
-    held = lock(name, using="direct")
-    held.acquire()
-    proxy.lose_replies(1, b"SUBSCRIBE")
-    waiter = lock(name, timeout=10)
-    waiting = Background(
-        (lambda: asyncio.run(waiter.aacquire())) if asynchronous else waiter.acquire
-    )
-    assert proxy.lost.acquire(timeout=5)
-    eventually(lambda: waiters(name, "direct") == 1)
-    held.release()
-    assert waiting.outcome() is True
-
-
 @locks_and_permits
 def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy, make: Any) -> None:
     """An extension that is sent twice adds its seconds once."""
@@ -126,17 +110,6 @@ def test_silent_connection_is_noticed(
     eventually(lambda: waiters(name, "direct") == 1)
     held.release()
     assert waiting.outcome() is True
-
-
-def test_acquisition_that_fails_strands_nothing(name: str, proxy: Proxy) -> None:
-    """When every reply is lost the caller is told, and the lock is free again at once."""
-    lock("warm-up").acquire()
-    # The first sending, at once again over a new connection, and its four repetitions.
-    proxy.lose_replies(6)
-    with pytest.raises(LockUnavailable) as caught:
-        lock(name, timeout=60).acquire()
-    assert caught.value.name == name
-    assert not lock(name, using="direct").locked()
 
 
 @pytest.mark.usefixtures("server")

@@ -137,22 +137,6 @@ def test_a_host_that_does_not_answer(name: str, settings: Any) -> None:
         locks.reset()
 
 
-def test_a_task_without_a_limit_beside_one_that_gives_up(name: str, proxy: Proxy) -> None:
-    """They share a connection, which the other one closes: the call is sent again."""
-
-    async def main() -> None:
-        async with lock(name, timeout=20):
-            pass
-        proxy.hold_back()
-        patient = asyncio.ensure_future(lock(name, timeout=20).aacquire())
-        with pytest.raises(LockUnavailable):
-            await lock(f"{name}-2", blocking=False).aacquire()
-        proxy.let_go()
-        assert await patient
-
-    asyncio.run(main())
-
-
 def test_a_silent_connection_is_not_kept_for_the_next_task(name: str, proxy: Proxy) -> None:
     """A task that gives up on it closes it, so the next one opens another."""
 
