@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
-import ipaddress
 import math
 import random
 import signal
 import socket
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -130,47 +129,16 @@ def tls(server: EmbeddedServer, tmp_path: Path) -> Iterator[tuple[int, Path]]:
 
     The embedded server is built without TLS, so a proxy terminates it.
     """
-    certificate, key = _certificate(tmp_path)
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    files = ("-out", str(certificate), "-keyout", str(key))
+    subprocess.run(["openssl", "req", "-x509", *kind, *subject, *files], check=True)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
     with Proxy(server.port, context) as proxy:
         yield proxy.port, certificate
         locks.reset()
-
-
-def _certificate(directory: Path) -> tuple[Path, Path]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = directory / "certificate.pem", directory / "key.pem"
-    files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return files
 
 
 def test_tls(name: str, settings: Any, tls: tuple[int, Path]) -> None:

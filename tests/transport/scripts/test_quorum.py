@@ -55,14 +55,6 @@ def keys(client: redis.Redis, name: str) -> Server:
 # Voting.
 
 
-@pytest.mark.parametrize(("last", "least", "ahead"), [(5, 0, 6), (5, 9, 9), (9, 5, 10)])
-def test_the_fence_of_a_vote(keys: Server, last: int, least: int, ahead: int) -> None:
-    """The greatest of the clock, the least that is asked for, and one more than the last."""
-    later = (keys.now() + 3_600_000) * 1000
-    keys.client.set(keys.fence, later + last)
-    assert keys.vote("one", least=later + least)["fence"] == later + ahead
-
-
 @pytest.mark.parametrize(("attempt", "again"), [(1, False), (2, False), (3, True)])
 def test_a_later_attempt_of_the_caller(keys: Server, attempt: int, again: bool) -> None:
     """It has a fence and a lease of its own; an earlier one, that comes late, has the vote's."""

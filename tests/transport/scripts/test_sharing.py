@@ -80,22 +80,6 @@ def test_a_permit_whose_record_is_lost(keys: Keys) -> None:
 # Sent twice.
 
 
-def test_a_permit_that_is_asked_for_again(keys: Keys) -> None:
-    """As after a lost reply: it counts once, with the lease that it has if there is no other."""
-    fence = keys.share("one")
-    assert keys.share("one", lease=90_000).split()[0] == str(fence)
-    assert keys.ends("one") <= LEASE
-    keys.share("two")
-    assert keys.shared_by("one", "two")
-    keys.renew("one", 3_000)
-    fence, ttl, _ = keys.share("one", PROCESS, "1").split()
-    assert keys.client.hget(keys.permits, digest("one")).split()[1] == fence
-    assert int(ttl) <= 3_000
-    assert keys.give_up("one") == 1
-    assert keys.give_up("one") == 0
-    assert keys.shared_by("two")
-
-
 # Whose turn it is.
 
 
@@ -159,21 +143,6 @@ def test_ended_permits_are_removed_while_others_live(keys: Keys) -> None:
         keys.share(f"{number}", limit=1000)
         keys.give_up(f"{number}")
     assert keys.shared_by("lives")
-
-
-def test_a_waiter_that_is_in_the_queue_twice(keys: Keys) -> None:
-    """In a former process as well: its permit stays its own, and room is left to others."""
-    keys.share("one", limit=4)
-    for process in (READER, "i3-1"):
-        keys.wait(process, "two", "three", record=sharing(4))
-    keys.set_limit(4)
-    assert keys.shared_by("one", "two", "three")
-    keys.renew("two", LEASE)
-    keys.wait(READER, "two", record=sharing(4))
-    keys.give_up("three")
-    assert keys.ends("two") > 2_000
-    assert keys.shared_by("one", "two")
-    assert keys.waiting() == []
 
 
 def test_a_hold_of_a_waiter_is_listed_to_its_end(keys: Keys) -> None:
