@@ -211,14 +211,14 @@ class Packing:
     def _encode_acquire(self, call: calls.Acquire) -> Encoded:
         request = call.request
         args = [request.token, str(request.lease_ms), request.record, request.name, call.waits_in]
-        keys = self.granting_keys(request.name)
         if call.waits_in or self._replicas is not None:
             args.append(str(request.position or ""))
             if request.max_waiters is not None or self._replicas is not None:
                 args.append("" if request.max_waiters is None else str(request.max_waiters))
                 own = FINAL if call.final else "1"
                 args.append("" if self._replicas is None else own)
-        return ACQUIRE_SHARED if request.shared else ACQUIRE, keys, args
+        script = ACQUIRE_SHARED if request.shared else ACQUIRE
+        return script, self.granting_keys(request.name), args
 
     def _encode_take_over(self, call: calls.TakeOver) -> Encoded:
         request = call.request
