@@ -79,10 +79,6 @@ def test_the_ends_of_leases_come_from_the_index_alone(client: redis.Redis) -> No
         assert holder.expires_at is not None
         assert found["long"] == pytest.approx(holder.expires_at.timestamp() * 1000, abs=5)
         assert list(locks["default"].read_index("*i*")) == ["brief"]
-        held = [one.name for one in locks["default"].holders_of(["long", "nobody", "brief"])]
-        assert held == ["long", "brief"]
-        with pytest.raises(ValueError, match="control characters"):
-            list(locks["default"].holders_of(["a\nb"]))
 
 
 def test_queues_are_read_in_pages_without_those_of_held_locks(

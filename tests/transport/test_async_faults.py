@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, connections, eventually
 
@@ -31,25 +30,6 @@ def frozen(own_server: EmbeddedServer, settings: Any) -> Iterator[Callable[[], N
     }
     yield own_server.pause
     own_server.resume()
-
-
-@pytest.mark.parametrize("connected", [True, False], ids=["connected", "not yet connected"])
-def test_all_tasks_are_told_that_a_server_hangs(
-    name: str, frozen: Callable[[], None], connected: bool
-) -> None:
-    """Of forty tasks each is told, however many connect."""
-
-    async def told(name: str) -> None:
-        with pytest.raises(LockUnavailable):
-            await lock(name, timeout=60).aacquire(blocking=False)
-
-    async def main() -> None:
-        if connected:
-            assert not await lock(name).alocked()
-        frozen()
-        await asyncio.gather(*(told(f"{name}-{number}") for number in range(40)))
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("connected", [True, False], ids=["connected", "not yet connected"])

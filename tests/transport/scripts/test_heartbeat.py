@@ -156,22 +156,6 @@ def test_many_due_locks(keys: Keys) -> None:
         assert (due == 0) is due_at_once
 
 
-def test_many_dead_processes(keys: Keys) -> None:
-    """Before the first that runs. They leave the queue, and may come back."""
-    for number in range(200):
-        keys.wait(f"c{number}-9", f"dead-{number}", ago=10_000)
-    keys.wait(READER, "two")
-    keys.client.zadd(keys.due, {NAME: 0})
-    held = []
-    for _ in range(4):
-        with counting(keys.client) as commands:
-            due, *_ = keys.beat()
-            assert commands() <= 64 * 6
-        held.append((keys.holder, due == 0))
-    assert held == [(None, True)] * 3 + [("two", False)]
-    assert keys.client.exists(keys.waiters("c7-9")) == 1
-
-
 def test_many_processes_that_were_not_heard_for_a_minute(keys: Keys) -> None:
     """They are forgotten; so are those that were heard in the future."""
     now = keys.now()
