@@ -7,6 +7,7 @@ is, which is the same for the caller's objects and for what a worker gets.
 from __future__ import annotations
 
 import base64
+import copy
 import datetime
 import decimal
 import enum
@@ -57,7 +58,8 @@ class KeyMaker:
     ) -> None:
         known = signature.parameters
         kinds = {item.kind: item.name for item in known.values()}
-        self._signature, self._as_models = signature, as_models
+        own = [one.replace(default=_copied(one.default)) for one in known.values()]
+        self._signature, self._as_models = signature.replace(parameters=own), as_models
         self._key, self._option = key, option
         self._variadic = kinds.get(inspect.Parameter.VAR_KEYWORD, "")
         self._fields: list[str] = []
@@ -156,6 +158,14 @@ class _Formatter(string.Formatter):
     def get_field(self, field_name: str, args: Any, kwargs: Any) -> Any:
         value, first = super().get_field(field_name, args, kwargs)
         return normal(value), first
+
+
+def _copied(default: Any) -> Any:
+    """Return a copy of a default, which the function may change."""
+    try:
+        return copy.deepcopy(default)
+    except Exception:  # of what can't be copied
+        return default
 
 
 def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
