@@ -165,7 +165,7 @@ def test_an_event_loop_that_can_not_watch_sockets(
 def test_an_asyncio_call_of_which_the_server_takes_a_part(
     name: str, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """The rest is sent as the server reads; afterwards the loop waits for replies alone."""
+    """The rest is sent as the server reads, and replies to cancelled calls are passed over."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url()}}
     names = [f"{name}-{number:0400}" for number in range(20_000)]
 
@@ -178,10 +178,18 @@ def test_an_asyncio_call_of_which_the_server_takes_a_part(
             while not (connection._unsent or answer.done()):
                 await asyncio.sleep(0)
             assert connection._unsent
+            cancelled = asyncio.ensure_future(lock(name).alocked())
+            while len(connection._pending) < 2:
+                await asyncio.sleep(0)
+            cancelled.cancel()
         finally:
             own_server.resume()
         assert len(await answer) == 1 + 3 * len(names)
         assert not connection._loop.remove_writer(connection._socket)
+        while connection._pending:
+            await asyncio.sleep(0.001)
+        assert connection._timer.cancelled()
+        assert connection.error is None
 
     asyncio.run(main())
 
