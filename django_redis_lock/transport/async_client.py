@@ -56,7 +56,8 @@ class AsyncClient:
                 if other.is_closed():
                     self._connections.pop(other, None)
                     abandoned.close()
-            connection = self._connections[loop] = LoopConnection(self._pool)
+            connection = LoopConnection(self._pool, partial(self._connections.pop, loop, None))
+            self._connections[loop] = connection
         return connection
 
     async def call(self, packed: Packed) -> Any:
@@ -116,7 +117,8 @@ class LoopConnection:
     even be waiting for a lock that the awaiting task holds.
     """
 
-    def __init__(self, pool: redis.ConnectionPool) -> None:
+    def __init__(self, pool: redis.ConnectionPool, ended: Callable[[], object]) -> None:
+        self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
@@ -189,6 +191,7 @@ class LoopConnection:
         try:
             yield
         finally:
+            self._ended()
             self.hang_up()
 
     def write(self, command: bytes) -> asyncio.Future[Any]:
