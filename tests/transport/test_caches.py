@@ -45,7 +45,9 @@ def test_options_of_the_alias_count(
         "socket_timeout": 2,
         "decode_responses": True,
     }
-    settings.CACHES = {**settings.CACHES}
+    cleared = {"BACKEND": DJANGO, "LOCATION": server.url(5)}
+    settings.CACHES = {**settings.CACHES, "default": cleared}
+    assert [each.id for each in check_locks()] == ["django_redis_lock.W001"]
     pool = locks["default"].pool
     assert not isinstance(pool, redis.BlockingConnectionPool)
     assert pool.connection_kwargs["socket_timeout"] == 2

@@ -91,6 +91,19 @@ def test_connections_that_the_server_closed_while_idle(client: redis.Redis) -> N
     assert len(calls._idle) == 1
 
 
+@pytest.mark.usefixtures("server")
+def test_a_backend_that_is_closed_while_a_caller_waits(name: str) -> None:
+    """The caller opens another listening connection, which is closed as it leaves."""
+    held, backend = lock(name, timeout=20), locks["default"]
+    held.acquire()
+    waiting = Background(lock(name, timeout=20).acquire)
+    eventually(lambda: waiters(name) == 1)
+    backend.close()
+    held.release()
+    assert waiting.outcome() is True
+    eventually(lambda: backend.registry_for("").receiver.connection is None)
+
+
 def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedServer) -> None:
     """Each connection has some, of an alias and of a URL."""
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url()}
