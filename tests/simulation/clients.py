@@ -46,10 +46,10 @@ class Wire:
 
     def push(self, reply: Any, *, late: float = 0.0) -> None:
         """Send something from the server to the client."""
-        land = partial(self.receive, reply)
+        land = partial(self.take, reply)
         self.site.network.send(land, line=self._in, site=self.site, delay=late)
 
-    def receive(self, reply: Any) -> Thread | None:
+    def take(self, reply: Any) -> Thread | None:
         """Get something from the server; return the thread that waited for nothing else."""
         raise NotImplementedError
 
@@ -83,7 +83,7 @@ class _Call(Wire):
         self.waits = True
         self._thread: Thread = getcurrent()
 
-    def receive(self, reply: Any) -> Thread | None:
+    def take(self, reply: Any) -> Thread | None:
         if not self.waits:
             return None
         self.inbox.append(reply)
@@ -253,7 +253,7 @@ class Connection(Wire, _Readable):
     def readable(self) -> bool:
         return bool(self.inbox) or self._broken
 
-    def receive(self, reply: Any) -> None:
+    def take(self, reply: Any) -> None:
         if not self._broken and not self.deaf:
             self.inbox.append(reply)
             self.wake()
@@ -342,7 +342,7 @@ class AsyncioConnection(Wire):
         self.break_off()
         return NOTHING
 
-    def receive(self, reply: Any) -> Thread | None:
+    def take(self, reply: Any) -> Thread | None:
         self.inbox.append(reply)
         if self._loop is None or self._loop.is_closed():
             return None
