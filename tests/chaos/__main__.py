@@ -16,19 +16,12 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.checker import check
-from tests.chaos.faults import name_of
 from tests.chaos.history import read
-from tests.chaos.layouts import LAYOUTS, QUIET_LEASES
-from tests.chaos.plan import ALONE, TASKS, THREADS, Plan, Role
-from tests.chaos.run import run
+from tests.chaos.layouts import LAYOUTS
+from tests.chaos.plan import Plan
+from tests.chaos.stage import name_of, run
 from tests.chaos.story import Verdict, Violation
 
-ROLES = [
-    *[Role(THREADS, 4)] * 2,
-    *[Role(TASKS, 4)] * 2,
-    Role(THREADS, 4, quiet=True),
-    *ALONE,
-]
 LEAST_TAKEN = 100
 PATIENCE = 600.0
 """Seconds beyond its faults after which a run is taken not to end."""
@@ -52,10 +45,8 @@ def main() -> int:
 def play(name: str, seconds: float, seed: int, directory: str) -> None:
     """Carry out the run of a layout in this process; its history stays behind."""
     layout = LAYOUTS[name]
-    calm = min(20.0, max(7.0, seconds * 0.2))
     with contextlib.closing(layout.open()) as site:
-        plan = Plan(directory, seed, site.settings(), QUIET_LEASES)
-        run(site, plan, ROLES, layout.faults, seconds - calm, calm)
+        run(site, Plan(directory, seed, site.settings()), layout.faults, seconds)
 
 
 def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:

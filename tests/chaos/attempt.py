@@ -40,17 +40,12 @@ class Attempt:
     def __init__(self, means: Means, recorder: Recorder, name: str, **options: Any) -> None:
         self.lock: Lock = lock(name, **options)
         _by_lock[id(self.lock)] = self
-        self.name = name
         self.handle = f"{recorder.process}.{next(_numbers)}"
         self.lost = False
         self._means = means
         self._recorder = recorder
-        self._asked = {
-            "name": name,
-            "wait": options.get("blocking_timeout") if self.lock.blocking else 0,
-            "lease": options.get("timeout", DEFAULT_LEASE),
-            "renewed": options.get("auto_renew", "timeout" not in options),
-        }
+        self._lease = options.get("timeout", DEFAULT_LEASE)
+        self._renewed = options.get("auto_renew", "timeout" not in options)
 
     def note(self, kind: str, **fields: Any) -> None:
         self._recorder.note(kind, handle=self.handle, **fields)
@@ -60,7 +55,7 @@ class Attempt:
 
         With ``interrupted_after`` seconds it is interrupted or cancelled.
         """
-        self.note("requested", **self._asked)
+        self.note("requested", name=self.lock.name, lease=self._lease, renewed=self._renewed)
         got = await self._ask(operation, **options)
         at = monotonic()
         if got is False:
@@ -76,12 +71,11 @@ class Attempt:
         return await self._confirmed("ensure_held")
 
     async def extend(self, seconds: float, *, replace_ttl: bool) -> bool:
-        upto = seconds if replace_ttl else self.lock.remaining + seconds
-        self.note("extending", upto=upto)
+        self.note("extending")
         return await self._confirmed("extend", seconds, replace_ttl=replace_ttl)
 
     async def reacquire(self) -> bool:
-        self.note("extending", upto=self._asked["lease"])
+        self.note("extending")
         return await self._confirmed("reacquire")
 
     async def release(self) -> None:
@@ -89,13 +83,11 @@ class Attempt:
         for _ in range(RELEASES):
             if await self.try_to_release() or self.lost:
                 return
-        self.note("abandoned")
 
     async def leave(self, error: BaseException | None) -> None:
         """Leave a with statement, by the error that its body raised if it did."""
         operands = (type(error), error, None) if error else (None, None, None)
-        if not await self.try_to_release("__exit__", *operands) and not self.lost:
-            self.note("abandoned")
+        await self.try_to_release("__exit__", *operands)
 
     async def try_to_release(self, operation: str = "release", *args: Any, **options: Any) -> bool:
         """Release the lock once, perhaps interrupted or cancelled."""
@@ -138,5 +130,5 @@ class Attempt:
 
     def _until(self) -> float:
         """Return the end of the lease as the handle promises it, early rather than late."""
-        now = monotonic()
+        now = monotonic()  # before the handle reads the clock
         return now + self.lock.remaining

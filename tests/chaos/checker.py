@@ -1,41 +1,101 @@
-"""Reads the history of a run and finds what must never happen; a pure function of the events."""
+"""Reads the history of a run and finds what must never happen; a pure function of the events.
+
+The rules on holds are in ``holding``. Those here are on errors: callers see only those of the
+contract, and none without a cause.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
-from tests.chaos import errors, holding, waiting
+from tests.chaos import holding
 from tests.chaos.history import Event
-from tests.chaos.story import Story, Verdict, by_name
+from tests.chaos.holding import EARLY, during, ended_by_others
+from tests.chaos.story import Request, Story, Verdict, Violation
+
+SLACK = 0.05
+"""Seconds around a call in which what disturbed it was seen."""
 
 
 def check(events: Iterable[Event]) -> Verdict:
     story = Story(events)
-    verdict = Verdict(faults=dict(story.faults))
-    for rules in (holding, waiting, errors):
-        rules.judge(story, verdict)
-    outcomes = Counter(request.outcome for request in story.requests)
-    troubles = Counter(trouble.kind for trouble in story.troubles)
-    verdict.figures |= {
+    violations = [*holding.judge(story), *map(_alarm, story.alarms)]
+    for request, event in story.troubles:
+        has_cause = _lost if event["kind"] == "lost" else _unavailable
+        if not has_cause(story, request, event):
+            text = (
+                f"{event['doing']} of {request} at {event['at']:.6f} raised without a cause: "
+                f"{event['error']}"
+            )
+            violations.append(Violation("no cause", text, event["at"]))
+    figures = {
         "acquisitions": len(story.holds),
         "hand-offs": _hand_offs(story),
-        "refused": outcomes["refused"],
-        "waits given up": outcomes["gave_up"],
-        "LockLost": troubles["lost"],
-        "LockUnavailable": troubles["unavailable"],
-        "workers killed": len(story.killed),
+        "refused": story.kinds["refused"],
+        "waits given up": story.kinds["gave_up"],
+        "LockLost": story.kinds["lost"],
+        "LockUnavailable": story.kinds["unavailable"],
+        "workers killed": story.kinds["killed"],
     }
-    return verdict
+    return Verdict(violations, figures, dict(story.faults))
 
 
 def _hand_offs(story: Story) -> int:
     """Count the holds of requests that were waiting when the holder before released."""
-    count = 0
-    for holds in by_name(story.holds).values():
-        holds.sort(key=lambda hold: hold.fence)
-        for before, after in pairwise(holds):
-            if before.releasing is not None and before.ended is not None:
-                count += after.request.began < before.releasing <= after.granted <= before.ended
-    return count
+    return sum(
+        after.request.began < before.releasing <= after.granted <= before.released
+        for holds in story.holds_by_name()
+        for before, after in pairwise(holds)
+        if before.releasing is not None and before.released is not None
+    )
+
+
+def _lost(story: Story, request: Request, event: Event) -> bool:
+    """Return whether a holder lost its lock for a reason.
+
+    Its lease had passed by its promised end, the hold was ended by others, or one of several
+    servers lost its vote for it. A renewed lease passes only if its process or the server stood
+    still, or if a release that was requested in time was tried again.
+    """
+    hold, at = request.hold, event["at"]
+    if hold is None or event["error"].startswith("LockNotOwned"):
+        return False  # what was never acquired can't be lost
+    if ended_by_others(story, hold, at) or during(hold, at, story.lost_votes):
+        return True
+    if at < hold.until - EARLY:
+        return False
+    in_time = hold.releasing is not None and hold.releasing < hold.until
+    if not request.renewed or in_time:
+        return True
+    start = max(hold.granted, hold.until - request.lease)
+    return story.stood_still(request.process).touch(start, at) or story.server.touch(start, at)
+
+
+def _unavailable(story: Story, request: Request, event: Event) -> bool:
+    """Return whether a server was away, a connection was cut, or the process stood still.
+
+    A server that was away when the lock was acquired has no vote for it.
+    """
+    since, at = event["since"] - SLACK, event["at"] + SLACK
+    disturbances = story.server, story.cuts, story.stood_still(request.process)
+    voted = since if request.hold is None else request.hold.granted
+    return any(each.touch(since, at) for each in disturbances) or story.missing_votes.touch(
+        voted, at
+    )
+
+
+def _alarm(event: Event) -> Violation:
+    process = f"process {event.get('worker', event['process'])}"
+    match event["kind"]:
+        case "failed":
+            text = f"{event['doing']} broke the contract by raising:\n{event['trace']}"
+        case "logged":
+            text = f"{process} logged:\n{event['trace']}"
+        case "died":
+            text = f"{process} ended with exit code {event['code']}"
+        case "stuck":
+            text = f"{process} did not finish:\n{event.get('trace', '')}"
+        case _:
+            text = f"the server was left with {', '.join(event['keys'])}"
+    return Violation(event["kind"], text, event["at"])

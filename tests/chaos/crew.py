@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Self
 
 from example_project.keeper import Keeper
 from tests.chaos.heartbeat import Heartbeat
-from tests.chaos.plan import Plan, Role
+from tests.chaos.plan import Plan
 from tests.tools import ROOT
 
 DRAIN_SECONDS = 20.0
@@ -26,9 +24,9 @@ DRAIN_SECONDS = 20.0
 class Worker:
     """One process of callers."""
 
-    def __init__(self, number: int, role: Role, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, number: int, kind: str, process: subprocess.Popen[bytes]) -> None:
         self.number = number
-        self.role = role
+        self.kind = kind
         self.process = process
         self.paused = False
 
@@ -42,10 +40,10 @@ def stop(pid: int) -> None:
 class Crew:
     """All the workers. They end with this process at the latest."""
 
-    def __init__(self, plan: Plan, roles: list[Role], heart: Heartbeat) -> None:
+    def __init__(self, plan: Plan, kinds: Sequence[str], heart: Heartbeat) -> None:
         self.workers: list[Worker] = []
         self._plan = plan
-        self._roles = roles
+        self._kinds = kinds
         self._heart = heart
         self._recorder = heart.recorder
         self._keeper = Keeper()
@@ -53,22 +51,22 @@ class Crew:
         self._timers: list[threading.Timer] = []
 
     def __enter__(self) -> Self:
-        for role in self._roles:
-            self._start(role)
+        for kind in self._kinds:
+            self._start(kind)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.all_resumed()
         self._keeper.close()
 
-    def _start(self, role: Role) -> None:
+    def _start(self, kind: str) -> None:
         self._number += 1
-        arguments = (self._plan.dumps(), str(self._number), json.dumps(asdict(role)))
+        arguments = (self._plan.dumps(), str(self._number), kind)
         command = (sys.executable, "-m", "tests.chaos.worker", *arguments)
         with self._log(self._number).open("ab") as log:
             process = self._keeper.spawn(*command, cwd=ROOT, stderr=log)
-        self.workers.append(Worker(self._number, role, process))
-        self._recorder.note("started", worker=self._number, pid=process.pid, role=asdict(role))
+        self.workers.append(Worker(self._number, kind, process))
+        self._recorder.note("started", worker=self._number, pid=process.pid)
 
     def _log(self, number: int) -> Path:
         return Path(self._plan.directory) / f"worker-{number:05}.log"
@@ -81,18 +79,14 @@ class Crew:
             if not worker.paused and pid in (None, worker.process.pid)
         ]
 
-    def any_running(self, dice: random.Random) -> Worker | None:
-        running = self.running()
-        return dice.choice(running) if running else None
-
-    def kill(self, worker: Worker, remembered: float) -> None:
+    def kill(self, worker: Worker) -> None:
         """Kill a worker by SIGKILL, and start another in its place."""
         since = monotonic()
         worker.process.kill()
         self._keeper.stop(worker.process, grace=0)
-        self._recorder.note("killed", worker=worker.number, since=since, remembered=remembered)
+        self._recorder.note("killed", worker=worker.number, since=since)
         self.workers.remove(worker)
-        self._start(worker.role)
+        self._start(worker.kind)
 
     def pause(self, worker: Worker, seconds: float) -> None:
         """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""

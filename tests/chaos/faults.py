@@ -8,7 +8,6 @@ nothing to break just then.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
@@ -25,39 +24,35 @@ PAUSE = (0.1, 2.0)
 BEYOND_LEASE = (0.1, 0.8)
 """Seconds."""
 
-Fault = Callable[[Stage], bool | None]
-
 
 def client_killed(stage: Stage) -> bool:
     """SIGKILL for a process that holds a lock."""
-    found = stage.holder()
-    return _kill(stage, found[0] if found else stage.crew.any_running(stage.dice))
+    return _kill(stage, stage.any_holder()[0])
 
 
 def any_client_killed(stage: Stage) -> bool:
-    return _kill(stage, stage.crew.any_running(stage.dice))
+    return _kill(stage, stage.any_worker())
 
 
 def _kill(stage: Stage, worker: Worker | None) -> bool:
     if worker is not None:
-        stage.crew.kill(worker, stage.site.facts.remembers)
+        stage.crew.kill(worker)
     return worker is not None
 
 
 def client_stopped(stage: Stage) -> bool:
     """SIGSTOP for a process that holds a lock, until the lease has passed."""
-    found = stage.holder()
-    worker = found[0] if found else stage.crew.any_running(stage.dice)
-    lease = (found[1].ttl if found else None) or 0.0
-    if worker is not None:
-        stage.crew.pause(worker, lease + stage.dice.uniform(*BEYOND_LEASE))
-    return worker is not None
+    worker, lease = stage.any_holder()
+    return _stop(stage, worker, lease + stage.dice.uniform(*BEYOND_LEASE))
 
 
 def any_client_stopped(stage: Stage) -> bool:
-    worker = stage.crew.any_running(stage.dice)
+    return _stop(stage, stage.any_worker(), stage.dice.uniform(*PAUSE))
+
+
+def _stop(stage: Stage, worker: Worker | None, seconds: float) -> bool:
     if worker is not None:
-        stage.crew.pause(worker, stage.dice.uniform(*PAUSE))
+        stage.crew.pause(worker, seconds)
     return worker is not None
 
 
@@ -142,8 +137,8 @@ def data_lost(stage: Stage) -> None:
 
 def _rejoin(stage: Stage, since: float) -> None:
     """Wait until a server that was away ``since`` a moment, and started anew, votes again."""
-    if stage.site.facts.rejoins_in:
-        stage.rest(stage.site.facts.rejoins_in + SHORT[0], stage.site.facts.rejoins_in + SHORT[1])
+    if rejoins_in := stage.site.rejoins_in:
+        stage.rest(rejoins_in + SHORT[0], rejoins_in + SHORT[1])
         stage.recorder.note("vote_missing", since=since)
 
 
@@ -164,7 +159,3 @@ def master_killed(stage: Stage) -> None:
     server.restart()
     site.layout.settle()
     stage.recorder.note("unsettled", since=since)
-
-
-def name_of(fault: Fault) -> str:
-    return fault.__name__.replace("_", " ")

@@ -87,7 +87,8 @@ class Pulse(Heartbeat):
         self._beats = 0
 
     def beat(self) -> None:
-        if self._beats % CLOCK_BEATS == 0 and self._site.facts.fences_tell:
+        fences_tell = self._site.needed == len(self._site.servers)  # those of a quorum don't
+        if fences_tell and self._beats % CLOCK_BEATS == 0:
             self._compare_clocks()
         self._beats += 1
         try:

@@ -5,19 +5,18 @@ driver) and ``at``, the moment it was over. An event that took time has ``since`
 began. Moments are seconds of the monotonic clock, which all processes share.
 
 Of one handle (``handle``, unique in a run):
-    requested  name, wait (None: without limit, 0: not at all, else seconds), lease, renewed
+    requested  name, lease, renewed
     acquired   fence, until (the end of the lease as the handle promised it)
-    refused, gave_up (interrupted or cancelled), abandoned (held, and dropped unreleased)
+    refused, gave_up (interrupted or cancelled)
     confirmed  since, until: the server said that the lock is still held
-    extending  about to ask for a lease of upto seconds; releasing; released: since
+    extending, releasing: about to ask for it; released: since
     lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable
     told       the signal lock_lost said that the lock is lost
     failed     doing, trace: any other error
 Of any process: stalled (since): it did not run.
 Of the driver:
     clock      wall: what the wall clock read
-    started, died, stuck, logged, paused (since), killed (since, remembered: seconds for which a
-               dead waiter may still be granted a lock): worker, trace
+    started, died, stuck, logged, paused (since), killed (since): worker, trace
     fault      what
     outage     since, what; cut: what, connections
     wiped, vote_lost  since: a server lost its data, or one of several servers did

@@ -18,21 +18,20 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from django_redis_lock.protocol.waiting import CLAIM
-from tests.chaos.story import Hold, Story, Verdict, Violation, by_name
+from tests.chaos.story import Hold, Story, Violation
 
 EARLY = 0.005
 """Seconds by which a lease may end early: the server's clock counts milliseconds, and may be
 slewed."""
 
 
-def judge(story: Story, verdict: Verdict) -> None:
-    for holds in by_name(story.holds).values():
-        holds.sort(key=lambda hold: hold.fence)
-        verdict.violations += _same_fence(holds)
-        verdict.violations += _overlaps_and_order(holds)
-        verdict.violations += _broken_promises(story, holds)
-        verdict.violations += _long_promises(holds)
-    verdict.violations += _revivals(story)
+def judge(story: Story) -> Iterator[Violation]:
+    for holds in story.holds_by_name():
+        yield from _same_fence(holds)
+        yield from _overlaps_and_order(holds)
+        yield from _broken_promises(story, holds)
+        yield from _long_promises(holds)
+    yield from _revivals(story)
 
 
 def _same_fence(holds: list[Hold]) -> Iterator[Violation]:
@@ -83,7 +82,7 @@ def _long_promises(holds: list[Hold]) -> Iterator[Violation]:
         excess = until - hold.fence_moment - hold.request.lease
         if excess > EARLY and until - at > EARLY:
             text = f"{hold} was promised {excess * 1000:.0f} ms more than its lease"
-            yield Violation("promise too long", text, (hold.request.handle,), hold.acquired)
+            yield Violation("promise too long", text, hold.acquired)
 
 
 def _revivals(story: Story) -> Iterator[Violation]:
@@ -91,13 +90,13 @@ def _revivals(story: Story) -> Iterator[Violation]:
     forced = {(item["name"], item["fence"]): item["at"] for item in story.forced}
     wiped = sorted(story.wipes)
     for hold in story.holds:
-        over = forced.get((hold.name, hold.fence))
+        over = forced.get((hold.request.name, hold.fence))
         index = bisect_left(wiped, (hold.acquired, 0.0))  # the first loss of data after the grant
         if index < len(wiped):
             over = min(wiped[index][1], over or wiped[index][1])
         if over is not None and over < hold.confirmed:
             text = f"{hold} was ended at {over:.6f}, and confirmed at {hold.confirmed:.6f}"
-            yield Violation("came back", text, (hold.request.handle,), hold.confirmed)
+            yield Violation("came back", text, hold.confirmed)
 
 
 def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
@@ -107,7 +106,7 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
     because the claim of a lock that was handed off came too late.
     """
     for item in story.forced:
-        of_this = item["name"] == hold.name and item["fence"] in (hold.fence, None)
+        of_this = item["name"] == hold.request.name and item["fence"] in (hold.fence, None)
         if of_this and during(hold, moment, [(item["since"], item["at"])]):
             return True
     if during(hold, moment, story.wipes + story.unsettled):
@@ -122,15 +121,15 @@ def _unclaimed(story: Story, hold: Hold, moment: float) -> bool:
     the holder's process stood still.
     """
     confirmed = hold.confirmed >= hold.acquired
-    if confirmed or moment < hold.granted_after + CLAIM - EARLY:
+    if confirmed or moment < hold.granted + CLAIM - EARLY:
         return False
-    span = hold.granted_after, hold.granted + CLAIM
+    span = hold.granted, hold.granted + CLAIM
     return story.server.touch(*span) or story.stood_still(hold.request.process).touch(*span)
 
 
 def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:
     """Return whether one of the spans touches the time from the grant of a hold to a moment."""
-    return any(since <= moment and at >= hold.granted_after for since, at in spans)
+    return any(since <= moment and at >= hold.granted for since, at in spans)
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:
@@ -151,5 +150,4 @@ def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[
 
 
 def _between(rule: str, one: Hold, other: Hold, text: str) -> Violation:
-    handles = (one.request.handle, other.request.handle)
-    return Violation(rule, text, handles, max(one.acquired, other.acquired))
+    return Violation(rule, text, max(one.acquired, other.acquired))

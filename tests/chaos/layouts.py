@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from tests.chaos import faults
-from tests.chaos.faults import Fault
-from tests.chaos.plan import longest_lease
-from tests.chaos.sites import ClusterSite, Facts, Independent, SentinelSite, Site
+from tests.chaos.sites import ClusterSite, Independent, SentinelSite, Site
+from tests.chaos.stage import Fault
 
 REDIS = "django_redis_lock.backends.redis.RedisLockBackend"
 REDLOCK = "django_redis_lock.backends.redlock.RedlockLockBackend"
@@ -39,29 +38,16 @@ class Layout:
     """Rules of the checker that it does not promise; docs/explanation/failures.md says why."""
 
 
-def one(facts: Facts = Site.facts, **entry: Any) -> Callable[[], Site]:
-    return lambda: Independent({"BACKEND": REDIS, **entry}, facts=facts)
-
-
-def three(leases: tuple[float, ...]) -> Site:
-    """Start a quorum. A server that was started anew does not vote before the longest lease."""
-    rejoins_in = longest_lease(leases)
-    entry = {"BACKEND": REDLOCK, "OPTIONS": {"REJOIN_DELAY": rejoins_in}}
-    return Independent(entry, count=3, facts=Facts(rejoins_in=rejoins_in, fences_tell=False))
-
-
-QUIET_LEASES = (0.6, 1.2, 6.0)
-"""Seconds."""
 LAYOUTS = {
-    "queue": Layout(one(), (*OTHERS, *STOPS, faults.listeners_cut)),
-    "blpop": Layout(one(Facts(remembers=5.0), OPTIONS={"WAIT": "blpop"}), (*OTHERS, *STOPS)),
+    "queue": Layout(partial(Independent, REDIS), (*OTHERS, *STOPS, faults.listeners_cut)),
+    "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), (*OTHERS, *STOPS)),
     "poll": Layout(
-        one(Facts(remembers=2.0), OPTIONS={"WAIT": "poll"}),
+        partial(Independent, REDIS, WAIT="poll"),
         (*OTHERS, *STOPS),
         # Each waiter that died keeps the lock while its turn lasts, from which a fence is taken.
-        frozenset({"left behind", "promise too long"}),
+        frozenset({"promise too long"}),
     ),
-    "redlock": Layout(lambda: three(QUIET_LEASES), (*OTHERS, *STOPS)),
+    "redlock": Layout(partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS)),
     "sentinel": Layout(SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS),
     "cluster": Layout(ClusterSite, OF_WATCHED),
 }

@@ -13,49 +13,31 @@ RENEWED_LEASES = (1.0, 1.5, 2.0)
 """Seconds; a renewal has a third of it, which a busy machine must be able to give."""
 DEFAULT_LEASE = 1.5
 """Seconds; what the backend gives and renews if a caller names no lease."""
+LONGEST_LEASE = 3.5
+"""Seconds, extensions included."""
 NAMES = ("anvil", "bellows", "crucible")
-QUIET = "quench"
-"""A lock for a few callers who use no other: no newcomer notices that it is free, or reads what is
-meant for its waiters."""
 FLEETING = "spark"
 """A lock mostly free, for callers who give up: their first call often takes it."""
-ALL_NAMES = (*NAMES, QUIET, FLEETING)
-THREADS = "threads"
-TASKS = "tasks"
-
-
-@dataclass(frozen=True)
-class Role:
-    """What a process is for: how many callers of which kind, and whether of the quiet lock."""
-
-    kind: str
-    callers: int
-    quiet: bool = False
-
-
-ALONE = (Role(THREADS, 1, quiet=True), Role(TASKS, 1, quiet=True))
-"""Alone in their process, so no other caller wakes them or reads for them."""
+ALL_NAMES = (*NAMES, FLEETING)
+THREADS, TASKS = "threads", "tasks"
+"""What the callers of a process are."""
+CALLERS = 4
+"""How many callers a process has."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One run. Its phases are signed by files in its directory, which all processes see."""
+    """One run. Its end is signed by a file in its directory, which all processes see."""
 
     directory: str
     seed: int
     settings: dict[str, Any]
     """The Django settings of the callers, without INSTALLED_APPS."""
-    quiet_leases: tuple[float, ...]
-    """Seconds, on the quiet lock; the long one shows a waiter that looks only when it ends."""
 
     @property
-    def longest_lease(self) -> float:
-        """Seconds, extensions included."""
-        return longest_lease(self.quiet_leases)
-
-    def sign(self, phase: str) -> Path:
-        """Return the file that exists when a phase has begun: calm (no more faults) or stop."""
-        return Path(self.directory) / phase
+    def stop(self) -> Path:
+        """The file that exists when the callers are to finish."""
+        return Path(self.directory) / "stop"
 
     def dumps(self) -> str:
         """Return the plan as text, for the command line of a worker."""
@@ -64,8 +46,3 @@ class Plan:
     @classmethod
     def loads(cls, text: str) -> Self:
         return cls(**json.loads(text))
-
-
-def longest_lease(quiet_leases: tuple[float, ...]) -> float:
-    """Return the longest lease (s) of a run, extensions included."""
-    return 1.5 + max(*quiet_leases, *FIXED_LEASES)

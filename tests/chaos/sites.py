@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from typing import Any
 
 import redis
@@ -17,7 +16,7 @@ from redis.sentinel import Sentinel as SentinelClient
 from django_redis_lock import locks
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, TAGS, shard_of
 from example_project.embedded import EmbeddedServer
-from tests.chaos.plan import ALL_NAMES, DEFAULT_LEASE
+from tests.chaos.plan import ALL_NAMES, DEFAULT_LEASE, LONGEST_LEASE
 from tests.layouts.servers import Cluster, Sentinel
 
 TIMEOUT = 1.0
@@ -46,24 +45,13 @@ def write(port: int) -> None:
         one.set(PULSE_KEY, "", px=PULSE_MS)
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What the checker and the faults must know of a layout."""
-
-    remembers: float = 0.0
-    """Seconds for which a dead waiter may still be granted a lock."""
-    rejoins_in: float = 0.0
-    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
-    fences_tell: bool = True
-    """Whether a fence is a moment of the clock that all processes share."""
-
-
 class Site:
     """Servers that locks are kept on; ``needed`` of them have to work for locks to be available."""
 
     servers: Sequence[EmbeddedServer]
     needed = 1
-    facts = Facts()
+    rejoins_in = 0.0
+    """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
 
     def settings(self) -> dict[str, Any]:
         """Return the Django settings of callers, without INSTALLED_APPS."""
@@ -82,15 +70,13 @@ class Site:
 
 
 class Independent(Site):
-    """Servers that know nothing of each other: one, or a quorum's.
+    """Servers that know nothing of each other: one, or a quorum's."""
 
-    ``entry`` is the alias of LOCKS without LOCATION, which is a URL or a list of them.
-    """
-
-    def __init__(self, entry: dict[str, Any], count: int = 1, facts: Facts = Site.facts) -> None:
-        self._entry = entry
+    def __init__(self, backend: str, count: int = 1, **options: Any) -> None:
         self.needed = count // 2 + 1
-        self.facts = facts
+        if count > 1:
+            self.rejoins_in = options["REJOIN_DELAY"] = LONGEST_LEASE
+        self._entry = {"BACKEND": backend, "TIMEOUT": DEFAULT_LEASE, "OPTIONS": options}
         # A server that hangs keeps the threads that ask it until they give up.
         self._pool = ThreadPoolExecutor(count * 40)
         self.servers = [EmbeddedServer(persist=True) for _ in range(count)]
@@ -106,8 +92,7 @@ class Independent(Site):
         options = f"socket_timeout={TIMEOUT}&socket_connect_timeout={TIMEOUT}"
         urls = [f"redis://127.0.0.1:{port}/0?{options}" for port in self._ports]
         location = urls[0] if len(urls) == 1 else urls
-        entry = {"LOCATION": location, "TIMEOUT": DEFAULT_LEASE, **self._entry}
-        return {"LOCKS": {"default": entry}}
+        return {"LOCKS": {"default": {"LOCATION": location, **self._entry}}}
 
     def prepare(self) -> None:
         """Tell the servers of a quorum that no lock was held before."""

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from tests.chaos.history import Event
-from tests.chaos.spans import Span, Spans
 
 ALARMS = ("died", "stuck", "left", "logged", "failed")
 """Events that are violations by themselves."""
+Span = tuple[float, float]
+
+
+class Spans:
+    """A set of moments, as spans that do not touch each other."""
+
+    def __init__(self, spans: Iterable[Span] = ()) -> None:
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        for start, end in sorted(spans):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(self._ends[-1], end)
+            else:
+                self._starts.append(start)
+                self._ends.append(end)
+
+    def touch(self, start: float, end: float) -> bool:
+        return bisect_left(self._ends, start) < bisect_right(self._starts, end)
 
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must not happen, and where to look for it."""
+    """Something that must not happen, and when."""
 
     rule: str
     text: str
-    handles: tuple[str, ...] = ()
     moment: float = 0.0
 
 
@@ -37,18 +52,14 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A call of ``acquire()``, and how it ended."""
+    """A call of ``acquire()``, and the hold that it led to."""
 
     handle: str
     process: int
     name: str
     began: float
-    wait: float | None
     lease: float
     renewed: bool
-    ended: float = math.inf
-    outcome: str = ""
-    """acquired, refused, gave_up, unavailable, lost or failed; killed with its process."""
     hold: Hold | None = None
 
     def __str__(self) -> str:
@@ -64,148 +75,91 @@ class Hold:
     acquired: float
     """When ``acquire()`` returned."""
     granted: float
-    """When the server granted it, which the fence tells; never after ``acquired``."""
-    granted_after: float
-    """When the server granted it at the earliest: the request if the fence tells no time."""
+    """When the server granted it, which the fence tells; the request if the fence tells no time."""
     fence_moment: float
     """The fence, read as a moment of the server's clock."""
     until: float
-    """The end of the lease as the handle last promised it."""
-    latest_end: float
-    """When the lease ended at the latest if no other caller ended it."""
+    """The end of the lease as the handle last promised it; minus infinity during an extension."""
     confirmed: float
     """When the last call began by which the server confirmed it; ``acquire()`` is one."""
     promises: list[tuple[float, float]] = field(default_factory=list)
     """(from when, until when) the handle promised to hold; a promise ends with the next."""
-    asked: float | None = None
-    """The lease that an extension under way may give."""
     releasing: float | None = None
     """When its release was first requested."""
-    ended: float | None = None
-    """When it was known to be over: released, or found lost."""
+    released: float | None = None
 
     def __str__(self) -> str:
         return f"hold {self.request.handle} of {self.request.name!r} (fence {self.fence})"
-
-    @property
-    def name(self) -> str:
-        return self.request.name
 
     def promised(self, moment: float) -> float:
         """Return until when the handle promised, at a moment, that the lock is held."""
         return next((until for at, until in reversed(self.promises) if at <= moment), -math.inf)
 
 
-@dataclass(slots=True, eq=False)
-class Trouble:
-    """An error that reached a caller."""
-
-    kind: str
-    request: Request
-    since: float
-    at: float
-    doing: str
-    error: str
-    until: float
-    """The end of the lease that the handle had promised; minus infinity if the promise was over."""
-
-
 class Story:
     """A whole run."""
 
     def __init__(self, events: Iterable[Event]) -> None:
-        self.requests: list[Request] = []
         self.holds: list[Hold] = []
-        self.troubles: list[Trouble] = []
+        self.troubles: list[tuple[Request, Event]] = []
+        """Errors that reached a caller."""
         self.forced: list[Event] = []
         """Forced releases; the fence is None if the server did not answer."""
         self.alarms: list[Event] = []
-        self.cuts: list[float] = []
         self.faults: Counter[str] = Counter()
-        self.killed: dict[int, Span] = {}
-        self.remembered = 0.0
-        """Seconds for which a dead waiter may still be granted a lock."""
-        self.end = 0.0
+        self.kinds: Counter[str] = Counter()
         self._spans: defaultdict[str, list[Span]] = defaultdict(list)
-        self._stalls: defaultdict[int, list[Span]] = defaultdict(list)
-        self._pauses: defaultdict[int, list[Span]] = defaultdict(list)
-        self._by_handle: dict[str, Request] = {}
+        self._still: defaultdict[int, list[Span]] = defaultdict(list)
+        self._requests: dict[str, Request] = {}
         self._clock: list[tuple[float, float]] = []
         for event in events:
-            self.end = max(self.end, event["at"])
+            self.kinds[event["kind"]] += 1
             if event["kind"] in ALARMS:
                 self.alarms.append(event)
-            if reader := getattr(self, f"_on_{event['kind']}", None):
+            elif reader := getattr(self, f"_on_{event['kind']}", None):
                 reader(event)
             elif "since" in event:
                 self._spans[event["kind"]].append((event["since"], event["at"]))
-        self._conclude()
-
-    def _conclude(self) -> None:
         self.server = Spans(self._spans["outage"])
-        """When the server did not answer, or was slow."""
-        self.refusals = Spans(self._spans["refusal"])
-        """When the server answered, and refused."""
+        """When the server did not answer, or was slow, or refused."""
+        self.cuts = Spans(self._spans["cut"])
         self.wipes = self._spans["wiped"]
         self.lost_votes = self._spans["vote_lost"]
         self.missing_votes = Spans(self._spans["vote_missing"])
         """When one of several servers did not vote."""
         self.unsettled = self._spans["unsettled"]
-        self._paused_in = {process: Spans(spans) for process, spans in self._pauses.items()}
-        self._still_in = {
-            process: Spans([*self._stalls[process], *self._pauses[process]])
-            for process in {*self._stalls, *self._pauses}
-        }
-        for request in self.requests:
-            if not request.outcome:
-                request.ended = self.end
-                if request.process in self.killed:
-                    request.outcome, request.ended = "killed", self.killed[request.process][0]
-        for hold in self.holds:
-            self._conclude_lease(hold)
-
-    def _conclude_lease(self, hold: Hold) -> None:
-        """Work out how far a lease can have reached that is not known to have ended."""
-        last_seen = self.killed.get(hold.request.process, (0.0, self.end))[1]
-        if hold.asked is not None:
-            hold.latest_end = max(hold.latest_end, last_seen + hold.asked)
-        if hold.request.renewed:
-            renewed_at = last_seen if hold.releasing is None else hold.releasing
-            hold.latest_end = max(hold.latest_end, renewed_at + hold.request.lease)
-
-    def pauses(self, process: int) -> Spans:
-        """Return when a worker was paused."""
-        return self._paused_in.get(process, _NEVER)
+        self._still_in = {process: Spans(spans) for process, spans in self._still.items()}
 
     def stood_still(self, process: int) -> Spans:
         """Return when a worker did not run, for whatever reason."""
         return self._still_in.get(process, _NEVER)
 
+    def holds_by_name(self) -> Iterator[list[Hold]]:
+        """Yield the holds of each lock, by rising fences."""
+        found: defaultdict[str, list[Hold]] = defaultdict(list)
+        for hold in sorted(self.holds, key=lambda hold: hold.fence):
+            found[hold.request.name].append(hold)
+        yield from found.values()
+
     # What a worker recorded.
 
     def _on_requested(self, event: Event) -> None:
-        fields = ("handle", "process", "name", "wait", "lease", "renewed")
+        fields = ("handle", "process", "name", "lease", "renewed")
         asked = {key: event[key] for key in fields}
-        request = Request(**asked, began=event["at"])
-        self.requests.append(request)
-        self._by_handle[request.handle] = request
+        self._requests[event["handle"]] = Request(**asked, began=event["at"])
 
     def _on_acquired(self, event: Event) -> None:
-        request = self._by_handle[event["handle"]]
-        self._answered(event)
+        request, at = self._requests[event["handle"]], event["at"]
         by_fence = self._moment_of(event["fence"])
-        granted = min(event["at"], max(request.began, by_fence))
         request.hold = Hold(
             request=request,
             fence=event["fence"],
-            acquired=event["at"],
-            granted=granted,
-            granted_after=granted if self._clock else request.began,
+            acquired=at,
+            granted=min(at, max(request.began, by_fence)) if self._clock else request.began,
             fence_moment=by_fence,
             until=event["until"],
-            latest_end=event["at"] + request.lease,
             confirmed=request.began,
-            promises=[(event["at"], event["until"])],
+            promises=[(at, event["until"])],
         )
         self.holds.append(request.hold)
 
@@ -213,13 +167,11 @@ class Story:
         hold = self._hold(event)
         hold.confirmed = max(hold.confirmed, event["since"])
         hold.until = event["until"]
-        hold.latest_end = event["until"] + event["at"] - event["since"]
-        hold.asked = None
         hold.promises.append((event["at"], event["until"]))
 
     def _on_extending(self, event: Event) -> None:
         hold = self._hold(event)
-        hold.asked = event["upto"]
+        hold.until = -math.inf
         hold.promises.append((event["at"], -math.inf))
 
     def _on_releasing(self, event: Event) -> None:
@@ -229,46 +181,29 @@ class Story:
             hold.releasing = event["at"]
 
     def _on_told(self, event: Event) -> None:
-        hold = self._by_handle[event["handle"]].hold
-        if hold is not None:
+        if (hold := self._requests[event["handle"]].hold) is not None:
             hold.promises.append((event["at"], -math.inf))
 
     def _on_released(self, event: Event) -> None:
-        self._hold(event).ended = event["at"]
-
-    def _answered(self, event: Event) -> None:
-        request = self._by_handle.get(event.get("handle", ""))
-        if request is not None and request.hold is None:
-            request.ended, request.outcome = event["at"], event["kind"]
-
-    _on_refused = _on_gave_up = _on_failed = _answered
+        self._hold(event).released = event["at"]
 
     def _on_lost(self, event: Event) -> None:
-        self._answered(event)
-        request = self._by_handle[event["handle"]]
-        hold, kind, at = request.hold, event["kind"], event["at"]
-        until = -math.inf
-        if hold is not None:
-            if hold.asked is None:
-                until = hold.until
-            else:
-                hold.latest_end = max(hold.latest_end, at + hold.asked)
-            if kind == "lost" and hold.ended is None:
-                hold.ended = at
-        details = event["doing"], event["error"]
-        self.troubles.append(Trouble(kind, request, event["since"], at, *details, until))
+        self.troubles.append((self._requests[event["handle"]], event))
 
     _on_unavailable = _on_lost
 
     def _hold(self, event: Event) -> Hold:
-        hold = self._by_handle[event["handle"]].hold
+        hold = self._requests[event["handle"]].hold
         assert hold is not None, f"nothing held: {event}"
         return hold
 
     def _on_stalled(self, event: Event) -> None:
-        self._stalls[event["process"]].append((event["since"], event["at"]))
+        self._still[event["process"]].append((event["since"], event["at"]))
 
     # What the driver recorded.
+
+    def _on_paused(self, event: Event) -> None:
+        self._still[event["worker"]].append((event["since"], event["at"]))
 
     def _on_clock(self, event: Event) -> None:
         self._clock.append((event["wall"], event["at"]))
@@ -282,21 +217,8 @@ class Story:
         then, at = self._clock[index]
         return at + wall - then
 
-    def _on_killed(self, event: Event) -> None:
-        self.killed[event["worker"]] = (event["since"], event["at"])
-        self.remembered = event.get("remembered", 0.0)
-
-    def _on_paused(self, event: Event) -> None:
-        self._pauses[event["worker"]].append((event["since"], event["at"]))
-
-    def _on_outage(self, event: Event) -> None:
-        span = event["since"], event["at"]
-        self._spans["outage"].append(span)
-        if event["what"] == "refused":
-            self._spans["refusal"].append(span)
-
     def _on_cut(self, event: Event) -> None:
-        self.cuts.append(event["at"])
+        self._spans["cut"].append((event["at"], event["at"]))
 
     def _on_forced(self, event: Event) -> None:
         self.forced.append(event)
@@ -306,11 +228,3 @@ class Story:
 
 
 _NEVER = Spans()
-
-
-def by_name(items: Iterable[Any]) -> dict[str, list[Any]]:
-    """Return requests or holds by the name of their lock."""
-    found: defaultdict[str, list[Any]] = defaultdict(list)
-    for item in items:
-        found[item.name].append(item)
-    return dict(found)

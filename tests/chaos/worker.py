@@ -1,10 +1,9 @@
-"""One process of callers: ``python -m tests.chaos.worker PLAN NUMBER ROLE``."""
+"""One process of callers: ``python -m tests.chaos.worker PLAN NUMBER KIND``."""
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
-import json
 import logging
 import random
 import sys
@@ -18,7 +17,7 @@ from tests.chaos.caller import Caller
 from tests.chaos.heartbeat import Heartbeat
 from tests.chaos.history import Recorder
 from tests.chaos.means import Awaiting, Blocking, Means, run_blocking
-from tests.chaos.plan import TASKS, Plan, Role
+from tests.chaos.plan import CALLERS, TASKS, Plan
 
 
 def set_up(plan: Plan) -> None:
@@ -27,7 +26,7 @@ def set_up(plan: Plan) -> None:
     django.setup()
 
 
-def main(plan: Plan, number: int, role: Role) -> None:
+def main(plan: Plan, number: int, kind: str) -> None:
     """Run the callers until the end of the run."""
     faulthandler.enable()  # the driver aborts a process that hangs, to see where
     logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
@@ -40,25 +39,23 @@ def main(plan: Plan, number: int, role: Role) -> None:
 
     def caller(index: int, means: Means) -> Caller:
         dice = random.Random(f"{plan.seed}/{number}/{index}")
-        hasty = index == 0 and not role.quiet
-        return Caller(plan, recorder, means, dice, quiet=role.quiet, hasty=hasty)
+        return Caller(plan, recorder, means, dice, hasty=index == 0)
 
     async def as_tasks() -> None:
         async with asyncio.TaskGroup() as group:
-            for index in range(role.callers):
+            for index in range(CALLERS):
                 group.create_task(caller(index, Awaiting()).run(), name=f"caller-{index}")
 
     def in_thread(index: int) -> None:
         run_blocking(caller(index, Blocking()).run())
 
     with Heartbeat(recorder):
-        if role.kind == TASKS:
+        if kind == TASKS:
             asyncio.run(as_tasks())
             return
-        indexes = range(1, role.callers)
         threads = [
             threading.Thread(target=in_thread, args=(index,), name=f"caller-{index}")
-            for index in indexes
+            for index in range(1, CALLERS)
         ]
         for thread in threads:
             thread.start()
@@ -68,4 +65,4 @@ def main(plan: Plan, number: int, role: Role) -> None:
 
 
 if __name__ == "__main__":
-    main(Plan.loads(sys.argv[1]), int(sys.argv[2]), Role(**json.loads(sys.argv[3])))
+    main(Plan.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
