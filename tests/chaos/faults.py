@@ -8,11 +8,13 @@ nothing to break just then.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from time import monotonic
 from typing import cast
 
 from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
+from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Worker
 from tests.chaos.plan import ALL_NAMES
 from tests.chaos.sites import Watched, client
@@ -103,40 +105,42 @@ def server_stopped(stage: Stage) -> None:
 
 
 def server_restarted(stage: Stage) -> None:
-    since = monotonic()
-    with stage.outage("restarted"):
-        stage.any_server().restart()
-    _rejoin(stage, since)
+    _start_anew(stage, "restarted", lambda server: None)
 
 
 def server_crashed(stage: Stage) -> None:
     """SIGKILL for a server, which comes back with its data."""
-    server = stage.any_server()
-    since = monotonic()
-    with stage.outage("crashed"):
+
+    def crash(server: EmbeddedServer) -> None:
         server.kill()
         stage.rest(*DOWNTIME)
-        server.restart()
-    _rejoin(stage, since)
+
+    _start_anew(stage, "crashed", crash)
 
 
 def data_lost(stage: Stage) -> None:
     """SIGKILL for a server, which comes back without its data."""
-    server = stage.any_server()
-    since = monotonic()
-    with stage.outage("crashed"):
+
+    def lose(server: EmbeddedServer) -> None:
         server.kill()
         for path in server.directory.glob("appendonly*"):
             shutil.rmtree(path)
         stage.rest(*stage.dice.choice((SHORT, DOWNTIME)))  # leases outlive the first
+
+    # One of several servers loses a vote, and a holder may lose its majority by that.
+    _start_anew(stage, "crashed", lose, "wiped" if stage.site.needed == 1 else "vote_lost")
+
+
+def _start_anew(
+    stage: Stage, what: str, prepare: Callable[[EmbeddedServer], None], lost: str = ""
+) -> None:
+    """Start a server anew; where each has a vote, wait until it votes again."""
+    server, since = stage.any_server(), monotonic()
+    with stage.outage(what):
+        prepare(server)
         server.restart()
-        # One of several servers loses a vote, and a holder may lose its majority by that.
-        stage.recorder.note("wiped" if stage.site.needed == 1 else "vote_lost", since=since)
-    _rejoin(stage, since)
-
-
-def _rejoin(stage: Stage, since: float) -> None:
-    """Wait until a server that was away ``since`` a moment, and started anew, votes again."""
+        if lost:
+            stage.recorder.note(lost, since=since)
     if rejoins_in := stage.site.rejoins_in:
         stage.rest(rejoins_in + SHORT[0], rejoins_in + SHORT[1])
         stage.recorder.note("vote_missing", since=since)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-import sys
 import threading
 import time
 from collections.abc import Coroutine
@@ -23,10 +22,6 @@ class GaveUp(Exception):
     """A call was interrupted."""
 
 
-class Swallowed(Exception):
-    """A call was interrupted, and raised something else."""
-
-
 class Interrupted(BaseException):
     """What a signal handler raises, like KeyboardInterrupt or Celery's soft time limit."""
 
@@ -37,10 +32,8 @@ class Blocking:
     def __init__(self) -> None:
         self.can_give_up = threading.current_thread() is threading.main_thread()
         self._armed = False
-        self._interrupted = False
         if self.can_give_up:
             signal.signal(signal.SIGALRM, self._interrupt)
-            sys.unraisablehook = self._print
 
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(lock, operation)(*args, **kwargs)
@@ -51,7 +44,6 @@ class Blocking:
         The garbage collector is off meanwhile: with it the exception sometimes vanished before any
         of our frames saw it.
         """
-        self._interrupted = False
         gc.disable()
         try:
             self._armed = True
@@ -62,10 +54,6 @@ class Blocking:
                 self._armed = False
         except Interrupted:
             raise GaveUp from None
-        except Exception as error:
-            if self._interrupted:
-                raise Swallowed from error
-            raise
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             gc.enable()
@@ -76,13 +64,7 @@ class Blocking:
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         # CPython 3.11 and 3.12 may call a handler late, even after the timer was stopped.
         if self._armed:
-            self._interrupted = True
             raise Interrupted
-
-    def _print(self, unraisable: sys.UnraisableHookArgs) -> None:
-        if isinstance(unraisable.exc_value, Interrupted):
-            self._interrupted = False  # raised in a destructor, where Python can only print it
-        sys.__unraisablehook__(unraisable)
 
 
 class Awaiting:
@@ -97,19 +79,13 @@ class Awaiting:
     async def give_up(self, lock: Lock, operation: str, seconds: float) -> Any:
         """Await the method in a task that is cancelled meanwhile, twice in a row."""
         task = asyncio.ensure_future(self.do(lock, operation))
-        cancelled = False
-        for _ in range(2):
-            await asyncio.wait([task], timeout=seconds)
-            cancelled |= task.cancel()
-            seconds = 0
+        for patience in (seconds, 0):
+            await asyncio.wait([task], timeout=patience)
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
             raise GaveUp from None
-        except Exception as error:
-            if cancelled:
-                raise Swallowed from error
-            raise
 
     async def rest(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

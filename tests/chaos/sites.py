@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -45,28 +46,30 @@ def write(port: int) -> None:
         one.set(PULSE_KEY, "", px=PULSE_MS)
 
 
-class Site:
+class Site(ABC):
     """Servers that locks are kept on; ``needed`` of them have to work for locks to be available."""
 
     servers: Sequence[EmbeddedServer]
-    needed = 1
+    needed: int
     rejoins_in = 0.0
     """Seconds after its start in which a server takes no part; no other may fail meanwhile."""
 
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
         """Return the Django settings of callers, without INSTALLED_APPS."""
-        raise NotImplementedError
 
-    def prepare(self) -> None:
-        """Do what locks need once; the settings are in force."""
-
+    @abstractmethod
     def ask(self) -> None:
         """Ask the servers the way callers do. Raises what a client raises."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Stop what was started."""
-        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """Tell the servers of a quorum that no lock was held before; the settings are in force."""
+        if self.rejoins_in:
+            locks["default"].admit()
 
 
 class Independent(Site):
@@ -80,12 +83,8 @@ class Independent(Site):
         # A server that hangs keeps the threads that ask it until they give up.
         self._pool = ThreadPoolExecutor(count * 40)
         self.servers = [EmbeddedServer(persist=True) for _ in range(count)]
-        try:
-            for server in self.servers:
-                server.start()
-        except BaseException:
-            self.close()
-            raise
+        for server in self.servers:
+            server.start()
         self._ports = [server.port for server in self.servers]
 
     def settings(self) -> dict[str, Any]:
@@ -93,11 +92,6 @@ class Independent(Site):
         urls = [f"redis://127.0.0.1:{port}/0?{options}" for port in self._ports]
         location = urls[0] if len(urls) == 1 else urls
         return {"LOCKS": {"default": {"LOCATION": location, **self._entry}}}
-
-    def prepare(self) -> None:
-        """Tell the servers of a quorum that no lock was held before."""
-        if len(self.servers) > 1:
-            locks["default"].admit()
 
     def ask(self) -> None:
         """Write on all servers until as many have answered as have to work."""
@@ -130,13 +124,13 @@ class Watched(Site):
         self.servers = layout.servers
         self.needed = len(self.servers)
 
+    @abstractmethod
     def master(self) -> EmbeddedServer:
         """Return a master that keeps locks."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fail_over(self) -> None:
         """Have a replica take over from that master in good order."""
-        raise NotImplementedError
 
     def close(self) -> None:
         self.layout.stop()
@@ -183,9 +177,10 @@ class ClusterSite(Watched):
 
     layout: Cluster
 
+    _client: RedisCluster | None = None
+
     def __init__(self) -> None:
         super().__init__(Cluster(node_timeout=NODE_TIMEOUT))
-        self._client: RedisCluster | None = None
 
     def settings(self) -> dict[str, Any]:
         found = self.layout.locks(TIMEOUT=DEFAULT_LEASE)
