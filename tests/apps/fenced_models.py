@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import models
 
 from django_redis_lock.fencing import Fenced
@@ -38,24 +36,6 @@ class Offer(Product):
 
     class Meta:
         app_label = "tests"
-
-
-class SoftDeleted(models.Model):
-    class Meta:
-        abstract = True
-
-    def delete(self, *args: Any, **options: Any) -> Any:
-        """Mark the row."""
-        self.label = "deleted"
-        self.save()
-
-
-class SoftProduct(Product, SoftDeleted):
-    """A product of the same table, whose rows are marked as deleted."""
-
-    class Meta:
-        app_label = "tests"
-        proxy = True
 
 
 TABLES = (Branch, Product)

@@ -21,7 +21,7 @@ from django.test.utils import CaptureQueriesContext
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
 from django_redis_lock.fencing import FencedManager, FencedQuerySet
-from tests.apps.fenced_models import TABLES, Branch, Offer, Product, SoftProduct
+from tests.apps.fenced_models import TABLES, Branch, Offer, Product
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
 
@@ -232,12 +232,6 @@ class FencingContract:
         assert getattr(rows, method)() == "later"
         with pytest.raises(TypeError, match="can't be fenced"):
             getattr(rows.fenced(10), method)()
-
-    def test_soft_deletion_that_comes_after(self) -> None:
-        SoftProduct.objects.using("first").get().delete()
-        assert self.row().label == "deleted"
-        with pytest.raises(TypeError, match="can't be fenced"):
-            SoftProduct.objects.using("first").fenced(10).get().delete()
 
     def test_async(self) -> None:
         async def main() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import math
 
 import pytest
@@ -62,17 +61,6 @@ class HandleContract(Contract):
         assert work(4) == 4
         assert work.__doc__ == "Work."
         assert len(seen) == 2
-
-    def test_decorated_coroutine_function(self, name: str) -> None:
-        @self.lock(name)
-        async def work(value: int) -> int:
-            return value
-
-        async def twice() -> list[int]:
-            return list(await asyncio.gather(work(1), work(2)))
-
-        assert inspect.iscoroutinefunction(work)
-        assert asyncio.run(twice()) == [1, 2]
 
     def test_async_face(self, name: str) -> None:
         """Every operation has an asynchronous version that does the same."""

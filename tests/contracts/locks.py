@@ -92,13 +92,6 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
             successor.ensure_held()
             assert not self.lock(name, blocking=False).acquire()
 
-    @needs("precision")
-    def test_lease_is_exact_to_the_millisecond(self, name: str) -> None:
-        """Fractions of a second are kept: 10.9 s is not 10 s."""
-        with self.lock(name, timeout=10.9):
-            holder = locks[self.using].holder(name)
-            assert 10 < holder.ttl <= 10.9
-
     def test_release_from_another_thread(self, name: str) -> None:
         held = self.lock(name)
         held.acquire()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from typing import Any, cast
 
 import pytest
@@ -59,27 +58,6 @@ class SharingContract(_Sharing):
     """What those can rely on who hold a lock together, and who wait for them."""
 
     # How many at once.
-
-    def test_never_more_than_the_limit(self, name: str) -> None:
-        """As many hold a permit as the limit says, and each has a fence of its own."""
-        inside: list[int] = []
-        seen: list[int] = []
-        fences: list[int] = []
-
-        def work(number: int) -> None:
-            for _ in range(3):
-                with self.semaphore(name, 3) as permit:
-                    inside.append(number)
-                    fences.append(permit.fence)
-                    seen.append(len(inside))
-                    time.sleep(0.002)
-                    inside.remove(number)
-
-        for worker in [Background(lambda number=number: work(number)) for number in range(10)]:
-            worker.outcome()
-        assert max(seen) == 3
-        assert len(set(fences)) == 30
-        assert self.holders(name) == []
 
     def test_each_caller_says_how_many(self, name: str) -> None:
         """The limit of the one who asks counts, and a lock that is held alone excludes all."""

@@ -94,10 +94,6 @@ class Attempt:
         asked_at = self.asked_at
         return asked_at is not None and self.turn and asked_at < self.until and self.process.runs
 
-    def joins(self) -> bool:
-        """Whether it has not been told yet that it waits in the queue."""
-        return self.request.when_waiting is not None
-
     def __repr__(self) -> str:
         return f"{self.process} {self.token[:4]}"
 

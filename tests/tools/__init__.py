@@ -31,8 +31,6 @@ from tests.contracts.capabilities import lacks
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
 """Seconds after which an event that a test waits for is taken not to come."""
-SOON = 0.5
-"""Seconds for what comes at once, on a busy machine; by a look at random it would take 15 s."""
 
 
 def syntax_tree(path: Path) -> ast.Module:
@@ -143,7 +141,6 @@ class Background(threading.Thread):
         self._function = function
         self._result: Any = None
         self._error: BaseException | None = None
-        self.ended_at = 0.0  # monotonic
         self.start()
 
     def run(self) -> None:
@@ -151,7 +148,6 @@ class Background(threading.Thread):
             self._result = self._function()
         except BaseException as error:
             self._error = error
-        self.ended_at = time.monotonic()
 
     def outcome(self) -> Any:
         """Wait for the end; return the result or raise the exception."""
