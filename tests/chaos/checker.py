@@ -44,10 +44,10 @@ def check(events: Iterable[Event]) -> Verdict:
 def _hand_offs(story: Story) -> int:
     """Count the holds of requests that were waiting when the holder before released."""
     return sum(
-        after.request.began < before.releasing <= after.granted <= before.released
+        after.request.began < before.releasing <= after.acquired
         for holds in story.holds_by_name()
         for before, after in pairwise(holds)
-        if before.releasing is not None and before.released is not None
+        if before.releasing is not None
     )
 
 
@@ -68,7 +68,7 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
     in_time = hold.releasing is not None and hold.releasing < hold.until
     if not request.renewed or in_time:
         return True
-    start = max(hold.granted, hold.until - request.lease)
+    start = max(request.began, hold.until - request.lease)
     return story.stood_still(request.process).touch(start, at) or story.server.touch(start, at)
 
 
@@ -79,23 +79,11 @@ def _unavailable(story: Story, request: Request, event: Event) -> bool:
     """
     since, at = event["since"] - SLACK, event["at"] + SLACK
     disturbances = story.server, story.cuts, story.stood_still(request.process)
-    voted = since if request.hold is None else request.hold.granted
+    voted = since if request.hold is None else request.began
     return any(each.touch(since, at) for each in disturbances) or story.missing_votes.touch(
         voted, at
     )
 
 
 def _alarm(event: Event) -> Violation:
-    process = f"process {event.get('worker', event['process'])}"
-    match event["kind"]:
-        case "failed":
-            text = f"{event['doing']} broke the contract by raising:\n{event['trace']}"
-        case "logged":
-            text = f"{process} logged:\n{event['trace']}"
-        case "died":
-            text = f"{process} ended with exit code {event['code']}"
-        case "stuck":
-            text = f"{process} did not finish:\n{event.get('trace', '')}"
-        case _:
-            text = f"the server was left with {', '.join(event['keys'])}"
-    return Violation(event["kind"], text, event["at"])
+    return Violation(event["kind"], event.get("trace", str(event)), event["at"])

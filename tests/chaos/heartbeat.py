@@ -8,7 +8,6 @@ its patience in seconds in which it ran itself.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from time import monotonic
 from typing import Self
@@ -23,11 +22,6 @@ LATE = 0.1
 """Seconds; of a beat, and by how much it may be late without being recorded."""
 PATIENCE = 60.0
 """Seconds after which what is waited for is taken not to come."""
-
-CLOCK_BEATS = 20
-"""Beats from one comparison of the clocks to the next; the wall clock may be slewed."""
-SAME_MOMENT = 0.001
-"""Seconds that may pass between the readings of two clocks that are compared."""
 
 
 class Heartbeat:
@@ -84,13 +78,8 @@ class Pulse(Heartbeat):
         self._site = site
         self.good_at = monotonic()
         """When the last good answer came."""
-        self._beats = 0
 
     def beat(self) -> None:
-        fences_tell = self._site.needed == len(self._site.servers)  # those of a quorum don't
-        if fences_tell and self._beats % CLOCK_BEATS == 0:
-            self._compare_clocks()
-        self._beats += 1
         try:
             self._site.ask()
         except ResponseError:
@@ -99,9 +88,3 @@ class Pulse(Heartbeat):
             self.recorder.note("outage", what="away", since=self.good_at)
         else:
             self.good_at = monotonic()
-
-    def _compare_clocks(self) -> None:
-        """Record what both clocks read; not if this process stood still between the readings."""
-        before, wall = monotonic(), time.time()
-        if monotonic() - before < SAME_MOMENT:
-            self.recorder.note("clock", wall=wall, at=before)

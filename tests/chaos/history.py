@@ -15,7 +15,6 @@ Of one handle (``handle``, unique in a run):
     failed     doing, trace: any other error
 Of any process: stalled (since): it did not run.
 Of the driver:
-    clock      wall: what the wall clock read
     started, died, stuck, logged, paused (since), killed (since): worker, trace
     fault      what
     outage     since, what; cut: what, connections

@@ -30,7 +30,6 @@ def judge(story: Story) -> Iterator[Violation]:
         yield from _same_fence(holds)
         yield from _overlaps_and_order(holds)
         yield from _broken_promises(story, holds)
-        yield from _long_promises(holds)
     yield from _revivals(story)
 
 
@@ -72,19 +71,6 @@ def _broken_promises(story: Story, holds: list[Hold]) -> Iterator[Violation]:
             yield _between("promise broken", earlier, later, text)
 
 
-def _long_promises(holds: list[Hold]) -> Iterator[Violation]:
-    """Find leases promised to last longer than they can, counted from the grant that a fence tells.
-
-    A handle that learned of its lock after the lease promises nothing.
-    """
-    for hold in holds:
-        at, until = hold.promises[0]
-        excess = until - hold.fence_moment - hold.request.lease
-        if excess > EARLY and until - at > EARLY:
-            text = f"{hold} was promised {excess * 1000:.0f} ms more than its lease"
-            yield Violation("promise too long", text, hold.acquired)
-
-
 def _revivals(story: Story) -> Iterator[Violation]:
     """Find holds confirmed after they were certainly ended, as by a renewal that revives one."""
     forced = {(item["name"], item["fence"]): item["at"] for item in story.forced}
@@ -111,25 +97,24 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
             return True
     if during(hold, moment, story.wipes + story.unsettled):
         return True
-    return _unclaimed(story, hold, moment)
+    return _unclaimed(story, hold)
 
 
-def _unclaimed(story: Story, hold: Hold, moment: float) -> bool:
-    """Return whether the server may have taken a hand-off back by a moment.
+def _unclaimed(story: Story, hold: Hold) -> bool:
+    """Return whether the server may have taken a hand-off back.
 
     It does if no claim and no other call of the holder reached it in time, so only if the server or
     the holder's process stood still.
     """
-    confirmed = hold.confirmed >= hold.acquired
-    if confirmed or moment < hold.granted + CLAIM - EARLY:
+    if hold.confirmed >= hold.acquired:
         return False
-    span = hold.granted, hold.granted + CLAIM
+    span = hold.request.began, hold.acquired + CLAIM
     return story.server.touch(*span) or story.stood_still(hold.request.process).touch(*span)
 
 
 def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:
-    """Return whether one of the spans touches the time from the grant of a hold to a moment."""
-    return any(since <= moment and at >= hold.granted for since, at in spans)
+    """Return whether one of the spans touches the time from the request of a hold to a moment."""
+    return any(since <= moment and at >= hold.request.began for since, at in spans)
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:

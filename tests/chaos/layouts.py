@@ -41,12 +41,7 @@ class Layout:
 LAYOUTS = {
     "queue": Layout(partial(Independent, REDIS), (*OTHERS, *STOPS, faults.listeners_cut)),
     "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), (*OTHERS, *STOPS)),
-    "poll": Layout(
-        partial(Independent, REDIS, WAIT="poll"),
-        (*OTHERS, *STOPS),
-        # Each waiter that died keeps the lock while its turn lasts, from which a fence is taken.
-        frozenset({"promise too long"}),
-    ),
+    "poll": Layout(partial(Independent, REDIS, WAIT="poll"), (*OTHERS, *STOPS)),
     "redlock": Layout(partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS)),
     "sentinel": Layout(SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS),
     "cluster": Layout(ClusterSite, OF_WATCHED),

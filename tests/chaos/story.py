@@ -74,10 +74,6 @@ class Hold:
     fence: int
     acquired: float
     """When ``acquire()`` returned."""
-    granted: float
-    """When the server granted it, which the fence tells; the request if the fence tells no time."""
-    fence_moment: float
-    """The fence, read as a moment of the server's clock."""
     until: float
     """The end of the lease as the handle last promised it; minus infinity during an extension."""
     confirmed: float
@@ -86,7 +82,6 @@ class Hold:
     """(from when, until when) the handle promised to hold; a promise ends with the next."""
     releasing: float | None = None
     """When its release was first requested."""
-    released: float | None = None
 
     def __str__(self) -> str:
         return f"hold {self.request.handle} of {self.request.name!r} (fence {self.fence})"
@@ -111,7 +106,6 @@ class Story:
         self._spans: defaultdict[str, list[Span]] = defaultdict(list)
         self._still: defaultdict[int, list[Span]] = defaultdict(list)
         self._requests: dict[str, Request] = {}
-        self._clock: list[tuple[float, float]] = []
         for event in events:
             self.kinds[event["kind"]] += 1
             if event["kind"] in ALARMS:
@@ -150,13 +144,10 @@ class Story:
 
     def _on_acquired(self, event: Event) -> None:
         request, at = self._requests[event["handle"]], event["at"]
-        by_fence = self._moment_of(event["fence"])
         request.hold = Hold(
             request=request,
             fence=event["fence"],
             acquired=at,
-            granted=min(at, max(request.began, by_fence)) if self._clock else request.began,
-            fence_moment=by_fence,
             until=event["until"],
             confirmed=request.began,
             promises=[(at, event["until"])],
@@ -184,9 +175,6 @@ class Story:
         if (hold := self._requests[event["handle"]].hold) is not None:
             hold.promises.append((event["at"], -math.inf))
 
-    def _on_released(self, event: Event) -> None:
-        self._hold(event).released = event["at"]
-
     def _on_lost(self, event: Event) -> None:
         self.troubles.append((self._requests[event["handle"]], event))
 
@@ -204,18 +192,6 @@ class Story:
 
     def _on_paused(self, event: Event) -> None:
         self._still[event["worker"]].append((event["since"], event["at"]))
-
-    def _on_clock(self, event: Event) -> None:
-        self._clock.append((event["wall"], event["at"]))
-
-    def _moment_of(self, fence: int) -> float:
-        """Return a fence, the wall clock in microseconds, as a moment of the monotonic clock."""
-        if not self._clock:
-            return math.inf  # without a comparison of the clocks it tells nothing
-        wall = fence / 1e6
-        index = max(0, bisect_right(self._clock, (wall, 0.0)) - 1)
-        then, at = self._clock[index]
-        return at + wall - then
 
     def _on_cut(self, event: Event) -> None:
         self._spans["cut"].append((event["at"], event["at"]))
