@@ -29,9 +29,19 @@ WAIT = 20
 
 
 class Worker:
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.process = process
+    """A worker, or a beat, which leads a process group that a test can kill as a whole."""
+
+    def __init__(self, log: Path, *words: str, **environment: str) -> None:
         self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "celery", *words, "-l", "INFO"],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONDEVMODE": "", **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def lines(self, text: str) -> list[str]:
         return [line for line in self.log.read_text().splitlines() if text in line]
@@ -47,43 +57,30 @@ def running_worker(
     queue: str = QUEUE_NAME,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
-    """Run a worker on the session's server until the block is left.
-
-    It leads a process group of its own, which a test can kill as a whole.
-    """
-    log = directory / f"worker-{pool}.log"
-    command = [sys.executable, "-m", "celery", "-A", app, "worker", "-P", pool, "-Q", queue]
-    quiet = ["-l", "INFO", "--without-gossip", "--without-mingle"]
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [*command, "-c", str(concurrency), *quiet, *options],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "PYTHONDEVMODE": "",
-                "DJANGO_SETTINGS_MODULE": SETTINGS,
-                "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent
-                **(UNMEASURED if pool in ("gevent", "eventlet") else {}),
-                **(environment or {}),
-            },
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+    """Run a worker on the session's server until the block is left."""
+    words = ("-A", app, "worker", "-P", pool, "-Q", queue, "-c", str(concurrency))
+    settings = {
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent
+        **(UNMEASURED if pool in ("gevent", "eventlet") else {}),
+        **(environment or {}),
+    }
+    quiet = ("--without-gossip", "--without-mingle")
+    worker = Worker(directory / f"worker-{pool}.log", *words, *quiet, *options, **settings)
+    try:
+        eventually(
+            lambda: worker.lines(" ready.") or worker.process.poll() is not None,
+            "the worker's readiness",
         )
+        yield worker
+    finally:
+        if worker.process.poll() is None:
+            worker.process.send_signal(signal.SIGTERM)
         try:
-            eventually(
-                lambda: " ready." in log.read_text() or process.poll() is not None,
-                "the worker's readiness",
-            )
-            yield Worker(process, log)
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(WAIT)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            worker.process.wait(WAIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(worker.process.pid, signal.SIGKILL)
+            worker.process.wait()
 
 
 @contextlib.contextmanager

@@ -10,8 +10,8 @@ import pytest
 
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.kept import KEPT
-from tests.tools import eventually
-from tests.tools.beats import Beats, stop_or_kill
+from tests.tools import PATIENCE, eventually
+from tests.tools.beats import Beats
 
 
 @pytest.fixture
@@ -29,11 +29,13 @@ def test_another_leads_whatever_becomes_of_the_leader(beats: Beats) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGSTOP):
         standby = beats.start()
         assert beats.next_leader() is leader
-        stop_or_kill(leader, number)
+        leader.process.send_signal(number)
+        if number != signal.SIGSTOP:
+            assert leader.process.wait(PATIENCE) == (-number if number == signal.SIGKILL else 0)
         assert beats.next_leader() is standby
         former, leader = leader, standby
     former.process.send_signal(signal.SIGCONT)
-    eventually(lambda: former.said("does not lead"), "it gives up")
+    eventually(lambda: former.lines("does not lead"), "it gives up")
     assert beats.next_leader() is leader
     beats.check()
 
@@ -42,7 +44,7 @@ def test_the_lock_server_is_gone_for_a_while(beats: Beats, own_server: EmbeddedS
     leader = beats.start()
     beats.next_leader()
     own_server.kill()
-    eventually(lambda: leader.said("does not lead"), "it stops sending")
+    eventually(lambda: leader.lines("does not lead"), "it stops sending")
     own_server.restart()
     assert beats.next_leader() is leader
     beats.check()
