@@ -66,8 +66,6 @@ class Habits:
     """The waiting schemes among which each call chooses."""
     many: bool = False
     """Whether they take several locks at once."""
-    tickets: bool = True
-    """Whether they pass locks on."""
     modes: Sequence[Sharing] = (EXCLUSIVE,)
     """With whom they share locks; the first is the usual one."""
 
@@ -84,8 +82,7 @@ class Actor:
     def run(self) -> None:
         ways: list[Way] = [self.use]
         ways += [self.use_many] * self.habits.many
-        ways += [self.publish_next, self.take_from_the_dead] * self.habits.tickets
-        ways += [self.enter_twice]
+        ways += [self.publish_next, self.take_from_the_dead, self.enter_twice]
         for _ in range(1 + self.world.pick(2)):
             self.carry_out(ways[self.world.pick(len(ways), 0.3)])
 
@@ -248,7 +245,7 @@ class Actor:
         self.world.ledger.forgive_holder(token_id, "an operator broke the lock")
         self.process.backend.force_release(name, token_id)
         # If it was just handed off, the next one may be as dead as the first.
-        self.world.disturbed_until = max(self.world.disturbed_until, self.world.machine.now)
+        self.world.disturb(self.world.machine.now)
 
     # Steps of these.
 
@@ -320,7 +317,7 @@ class Actor:
         before = lease.fence, lease.shared
         self._truly([attempt], lock.downgrade)
         self.world.tell("{} shares {} from now on", attempt, attempt.name)
-        rises = lease.fence > before[0] or self.world.fences_may_fall()
+        rises = lease.fence > before[0] or self.world.fences_may_fall
         if not (lease.lost or before[1] or rises):
             raise self.world.breaks(
                 "RisingFences", f"{attempt} had {before[0]}, and has {lease.fence}"

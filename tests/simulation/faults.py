@@ -325,8 +325,7 @@ def _votes(site: Site) -> bool:
 
 
 def _disturb(world: World, until: float) -> None:
-    until = max(until, world.machine.now) + world.rejoins_after
-    world.disturbed_until = max(world.disturbed_until, until)
+    world.disturb(max(until, world.machine.now) + world.rejoins_after)
 
 
 def _cut_off(world: World, site: Site, seconds: float) -> None:

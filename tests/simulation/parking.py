@@ -99,7 +99,7 @@ class Parked(Attempt):
         parking = self._parking
         if parking.world.forgotten:  # perhaps that somebody has to look
             return math.inf
-        return LOOKED_AT_DISTURBED + parking.stepped_back() if parking.disturbed else LOOKED_AT
+        return LOOKED_AT_DISTURBED + parking.world.stepped_back if parking.disturbed else LOOKED_AT
 
 
 class Parking:
@@ -171,10 +171,6 @@ class Parking:
         disturbed = any(item.dead or item.disturbed_until for item in self.world.processes)
         return disturbed or self.world.disturbed_until > 0
 
-    def stepped_back(self) -> float:
-        """Return by how many seconds the clock of a server was set back."""
-        return max(site.stepped_back_ms for site in self.world.sites) / 1000
-
     def is_over(self) -> bool:
         """Whether workers have nothing to do any more; or it is too late for that."""
         now = self.world.machine.now
@@ -183,10 +179,9 @@ class Parking:
             calm = max(1000.0, self.world.disturbed_until)
             for process in self.world.processes:
                 calm = max(calm, process.disturbed_until, process.died_at * process.dead)
-            return now > calm + IN_THE_END + 2 * self.stepped_back()
+            return now > calm + IN_THE_END + 2 * self.world.stepped_back
         self._quiet_since = self._quiet_since or now
-        late = self.world.late or any(process.late for process in self.world.processes)
-        return not late or now > self._quiet_since + LATEST
+        return not self.world.any_late or now > self._quiet_since + LATEST
 
     def _poll(self, process: Process) -> None:
         self.world.act(process, "look", lambda worker: worker.look())

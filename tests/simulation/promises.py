@@ -159,16 +159,11 @@ class RisingFences(Promise):
         ]
         last, other = max(before, default=(0, attempt), key=itemgetter(0))
         if fence <= last:
-            if why := self._excuse():
-                self.world.expect(f"fences fall: {why}")
+            if self.world.fences_may_fall:
+                self.world.expect("fences fall: a server lost data, and its clock was set back")
                 return
             raise self.broken(f"{attempt} has {fence} after {last} of {other}")
         told.append((fence, attempt))
-
-    def _excuse(self) -> str:
-        if self.world.fences_may_fall():
-            return "a server lost data, and its clock was set back"
-        return ""
 
 
 class BackedBelief(Promise):
@@ -256,7 +251,7 @@ class FirstComeFirstServed(Promise):
         attempt = self.ledger.by_token.get(holder)
         if attempt is None or attempt.ahead or self._may_be_twice(holder):
             return
-        if attempt.next_turn <= self._last.get(name, 0) and not self.world.fences_may_fall():
+        if attempt.next_turn <= self._last.get(name, 0) and not self.world.fences_may_fall:
             raise self.broken(f"{attempt} has {name}, and its backlog stays ahead of others")
         if attempt.left_at is not None and not (self.world.late or attempt.process.late):
             times = self._served_in_vain[holder] = self._served_in_vain.get(holder, 0) + 1
@@ -310,12 +305,12 @@ class FirstComeFirstServed(Promise):
             or not (attempt.comes_back and attempt.waits())
         ):
             return
-        if any(process.late for process in self.world.processes) or self.world.late:
+        if self.world.any_late:
             return
         told = attempt.request.position
         if told and position != told:
             raise self.broken(f"{attempt} had the position {told} for {name}, and has {position}")
-        if not told and not known and position <= last and not self.world.fences_may_fall():
+        if not told and not known and position <= last and not self.world.fences_may_fall:
             raise self.broken(
                 f"{attempt} joins the line for {name} at {position}, not behind {last}"
             )
@@ -328,7 +323,7 @@ class FirstComeFirstServed(Promise):
         if attempt is None or attempt.token != token or not attempt.waits() or self.world.stale:
             return False
         now = self.world.machine.now
-        disturbed = max(attempt.process.disturbed_until, self.world.disturbed_until)
+        disturbed = self.world.disturbs_until(attempt.process)
         if disturbed and now < attempt.requested_at + NOTICED:
             return False
         return disturbed < now - RECOVERED and now < attempt.until
@@ -370,7 +365,7 @@ class NoWaitInVain(Promise):
                 since = now
             self._since[name] = state, since, holders
             assert waiter.asked_at is not None
-            calm = max(since, waiter.asked_at, self._disturbed_until(waiter))
+            calm = max(since, waiter.asked_at, self.world.disturbs_until(waiter.process))
             if now > calm + allowed:
                 raise self.broken(
                     f"{waiter} waits for {name}, which is {state} since {since - 1000:.3f}"
@@ -383,8 +378,7 @@ class NoWaitInVain(Promise):
         there again, though they have left, and nothing tells when that ends.
         """
         queue = self._view.queue(name)
-        late = self.world.late or any(process.late for process in self.world.processes)
-        blocked = math.inf if late or self.world.stale else BLOCKED
+        blocked = math.inf if self.world.any_late or self.world.stale else BLOCKED
         for place, token in enumerate(queue):
             attempt = self.ledger.by_token.get(token)
             if attempt is not None and attempt.name == name and attempt.waits():
@@ -399,9 +393,6 @@ class NoWaitInVain(Promise):
         if not former.process.runs:
             return False
         return former.left_at is not None or former.until <= self.world.machine.now
-
-    def _disturbed_until(self, waiter: Attempt) -> float:
-        return max(waiter.process.disturbed_until, self.world.disturbed_until)
 
     def _allowed(self, name: str, waiter: Attempt) -> tuple[str, float | None]:
         """Return the state of a lock, and for how many seconds it may last; ``None`` if for any."""
@@ -428,7 +419,7 @@ class NoWaitInVain(Promise):
         disturbed = [item for item in self.world.processes if item.dead or item.disturbed_until]
         calm = not disturbed and not self.world.disturbed_until
         # Each attempt may be in line once more if what was over came back.
-        back = self.world.stale or self.world.late or any(item.late for item in disturbed)
+        back = self.world.stale or self.world.any_late
         slow = max(1, len(disturbed), back * len(self.ledger.attempts))
         delay = self._delay * slow + self._free
         if hold is None:
@@ -441,11 +432,11 @@ class NoWaitInVain(Promise):
         if hold.unclaimed and attempt.lock.lease is None:
             if calm:
                 return f"unclaimed by {attempt}", self._free
-            return "unclaimed", delay + self._stepped_back()
+            return "unclaimed", delay + self.world.stepped_back
         if self._is_to_be_released(attempt):
             late = attempt.process.disturbed_until - self.world.machine.now
             # A release that could not be sent within the lease is not sent any more.
-            longer = self._stepped_back() if self.world.disturbed_until else 0.0
+            longer = self.world.stepped_back if self.world.disturbed_until else 0.0
             return "given up", delay + max(0.0, late) + longer
         return "held", None
 
@@ -454,10 +445,6 @@ class NoWaitInVain(Promise):
         if attempt.left_at is None or attempt.excuse or not attempt.process.runs:
             return False
         return not (attempt.process.late or self.world.late)  # a late call takes it for a lease
-
-    def _stepped_back(self) -> float:
-        """Return by how many seconds a server's clock was set back."""
-        return max((site.stepped_back_ms for site in self.world.sites), default=0) / 1000
 
 
 class PromptAnswers(Promise):
@@ -468,7 +455,7 @@ class PromptAnswers(Promise):
         if math.isinf(attempt.until) or process.dead:
             return
         now = self.world.machine.now
-        disturbed = max(process.disturbed_until, self.world.disturbed_until)
+        disturbed = self.world.disturbs_until(process)
         patience = ANSWERED_DISTURBED if disturbed else ANSWERED
         if now > max(attempt.until, disturbed) + patience:
             raise self.broken(f"{attempt} was answered {now - attempt.until:.2f} s late")
@@ -500,7 +487,7 @@ class BoundedKeys(Promise):
         self._known: dict[bytes, int | None] = {}
 
     def stepped(self) -> None:
-        back = max((site.stepped_back_ms for site in self.world.sites), default=0)
+        back = round(1000 * self.world.stepped_back)
         if self.world.has_slots:  # the ends of permits move with a slot to another clock
             offsets = [site.offset for site in self.world.sites]
             back = max(back, round(1000 * (max(offsets) - min(offsets))))
@@ -569,10 +556,9 @@ class NothingLeft(Promise):
             for token in self._view.queue(name):
                 attempt = self.ledger.by_token.get(token)
                 # If it was handed a lock that nobody claimed, it is there until nobody polls.
-                disturbed = self.world.disturbed_until or (
-                    attempt and attempt.process.disturbed_until
-                )
-                if attempt is not None and self._is_left(attempt) and not disturbed:
+                if attempt is None or self.world.disturbs_until(attempt.process):
+                    continue
+                if self._is_left(attempt):
                     raise self.broken(f"{attempt} has left {name}, and still waits in line")
             if (parts := self._view.loose_parts(name)) and not self.world.forgotten:
                 raise self.broken(f"of {name} are left {parts}")
@@ -590,7 +576,7 @@ class NothingLeft(Promise):
         attempt = self.ledger.by_token.get(hold.token)
         if attempt is None or not self._is_left(attempt):
             return None
-        back = any(site.stepped_back_ms for site in self.world.sites)
+        back = self.world.stepped_back > 0
         longer = back and attempt.lease_until <= self.world.machine.now  # it lasts on the server
         return None if longer else attempt
 

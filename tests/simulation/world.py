@@ -171,12 +171,29 @@ class World:
         self.broken = self.broken or error
         return error
 
+    @property
     def fences_may_fall(self) -> bool:
         """Whether the last fence may be lost, and the clock that replaces it be behind."""
-        back = any(site.stepped_back_ms for site in self.sites)
         # A slot may have moved to a node whose clock is behind.
         behind = self.has_slots and len({site.offset for site in self.sites}) > 1
-        return self.forgotten and (back or behind)
+        return self.forgotten and (self.stepped_back > 0 or behind)
+
+    @property
+    def stepped_back(self) -> float:
+        """By how many seconds the clock of a server was set back."""
+        return max((site.stepped_back_ms for site in self.sites), default=0) / 1000
+
+    @property
+    def any_late(self) -> bool:
+        """Whether any call may arrive after it was given up."""
+        return self.late or any(process.late for process in self.processes)
+
+    def disturb(self, until: float) -> None:
+        self.disturbed_until = max(self.disturbed_until, until)
+
+    def disturbs_until(self, process: Process) -> float:
+        """Return until when a fault may keep a process from what it has to do."""
+        return max(process.disturbed_until, self.disturbed_until)
 
     def note(self) -> None:
         """Note that something has changed, so that the promises have to be checked."""
