@@ -9,9 +9,9 @@ from time import monotonic
 from typing import Any
 
 from django_redis_lock import Lock, lock, signals
-from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnavailable
+from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from tests.chaos.history import Recorder
-from tests.chaos.means import GaveUp, Means
+from tests.chaos.means import Means
 from tests.chaos.plan import DEFAULT_LEASE
 
 RELEASES = 4
@@ -50,21 +50,15 @@ class Attempt:
     def note(self, kind: str, **fields: Any) -> None:
         self._recorder.note(kind, handle=self.handle, **fields)
 
-    async def acquire(self, operation: str = "acquire", **options: Any) -> bool:
-        """Take the lock, as a context manager if ``operation`` is ``__enter__``.
-
-        With ``interrupted_after`` seconds it is interrupted or cancelled.
-        """
+    async def acquire(self) -> bool:
         self.note("requested", name=self.lock.name, lease=self._lease, renewed=self._renewed)
-        got = await self._ask(operation, **options)
+        got = await self._ask("acquire")
         at = monotonic()
-        if got is False:
+        if got is True:
+            self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
+        elif got is False:
             self.note("refused", at=at)
-        # If it was interrupted too late, the handle says so.
-        if got is False or (got is _FAILED and not self.lock.remaining):
-            return False
-        self.note("acquired", at=at, fence=self.lock.fence, until=self._until())
-        return True
+        return got is True
 
     async def confirm(self) -> bool:
         """Ask the server whether the lock is still held."""
@@ -81,24 +75,13 @@ class Attempt:
     async def release(self) -> None:
         """Release the lock; try again while the server is unavailable."""
         for _ in range(RELEASES):
-            if await self.try_to_release() or self.lost:
+            since = monotonic()
+            self.note("releasing", at=since)
+            if await self._ask("release") is not _FAILED:
+                self.note("released", since=since)
                 return
-
-    async def leave(self, error: BaseException | None) -> None:
-        """Leave a with statement, by the error that its body raised if it did."""
-        operands = (type(error), error, None) if error else (None, None, None)
-        await self.try_to_release("__exit__", *operands)
-
-    async def try_to_release(self, operation: str = "release", *args: Any, **options: Any) -> bool:
-        """Release the lock once, perhaps interrupted or cancelled."""
-        since = monotonic()
-        self.note("releasing", at=since)
-        done = await self._ask(operation, *args, **options) is not _FAILED
-        # __exit__ hides a failed release behind the error of the body.
-        done = done and not (operation == "__exit__" and self.lock.remaining)
-        if done:
-            self.note("released", since=since)
-        return done
+            if self.lost:
+                return
 
     async def _confirmed(self, operation: str, *args: Any, **kwargs: Any) -> bool:
         since = monotonic()
@@ -107,18 +90,10 @@ class Attempt:
         self.note("confirmed", since=since, until=self._until(), doing=operation)
         return True
 
-    async def _ask(
-        self, operation: str, *args: Any, interrupted_after: float | None = None, **kwargs: Any
-    ) -> Any:
+    async def _ask(self, operation: str, *args: Any, **kwargs: Any) -> Any:
         since = monotonic()
         try:
-            if interrupted_after is not None:
-                return await self._means.give_up(self.lock, operation, interrupted_after)
             return await self._means.do(self.lock, operation, *args, **kwargs)
-        except GaveUp:
-            self.note("gave_up", since=since, doing=operation)
-        except LockNotAcquired:
-            return False
         except LockUnavailable as error:
             self.note("unavailable", since=since, doing=operation, error=str(error))
         except LockNotOwned as error:

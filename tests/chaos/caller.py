@@ -11,47 +11,28 @@ from typing import Any
 from tests.chaos.attempt import Attempt
 from tests.chaos.history import Recorder
 from tests.chaos.means import Means
-from tests.chaos.plan import FIXED_LEASES, FLEETING, NAMES, RENEWED_LEASES, Plan
+from tests.chaos.plan import FIXED_LEASES, NAMES, RENEWED_LEASES, Plan
 
 PAUSE = 0.02
 """Seconds at the most from one lock of a caller to its next."""
 
 
-class BodyError(Exception):
-    """Raised in the body of a with statement; a failing release must not hide it."""
-
-
 class Caller:
     """A thread or task that uses locks, one after the other, until the run is over."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        recorder: Recorder,
-        means: Means,
-        dice: random.Random,
-        *,
-        hasty: bool,
-    ) -> None:
-        """Make a caller; a hasty one gives up nearly all the time."""
+    def __init__(self, plan: Plan, recorder: Recorder, means: Means, dice: random.Random) -> None:
         self._plan = plan
         self._recorder = recorder
         self._means = means
         self._dice = dice
-        self._ways: dict[Callable[[], Awaitable[None]], int] = (
-            {self.giving_up: 30, self.patient: 1, self.renewed: 1}
-            if hasty
-            else {
-                self.patient: 22,
-                self.impatient: 32,
-                self.renewed: 14,
-                self.extending: 8,
-                self.in_context: 7,
-                self.giving_up: 5 if means.can_give_up else 0,
-                self.overstaying: 2,
-                self.abandoning: 2,
-            }
-        )
+        self._ways: dict[Callable[[], Awaitable[None]], int] = {
+            self.patient: 28,
+            self.impatient: 34,
+            self.renewed: 16,
+            self.extending: 10,
+            self.overstaying: 2,
+            self.abandoning: 2,
+        }
         """What it may do next, with weights."""
 
     async def run(self) -> None:
@@ -102,26 +83,6 @@ class Caller:
         await extension()
         await self._hold_and_release(attempt)
 
-    async def in_context(self) -> None:
-        attempt = self._attempt(timeout=self._lease(), blocking_timeout=self._dice.uniform(1, 3))
-        if not await attempt.acquire("__enter__"):
-            return
-        await self._hold(attempt)
-        await attempt.leave(BodyError() if self._dice.random() < 0.5 else None)
-
-    async def giving_up(self) -> None:
-        """Be interrupted or cancelled while acquiring or releasing."""
-        dice = self._dice
-        attempt = self._attempt(FLEETING, timeout=2.0)
-        if dice.random() < 0.75:
-            # At once, to meet the reply of the first call, or in the queue.
-            patience = dice.choice((0.0, 0.002, 0.1))
-            if await attempt.acquire(interrupted_after=dice.uniform(0.0001, 0.0005 + patience)):
-                await self._hold_and_release(attempt)
-        elif await attempt.acquire():
-            await self._hold(attempt)
-            await attempt.try_to_release(interrupted_after=dice.choice((0.0002, 0.0005, 0.001)))
-
     async def overstaying(self) -> None:
         """Go on after the end of a lease that is not renewed."""
         attempt = self._attempt(timeout=self._dice.choice((0.3, 0.5)))
@@ -134,9 +95,8 @@ class Caller:
     async def abandoning(self) -> None:
         await self._attempt(timeout=self._lease()).acquire()
 
-    def _attempt(self, name: str | None = None, **options: Any) -> Attempt:
-        name = name or self._dice.choice(NAMES)
-        return Attempt(self._means, self._recorder, name, **options)
+    def _attempt(self, **options: Any) -> Attempt:
+        return Attempt(self._means, self._recorder, self._dice.choice(NAMES), **options)
 
     def _lease(self, shortest: float = 0.0) -> float:
         return self._dice.choice([lease for lease in FIXED_LEASES if lease >= shortest])

@@ -33,7 +33,6 @@ def check(events: Iterable[Event]) -> Verdict:
         "acquisitions": len(story.holds),
         "hand-offs": _hand_offs(story),
         "refused": story.kinds["refused"],
-        "waits given up": story.kinds["gave_up"],
         "LockLost": story.kinds["lost"],
         "LockUnavailable": story.kinds["unavailable"],
         "workers killed": story.kinds["killed"],

@@ -131,14 +131,10 @@ class Crew:
 def tracebacks(text: str) -> list[str]:
     """Return the tracebacks in a log, each with the line before it."""
     lines = text.splitlines()
-    starts = [index for index, line in enumerate(lines) if line.startswith("Traceback (most")]
     found = []
-    for start in starts:
+    for start in [at for at, line in enumerate(lines) if line.startswith("Traceback (most")]:
         end = start + 1
         while "".join(lines[end : end + 2]).startswith(" "):  # a line of source may be empty
             end += 1
-        trace = "\n".join(lines[max(0, start - 1) : end + 1])
-        # An interruption in a destructor: Python can only print it.
-        if not (trace.startswith("Exception ignored") and "Interrupted" in trace.splitlines()[-1]):
-            found.append(trace)
+        found.append("\n".join(lines[max(0, start - 1) : end + 1]))
     return found

@@ -16,7 +16,7 @@ from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Worker
-from tests.chaos.plan import ALL_NAMES
+from tests.chaos.plan import NAMES
 from tests.chaos.sites import Watched, client
 from tests.chaos.stage import Stage
 
@@ -60,7 +60,7 @@ def _stop(stage: Stage, worker: Worker | None, seconds: float) -> bool:
 
 def release_forced(stage: Stage) -> bool:
     """The release of a lock is forced, of any holder or only of the one seen before."""
-    backend, name, since = locks["default"], stage.dice.choice(ALL_NAMES), monotonic()
+    backend, name, since = locks["default"], stage.dice.choice(NAMES), monotonic()
     holder = backend.holder(name)
     if holder is None:
         return False

@@ -7,7 +7,7 @@ began. Moments are seconds of the monotonic clock, which all processes share.
 Of one handle (``handle``, unique in a run):
     requested  name, lease, renewed
     acquired   fence, until (the end of the lease as the handle promised it)
-    refused, gave_up (interrupted or cancelled)
+    refused
     confirmed  since, until: the server said that the lock is still held
     extending, releasing: about to ask for it; released: since
     lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable

@@ -16,9 +16,6 @@ DEFAULT_LEASE = 1.5
 LONGEST_LEASE = 3.5
 """Seconds, extensions included."""
 NAMES = ("anvil", "bellows", "crucible")
-FLEETING = "spark"
-"""A lock mostly free, for callers who give up: their first call often takes it."""
-ALL_NAMES = (*NAMES, FLEETING)
 THREADS, TASKS = "threads", "tasks"
 """What the callers of a process are."""
 CALLERS = 4

@@ -17,7 +17,7 @@ from redis.sentinel import Sentinel as SentinelClient
 from django_redis_lock import locks
 from django_redis_lock.backends.clusters.topology import SHARD_SLOTS, TAGS, shard_of
 from example_project.embedded import EmbeddedServer
-from tests.chaos.plan import ALL_NAMES, DEFAULT_LEASE, LONGEST_LEASE
+from tests.chaos.plan import DEFAULT_LEASE, LONGEST_LEASE, NAMES
 from tests.layouts.servers import Cluster, Sentinel
 
 TIMEOUT = 1.0
@@ -25,7 +25,7 @@ TIMEOUT = 1.0
 DOWN_AFTER = 1.0
 NODE_TIMEOUT = 2.0
 """Seconds without an answer after which sentinels and nodes take a master for dead."""
-SLOT = SHARD_SLOTS[shard_of(ALL_NAMES[0])]
+SLOT = SHARD_SLOTS[shard_of(NAMES[0])]
 """A slot of the cluster that a lock is in."""
 PULSE_KEY = "rig-pulse"
 PULSE_MS = 60_000
@@ -194,7 +194,7 @@ class ClusterSite(Watched):
         try:
             if self._client is None:
                 self._client = self._connected()
-            for tag in {TAGS[shard_of(name)] for name in ALL_NAMES}:
+            for tag in {TAGS[shard_of(name)] for name in NAMES}:
                 self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
         except (redis.RedisError, OSError, AttributeError) as error:
             if self._client is not None:

@@ -17,7 +17,7 @@ from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Crew, Worker
 from tests.chaos.heartbeat import BEAT, PATIENCE, Heartbeat, Pulse
 from tests.chaos.history import Recorder
-from tests.chaos.plan import ALL_NAMES, LONGEST_LEASE, TASKS, THREADS, Plan
+from tests.chaos.plan import LONGEST_LEASE, NAMES, TASKS, THREADS, Plan
 from tests.chaos.sites import TIMEOUT, Site
 from tests.chaos.worker import set_up
 
@@ -121,7 +121,7 @@ class Stage:
 
     def sweep(self) -> None:
         """Take and release every lock: each must come free in time, whatever its holders did."""
-        for name in ALL_NAMES:
+        for name in NAMES:
             swept = lock(name, timeout=5, blocking_timeout=1)
             try:
                 if self.heart.until(swept.acquire, LONGEST_LEASE + SWEEP_SECONDS):

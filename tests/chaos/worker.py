@@ -38,8 +38,7 @@ def main(plan: Plan, number: int, kind: str) -> None:
     recorder = Recorder(plan.directory, number)
 
     def caller(index: int, means: Means) -> Caller:
-        dice = random.Random(f"{plan.seed}/{number}/{index}")
-        return Caller(plan, recorder, means, dice, hasty=index == 0)
+        return Caller(plan, recorder, means, random.Random(f"{plan.seed}/{number}/{index}"))
 
     async def as_tasks() -> None:
         async with asyncio.TaskGroup() as group:
@@ -55,11 +54,10 @@ def main(plan: Plan, number: int, kind: str) -> None:
             return
         threads = [
             threading.Thread(target=in_thread, args=(index,), name=f"caller-{index}")
-            for index in range(1, CALLERS)
+            for index in range(CALLERS)
         ]
         for thread in threads:
             thread.start()
-        in_thread(0)  # in the main thread, the only one that signals interrupt
         for thread in threads:
             thread.join()
 

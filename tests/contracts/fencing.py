@@ -16,6 +16,7 @@ from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connections, models
 from django.db.models import F
 from django.db.transaction import atomic
+from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
@@ -24,6 +25,9 @@ from django_redis_lock.fencing import FencedManager, FencedQuerySet
 from tests.apps.fenced_models import TABLES, Branch, Offer, Product
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
+
+
+ROUTER = "tests.contracts.fencing.Router"
 
 
 class Router:
@@ -48,16 +52,13 @@ def tables() -> Iterator[None]:
             editor.create_model(model)
     shop = Branch.objects.using("first").create(name="Corner")
     Product.objects.using("first").create(shop=shop, stock=10)
-    yield
+    with override_settings(DATABASE_ROUTERS=[ROUTER]):
+        yield
 
 
 @pytest.mark.usefixtures("server", "database")
 class FencingContract:
     """Writes with a fence."""
-
-    @pytest.fixture(autouse=True)
-    def _routed(self, settings: Any) -> None:
-        settings.DATABASE_ROUTERS = ["tests.contracts.fencing.Router"]
 
     @staticmethod
     def row() -> Product:
