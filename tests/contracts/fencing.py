@@ -26,7 +26,6 @@ from tests.apps.fenced_models import TABLES, Branch, Offer, Product
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
 
-
 ROUTER = "tests.contracts.fencing.Router"
 
 
