@@ -11,6 +11,7 @@ from typing import Any
 import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
+from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel as SentinelClient
 
@@ -177,8 +178,6 @@ class ClusterSite(Watched):
 
     layout: Cluster
 
-    _client: RedisCluster | None = None
-
     def __init__(self) -> None:
         super().__init__(Cluster(node_timeout=NODE_TIMEOUT))
 
@@ -191,34 +190,17 @@ class ClusterSite(Watched):
 
     def ask(self) -> None:
         """Write to the slot of each lock."""
+        nodes = [ClusterNode("127.0.0.1", server.port) for server in self.servers]
+        timeouts = {"socket_timeout": TIMEOUT, "socket_connect_timeout": TIMEOUT}
         try:
-            if self._client is None:
-                self._client = self._connected()
-            for tag in {TAGS[shard_of(name)] for name in NAMES}:
-                self._client.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
-        except (redis.RedisError, OSError, AttributeError) as error:
-            if self._client is not None:
-                self._client.close()
-                self._client = None
-            if isinstance(error, AttributeError):  # redis-py's, when it knows of no node any more
-                raise redis.ConnectionError(str(error)) from error
-            raise
-
-    def _connected(self) -> RedisCluster:
-        return RedisCluster(
-            startup_nodes=[ClusterNode("127.0.0.1", server.port) for server in self.servers],
-            socket_timeout=TIMEOUT,
-            socket_connect_timeout=TIMEOUT,
-            require_full_coverage=False,
-        )
+            with contextlib.closing(RedisCluster(startup_nodes=nodes, **timeouts)) as one:
+                for tag in {TAGS[shard_of(name)] for name in NAMES}:
+                    one.set(f"{{{tag}}}{PULSE_KEY}", "", px=PULSE_MS)
+        except (AttributeError, RedisClusterException) as error:  # it knows of no node any more
+            raise redis.ConnectionError(str(error)) from error
 
     def master(self) -> EmbeddedServer:
         return self.layout.master_of(SLOT)
 
     def fail_over(self) -> None:
         self.layout.failover(SLOT)
-
-    def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        super().close()

@@ -11,7 +11,6 @@ from unittest.mock import ANY
 import pytest
 
 from django_redis_lock import AuditEntry, Holder, locks, signals
-from django_redis_lock.backends import index
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.exceptions import (
     LockError,
@@ -59,27 +58,6 @@ class RecordContract(Contract):
         found = [holder.name for holder in locks[self.using].holders(f"{name}:[0-9]")]
         assert found == [held[4].name, held[3].name, held[1].name, held[0].name]
         assert not list(locks[self.using].holders(f"{name}"))
-
-    @needs("listing")
-    def test_lock_renewed_while_it_is_listed_is_not_missed(
-        self, name: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """A lock whose lease is extended between two pages is listed all the same."""
-        monkeypatch.setattr(type(locks[self.using]), "page_size", 1)  # ten names a page
-        held = [self.lock(f"{name}:{number}", timeout=20 + number) for number in range(25)]
-        for item in held:
-            item.acquire()
-        next_page = index._next_page
-
-        def renew_between(*page: Any) -> Any:
-            held[12].extend(100)
-            return next_page(*page)
-
-        monkeypatch.setattr(index, "_next_page", renew_between)
-        held[12].extend(100)
-        found = [holder.name for holder in locks[self.using].holders(f"{name}:*")]
-        assert sorted(found) == sorted(item.name for item in held)
-        assert found[0] == held[12].name
 
     @needs("precision")
     def test_expired_locks_are_not_listed(self, name: str) -> None:
