@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pty
 import re
 import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
 from dataclasses import dataclass
 from io import StringIO
@@ -72,11 +69,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**ours, **more}
 
 
-def program(*words: str, answer: str | None = None, **more: str) -> Done:
+def program(*words: str, **more: str) -> Done:
     """Run ``locks`` as a program, with its output in pipes."""
     finished = subprocess.run(
         arguments(*words),
-        input=answer or "",
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         env=environment(**more),
@@ -89,9 +86,8 @@ def program(*words: str, answer: str | None = None, **more: str) -> Done:
 class Screen:
     """``locks`` as a program on a terminal of its own."""
 
-    def __init__(self, *words: str, columns: int = 80, rows: int = 24, **more: str) -> None:
+    def __init__(self, *words: str, **more: str) -> None:
         self._master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.process = subprocess.Popen(
             arguments(*words),
             stdin=slave,

@@ -16,8 +16,7 @@ class Proxy:
     after the server has carried the command out: what a client can't tell from a command that
     never arrived. ``silence()`` makes the open connections dead without a word (half-open), while
     new ones work. ``hold_back()`` stops all traffic, also of new connections, until ``let_go()``
-    delivers what was sent meanwhile, as TCP does after a gap. ``delay`` is a slow network. With
-    ``tls`` its clients speak TLS, and the server does not.
+    delivers what was sent meanwhile, as TCP does after a gap. With ``tls`` its clients speak TLS.
     """
 
     def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
@@ -30,8 +29,6 @@ class Proxy:
         self._marker = b""
         self._refusals: dict[bytes, bytes] = {}
         self.lost = threading.Semaphore(0)  # one for each reply lost
-        self.delay = 0.0
-        """Seconds for which everything is under way, in each direction."""
         self._flowing = threading.Event()
         self._flowing.set()
         self._pairs: list[_Pair] = []
@@ -62,21 +59,11 @@ class Proxy:
         """Return what a request is answered with in place of the server."""
         return next((self._refusals[one] for one in self._refusals if one in request), None)
 
-    @property
-    def losing(self) -> int:
-        return self._to_lose
-
     def silence(self, *, listening_only: bool = False) -> None:
         """Let the connections that are open now go nowhere, without a word to either end."""
         for pair in self._open_pairs():
             if pair.listening or not listening_only:
                 pair.silent = True
-
-    def silent(self, *, listening_only: bool = False) -> int:
-        """Return how many silent connections their clients still take for open."""
-        return sum(
-            pair.silent and (pair.listening or not listening_only) for pair in self._open_pairs()
-        )
 
     def hold_back(self) -> None:
         self._flowing.clear()
@@ -87,8 +74,6 @@ class Proxy:
 
     def flow(self) -> None:
         """Return when something that was sent may arrive."""
-        if self.delay:
-            threading.Event().wait(self.delay)
         self._flowing.wait()
 
     def cut(self) -> int:
@@ -158,7 +143,7 @@ class _Pair:
                 self._losing = self._proxy.loses(request)
                 self._proxy.flow()
                 self._server.sendall(request)
-        self._proxy.flow()  # that the client has gone takes as long to be known
+        self._proxy.flow()  # nor is it known before that the client has gone
         self.open = False
         _close(self._server)
 
