@@ -87,13 +87,11 @@ _VIRTUAL = {
     "monotonic": _monotonic,
     "random": dice,
     "os": SimpleNamespace(urandom=dice.randbytes),
-    "secrets": SimpleNamespace(token_hex=lambda size: dice.randbytes(size).hex(),
-                               randbelow=dice.randrange),
     "new_connection": clients.Connection,
     "selectors": clients.virtual_selectors,
     "socket_of": lambda connection: connection,
     "_Waker": clients.Waker,
-}  # fmt: skip
+}
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_own_thread", _Execution()),

@@ -133,8 +133,6 @@ class Server:
 
     def _set(self, key: bytes, value: bytes, *options: bytes) -> Reply:
         old = self.look_up(key, bytes) if b"GET" in options else None
-        if (b"NX" in options and self.exists(key)) or (b"XX" in options and not self.exists(key)):
-            return old
         given = next((each for each in (b"PX", b"PXAT") if each in options), None)
         ms = int(options[options.index(given) + 1]) if given else 1
         if ms <= 0:
@@ -145,9 +143,6 @@ class Server:
         if given:
             self.ends[key] = ms if given == b"PXAT" else self.now_ms() + ms
         return old if b"GET" in options else OK
-
-    def _setnx(self, key: bytes, value: bytes) -> Reply:
-        return int(self._set(key, value, b"NX") is OK)
 
     def _incr(self, key: bytes) -> Reply:
         try:
@@ -311,8 +306,6 @@ _OF_SERVERS: dict[bytes, Callable[..., Reply]] = {
     ),
     b"GET": lambda server, key: server.look_up(key, bytes),
     b"SET": Server._set,
-    b"SETNX": Server._setnx,
-    b"GETSET": lambda server, key, value: server._set(key, value, b"GET"),
     b"INCR": Server._incr,
     b"RPUSH": Server._rpush,
     b"XADD": Server._xadd,
@@ -343,9 +336,5 @@ _OF_VALUES: dict[bytes, tuple[type, Callable[..., Reply]]] = {
     b"ZRANGE": (Scores, _zrange),
     b"ZRANDMEMBER": (Scores, lambda found, most: _zrange(found, b"0", most)[: int(most)]),
     b"ZRANGEBYSCORE": (Scores, _zrangebyscore),
-    b"ZREMRANGEBYSCORE": (
-        Scores,
-        lambda found, *bounds: _remove(found, *_zrangebyscore(found, *bounds)),
-    ),
     b"XREVRANGE": (Stream, _xrevrange),
 }
