@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Self
@@ -21,20 +22,14 @@ DRAIN_SECONDS = 20.0
 """How long the callers may take to finish when told to end."""
 
 
+@dataclass(eq=False)
 class Worker:
     """One process of callers."""
 
-    def __init__(self, number: int, kind: str, process: subprocess.Popen[bytes]) -> None:
-        self.number = number
-        self.kind = kind
-        self.process = process
-        self.paused = False
-
-
-def stop(pid: int) -> None:
-    """Stop a child by SIGSTOP; its threads may run on until one of them takes the signal."""
-    os.kill(pid, signal.SIGSTOP)
-    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    number: int
+    kind: str
+    process: subprocess.Popen[bytes]
+    paused: bool = False
 
 
 class Crew:
@@ -90,8 +85,9 @@ class Crew:
 
     def pause(self, worker: Worker, seconds: float) -> None:
         """Stop a worker by SIGSTOP; it goes on by itself after so many seconds."""
-        since = monotonic()
-        stop(worker.process.pid)
+        since, pid = monotonic(), worker.process.pid
+        os.kill(pid, signal.SIGSTOP)  # its threads may run on until one of them takes the signal
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         worker.paused = True
         timer = threading.Timer(seconds, self._resume, (worker, since))
         timer.start()
