@@ -123,21 +123,22 @@ class RedlockLockBackend(BaseLockBackend):
     # Calls to all servers.
 
     def _send(
-        self, call: Call, packed: Sequence[Packed], count: votes.Count, *, owed: bool = False
+        self,
+        call: Call,
+        packed: Sequence[Packed],
+        count: votes.Count,
+        *,
+        owed: bool = False,
+        note: Callable[[int, Any], object] = servers.ignore,
     ) -> servers.QuorumCall:
         """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
-        quorum_call = servers.QuorumCall(len(self.servers), count, timeout)
-        call.sending()
+        quorum_call = servers.QuorumCall(len(self.servers), count, timeout, note)
         until = monotonic() + OWED_FOR if owed else quorum_call.until
-        for index, item in enumerate(packed):
-
-            def reply(answer: Any, index: int = index) -> None:
-                if count in (votes.count_votes, votes.taken_over):
-                    self._note_start(index, answer)  # of late answers, too
-                quorum_call.receive(index, answer)
-
-            quorum_call.jobs.append(servers.Job(item, until, reply, owed))
+        quorum_call.jobs = [
+            servers.Job(item, until, partial(quorum_call.receive, index), owed)
+            for index, item in enumerate(packed)
+        ]
         for server, job in zip(self.servers, quorum_call.jobs, strict=True):
             server.executor.submit(job)
         return quorum_call
@@ -149,16 +150,14 @@ class RedlockLockBackend(BaseLockBackend):
             server.pack(call.of(number) if isinstance(call, ReadPages) else call)
             for number, server in enumerate(self.servers)
         ]
+        call.sending()
         quorum_call = self._send(call, packed, _COUNTS[type(call)], owed=owed)
+        answer: Any = None
         try:
             answer = yield quorum_call
-        except votes.NoQuorum:
-            if any(job.sendings > 1 for job in quorum_call.jobs):
+        finally:
+            if not answer and any(job.sendings > 1 for job in quorum_call.jobs):
                 call.sending()  # a server may have carried it out, and its reply was lost
-            raise
-        again = [job.sendings > 1 for job in quorum_call.jobs]
-        if owed and not answer and votes.in_doubt(quorum_call.answers, again):
-            call.sending()  # a server may have released it at the first sending
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
                 if left_ms == -2 and ms >= 0:  # with -1 it is still being acquired
@@ -198,7 +197,8 @@ class RedlockLockBackend(BaseLockBackend):
             attempt = next(self._attempts)
             least = self._next_fence()
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
-            quorum_call = self._send(call, packed, count)
+            call.sending()
+            quorum_call = self._send(call, packed, count, note=self._note_start)
             outcome = yield quorum_call
             now = monotonic()
             for index, item in enumerate(quorum_call.answers):
@@ -245,10 +245,7 @@ class RedlockLockBackend(BaseLockBackend):
         packed = [server.confirm(call, fence) for server in self.servers]
         agreed = True
         if fences.count(fence) < votes.majority(len(fences)):
-            sent_at = call.sent_at
-            quorum_call = self._send(call, packed, votes.agree)
-            call.sent_at = sent_at  # from which the lease counts
-            agreed = yield quorum_call
+            agreed = yield self._send(call, packed, votes.agree)
         else:
             for server, item, own in zip(self.servers, packed, fences, strict=True):
                 if own < fence:
@@ -291,13 +288,9 @@ class RedlockLockBackend(BaseLockBackend):
             fence = yield self._send(call, packed, votes.last_fence)
         except votes.NoQuorum:
             return False
-        admitted = servers.QuorumCall(len(starts), votes.complete, self.server_timeout)
-        for position, (index, start) in enumerate(starts.items()):
+        for index, start in starts.items():  # each sends its next vote after that
             server = self.servers[index]
-            reply = partial(admitted.receive, position)
-            admission = server.pack(servers.Admit(fence, start))
-            server.executor.submit(servers.Job(admission, admitted.until, reply))
-        yield admitted
+            self._post(server, server.pack(servers.Admit(fence, start)))
         return True
 
     # What operators see.

@@ -2,9 +2,6 @@
 
 Each server has one connection, used by one thread alone, which sends all calls that have gathered.
 So a server that is slow, paused or gone only delays its own thread.
-
-Callers take no mutex: they append to a deque and release a bare lock, because an exception that a
-signal handler raises within ``threading.Condition`` could leave its lock taken for ever.
 """
 
 from __future__ import annotations
@@ -13,7 +10,6 @@ import atexit
 import contextlib
 import copy
 import math
-import threading
 import time
 import weakref
 from collections import deque
@@ -36,9 +32,9 @@ from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.text import without_passwords
 from django_redis_lock.support.threads import (
     AsyncOneShotEvent,
+    Background,
     OneShotEvent,
     cached_property_atomic,
-    start_thread,
 )
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
@@ -56,7 +52,7 @@ LAG = 0.02
 """Seconds, at least, for which a caller waits for the last answers to a contested vote."""
 
 
-def ignore(answer: Any = None) -> None:
+def ignore(*answer: Any) -> None:
     """Take no notice of an answer, or of a sending."""
 
 
@@ -79,84 +75,56 @@ class Job:
         self.sendings += 1
 
 
-class Executor:
+class Executor(Background):
     """Sends calls to one server, in order, from a thread of its own.
 
     Once a call is unanswered for ``timeout`` seconds, further calls fail at once.
     """
 
-    IDLE = 5.0
-    """Seconds after its last call at which the thread ends."""
     RETRY_EVERY = 0.5
     """Seconds between attempts to send owed calls, while there are no others."""
     MOST_OWED = 1000
     """How many calls are owed to a server at most. Older releases are left to the lease."""
 
     def __init__(self, client: Callable[[], BlockingClient], timeout: float) -> None:
+        super().__init__("django-redis-lock-quorum")
         self._client = client
         self._timeout = timeout
-        self.after_fork()
         forget_after_fork(self)
         _executors.add(self)
 
-    def after_fork(self) -> None:
+    def reset(self) -> None:
+        super().reset()
         self._jobs: deque[Job] = deque()
         self._owed: list[Job] = []
-        self._event = threading.Lock()  # the thread waits to acquire it
-        self._running = threading.Lock()  # the thread has it
         self._busy_since: float | None = None
 
-    @property
-    def busy(self) -> bool:
-        return bool(self._jobs) or self._busy_since is not None
+    after_fork = reset
 
     def submit(self, job: Job) -> None:
         since = self._busy_since
         if since is not None and monotonic() - since > self._timeout and not job.owed:
-            job.reply(redis.exceptions.TimeoutError("It still owes earlier answers"))
+            job.reply(late())
             return
         self._jobs.append(job)
-        with contextlib.suppress(RuntimeError):  # it rings already, or the process is exiting
-            if self._running.locked():
-                self._event.release()
-            else:
-                start_thread(self._run)
+        with contextlib.suppress(RuntimeError):  # the process is exiting
+            self.wake(0.0)
+
+    def finish(self, until: float) -> None:
+        """Wait ``until`` (monotonic) for what was submitted to be sent."""
+        while (self._jobs or self._busy_since is not None) and monotonic() < until:
+            time.sleep(0.005)
 
     def close(self) -> None:
-        running, self._running = self._running, threading.Lock()
+        self.finish(monotonic() + self._timeout)
         self._owed = []
-        with contextlib.suppress(RuntimeError):
-            self._event.release()
-        running.acquire(timeout=self._timeout)
 
-    def _run(self) -> None:
-        while self._jobs and (running := self._running).acquire(blocking=False):
-            try:
-                while jobs := self._gather(running):
-                    self._carry_out(jobs)
-            finally:
-                running.release()
-
-    def _gather(self, running: Any) -> list[Job]:
-        """Return the calls to send next; none to end the thread."""
-        until = monotonic() + (self.RETRY_EVERY if self._owed else self.IDLE)
-        while not self._jobs and running is self._running:
-            if not self._event.acquire(timeout=max(0.0, until - monotonic())):
-                break
+    def work(self) -> float:
+        now = self._busy_since = monotonic()
         jobs, self._owed = self._owed, []
         while self._jobs:
             jobs.append(self._jobs.popleft())
-        return jobs
-
-    def _carry_out(self, jobs: Sequence[Job]) -> None:
-        now = self._busy_since = monotonic()
-        late: Any = redis.exceptions.TimeoutError("It could not be asked in time")
-        due = []
-        for job in jobs:
-            if now < job.until:
-                due.append(job)
-            else:
-                job.reply(late)
+        due = [job for job in jobs if now < job.until]  # nobody waits for the others any more
         try:
             answers = self._client().call_all([job.packed for job in due]) if due else []
         except Exception as error:  # several classes, if the connection is closed meanwhile
@@ -166,6 +134,7 @@ class Executor:
             self._busy_since = None
         for job, answer in zip(due, answers, strict=True):
             job.reply(numbers(answer))
+        return monotonic() + self.RETRY_EVERY if self._owed else math.inf
 
 
 _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
@@ -175,18 +144,25 @@ _executors: weakref.WeakSet[Executor] = weakref.WeakSet()
 def _finish() -> None:
     """Let releases be sent before the process exits; for half a second at most."""
     deadline = monotonic() + 0.5
-    while monotonic() < deadline and any(executor.busy for executor in list(_executors)):
-        time.sleep(0.005)
+    for executor in list(_executors):
+        executor.finish(deadline)
+
+
+def late() -> Exception:
+    return redis.exceptions.TimeoutError("No answer in time")
 
 
 class QuorumCall(Step):
     """The step that waits for the answers to a call that was sent to several servers.
 
     ``count``, one of the functions in ``votes``, says what they amount to. After ``timeout``
-    seconds, or soon after that is ``CONTESTED``, a missing answer counts as an exception.
+    seconds, or soon after that is ``CONTESTED``, a missing answer counts as an exception. ``note``
+    is called with each answer and the index of its server, even with those that come later.
     """
 
-    def __init__(self, size: int, count: Count, timeout: float) -> None:
+    def __init__(
+        self, size: int, count: Count, timeout: float, note: Callable[[int, Any], object]
+    ) -> None:
         self.jobs: list[Job] = []
         self._sent_at = monotonic()
         self.until = self._sent_at + timeout
@@ -194,33 +170,24 @@ class QuorumCall(Step):
         """The answers that were counted last."""
         self._received: list[Any] = [PENDING] * size
         self._count = count
+        self._note = note
         self._wake: Callable[[], object] | None = None
 
     def receive(self, index: int, answer: Any) -> None:
+        self._note(index, answer)
         self._received[index] = answer
         missing = sum(item is PENDING for item in self._received)
         wake = self._wake
         if wake is not None and missing <= len(self._received) // 2:
             wake()
 
-    def wait(self) -> Any:
-        event = OneShotEvent()
-        while isinstance(outcome := self._outcome(event.ring), Pending):
-            event.wait(self.until)
-        return outcome
-
-    async def await_(self) -> Any:
-        while isinstance(outcome := self._outcome((event := AsyncOneShotEvent()).ring), Pending):
-            await event.wait(self.until)
-        return outcome
-
-    def _outcome(self, wake: Callable[[], object]) -> Any:
+    def outcome(self, wake: Callable[[], object]) -> Any:
+        """Return what the answers amount to; if that is ``Pending``, have ``wake`` called."""
         self._wake = wake  # before the count, so that no answer is missed
         self.answers = list(self._received)
         now = monotonic()
         if now >= self.until:
-            late = redis.exceptions.TimeoutError("No answer in time")
-            self.answers = [late if item is PENDING else item for item in self.answers]
+            self.answers = [late() if item is PENDING else item for item in self.answers]
         outcome = self._count(self.answers)
         if outcome is CONTESTED:
             self.until = min(self.until, now + max(LAG, now - self._sent_at))
@@ -232,11 +199,16 @@ class QuorumCall(Step):
 class Answers(Port):
     """The port of a call to several servers: it waits for their answers."""
 
-    def call(self, quorum_call: QuorumCall) -> Any:
-        return quorum_call.wait()
+    def call(self, asked: QuorumCall) -> Any:
+        event = OneShotEvent()
+        while isinstance(outcome := asked.outcome(event.ring), Pending):
+            event.wait(asked.until)
+        return outcome
 
-    async def acall(self, quorum_call: QuorumCall) -> Any:
-        return await quorum_call.await_()
+    async def acall(self, asked: QuorumCall) -> Any:
+        while isinstance(outcome := asked.outcome((event := AsyncOneShotEvent()).ring), Pending):
+            await event.wait(asked.until)
+        return outcome
 
 
 @dataclass(slots=True, eq=False)

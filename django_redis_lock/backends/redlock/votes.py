@@ -137,15 +137,6 @@ def agree(answers: Answers, known: Answers | None = None) -> Any:
     return _pending_or_raise(answers)
 
 
-def in_doubt(answers: Answers, resent: Sequence[bool]) -> bool:
-    """Whether a majority may have answered yes before, given the servers that were asked again.
-
-    A release is answered 0 if the first sending succeeded and its reply was lost.
-    """
-    no = sum(bool(item == 0) and not again for item, again in zip(answers, resent, strict=True))
-    return no <= len(answers) - majority(len(answers))
-
-
 def last_fence(answers: Answers) -> Any:
     """Return the greatest fence ever given, from answers of ``quorum_fence.lua``.
 
@@ -162,14 +153,9 @@ def last_fence(answers: Answers) -> Any:
     raise NoQuorum(answers)
 
 
-def complete(answers: Answers) -> Any:
-    """Return True once all servers have answered or failed."""
-    return PENDING if PENDING in answers else True
-
-
 def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
-    if complete(answers) is PENDING:
+    if PENDING in answers:
         return PENDING
     if len(received(answers)) < majority(len(answers)):
         raise NoQuorum(answers)

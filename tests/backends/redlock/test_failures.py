@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
 from tests.backends.redlock.conftest import backend
@@ -73,27 +70,6 @@ def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
         held.release()
         servers.servers[0].restart()
         eventually(lambda: servers.values(name) == [None] * 3)
-
-
-@pytest.mark.parametrize(
-    ("answers", "again", "in_doubt"),
-    [
-        ([0, 0, 0], [False, False, False], False),
-        ([0, 0, 0], [True, False, False], False),
-        ([0, 0, 0], [True, True, False], True),
-        ([0, 0, 1], [True, False, False], True),
-        ([0, 0, 1], [False, False, True], False),
-        ([0, PENDING, 0], [True, False, False], True),
-        ([0, OSError(), 0], [False, False, False], False),
-        ([0, 0, 0, PENDING, 0], [True, False, False, False, False], False),
-        ([0, 0, 0, PENDING, 1], [True, False, False, False, False], True),
-    ],
-)
-def test_a_loss_is_what_a_majority_tells_at_the_first_asking(
-    answers: list[Any], again: list[bool], in_doubt: bool
-) -> None:
-    """A server that was asked again proves nothing: the first sending may have worked."""
-    assert votes.in_doubt(answers, again) is in_doubt
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_an_exception_from_a_signal_handler_anywhere(
 def serving() -> Counter[Executor]:
     """Return the number of threads that serve each server of the backend."""
     ours = {server.executor for server in backend().servers}
-    code = {Executor._carry_out.__code__, Executor._gather.__code__}
+    code = {Executor._work_on.__code__}
     stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
     found = (
         frame.f_locals["self"] for stack in stacks for frame, _ in stack if frame.f_code in code
@@ -64,11 +64,8 @@ def serving() -> Counter[Executor]:
     return Counter(executor for executor in found if executor in ours)
 
 
-def test_threads_are_few_and_end_with_the_backend(
-    servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There is one thread per server, however many callers; ``close()`` ends them."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.servers.Executor.IDLE", 600.0)
+def test_threads_are_few(servers: Quorum, name: str) -> None:
+    """There is one thread per server, however many callers."""
     with lock(name, timeout=60, using="redlock"):
         waiting = [
             Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
@@ -78,10 +75,6 @@ def test_threads_are_few_and_end_with_the_backend(
         assert [*serving().values()] == [1, 1, 1]
         for item in waiting:
             assert item.outcome() is False
-    backend().close()
-    eventually(lambda: not serving())
-    with lock(name, timeout=60, using="redlock"):  # and it can be used again
-        pass
 
 
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
