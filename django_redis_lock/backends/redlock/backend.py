@@ -176,10 +176,7 @@ class RedlockLockBackend(BaseLockBackend):
     # Votes on a lock.
 
     def _gain(self, call: _Vote) -> Steps[Any]:
-        """Vote on a lock, once more if servers that could not vote have learned the last fence.
-
-        Raises ``NoQuorum``.
-        """
+        """Vote on a lock, once more if servers that could not vote have learned the last fence."""
         try:
             answer = yield from self._vote(call)
         except votes.NoQuorum:
@@ -190,7 +187,7 @@ class RedlockLockBackend(BaseLockBackend):
             yield from self._teach()  # so that another server may fail
         return answer
 
-    def _vote(self, call: _Vote) -> Steps[Any]:
+    def _vote(self, call: _Vote) -> Steps[list[int] | None]:
         acquires = isinstance(call, calls.Acquire)
         count = votes.count_votes if acquires else votes.taken_over
         for again in range(SPLIT_TRIES):
@@ -198,38 +195,26 @@ class RedlockLockBackend(BaseLockBackend):
             least = self._next_fence()
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
             call.sending()
-            quorum_call = self._send(call, packed, count, note=self._note_start)
+            quorum_call = self._send(call, packed, count, note=self._note)
             outcome = yield quorum_call
-            now = monotonic()
-            for index, item in enumerate(quorum_call.answers):
-                if isinstance(item, list):
-                    self._ahead[index] = item[2] - now * 1_000_000
-            fence = 0
+            took = monotonic() - call.sent_at
             if outcome.won:
                 fence = yield from self._agree_on_fence(call, quorum_call.answers)
-            if not fence:
-                self._withdraw(call.request, quorum_call, attempt)
-            if fence or not outcome.split:
+                if fence:
+                    return [fence, votes.trusted(call.request.lease_ms), outcome.now_ms]
+            self._withdraw(call.request, quorum_call, attempt)
+            if not outcome.split:
                 break
             # The callers that came at the same time try again as well, so this one waits a while.
-            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(now - call.sent_at, 0.02))
-        lease_ms = call.request.lease_ms
-        left_ms = votes.trusted(lease_ms)
+            yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
         if acquires:
-            if fence:
-                return [fence, left_ms, outcome.now_ms]
             return [0, _next_poll_ms(outcome, self.interval), outcome.now_ms, 3]
-        if not fence:
-            return None
-        # The lease counts from a little earlier, since the clocks may differ.
-        call.sent_at -= (lease_ms - left_ms) / 1000
-        return fence
+        return None
 
     def _next_fence(self) -> int:
         """Return a time (µs) that no server's clock will have reached when asked, as far as known.
 
-        All servers give a proposed fence that is ahead of their clocks. That saves the round trip
-        to agree on one.
+        All servers give it as the fence, which saves the round trip to agree on one.
         """
         ahead = [*self._ahead.values()]  # as other threads add to it
         return round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
@@ -265,13 +250,15 @@ class RedlockLockBackend(BaseLockBackend):
 
     # Servers that lost their data.
 
-    def _note_start(self, index: int, answer: Any) -> None:
-        """Note whether a server was restarted and may now receive the last fence."""
-        start, left_ms = votes.start_of(answer)
-        if start and not left_ms:
-            self._starts[index] = start
-        else:
-            self._starts.pop(index, None)
+    def _note(self, index: int, answer: Any) -> None:
+        """Note the clock of a server, and whether it was restarted and may now receive the last fence."""
+        if isinstance(answer, list):
+            self._ahead[index] = answer[2] - monotonic() * 1_000_000
+            start, left_ms = votes.start_of(answer)
+            if start and not left_ms:
+                self._starts[index] = start
+            else:
+                self._starts.pop(index, None)
 
     def _teach(self) -> Steps[bool]:
         """Send restarted servers the last fence so that they vote; return whether any was there.
