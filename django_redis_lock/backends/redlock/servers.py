@@ -22,7 +22,7 @@ import redis
 from django.conf import settings
 
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Count, Pending
+from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Count, NoQuorum, Pending
 from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -182,7 +182,10 @@ class QuorumCall(Step):
             wake()
 
     def outcome(self, wake: Callable[[], object]) -> Any:
-        """Return what the answers amount to; if that is ``Pending``, have ``wake`` called."""
+        """Return what the answers amount to; if that is ``Pending``, have ``wake`` called.
+
+        Raises ``NoQuorum`` if all have come and they are too few.
+        """
         self._wake = wake  # before the count, so that no answer is missed
         self.answers = list(self._received)
         now = monotonic()
@@ -191,8 +194,8 @@ class QuorumCall(Step):
         outcome = self._count(self.answers)
         if outcome is CONTESTED:
             self.until = min(self.until, now + max(LAG, now - self._sent_at))
-        elif outcome is not PENDING:
-            self._wake = None
+        elif outcome is PENDING and PENDING not in self.answers:
+            raise NoQuorum(self.answers)
         return outcome
 
 

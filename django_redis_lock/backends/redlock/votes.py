@@ -1,9 +1,8 @@
 """What a majority of the servers answers.
 
 Each function gets one answer per server: an exception stands for a failure, and ``PENDING`` for an
-answer that has not come yet. It returns the result, or ``PENDING`` while missing answers could
-change it, or raises ``NoQuorum``. The servers know nothing of each other, so an answer that less
-than a majority gives counts for nothing.
+answer that has not come yet. It returns the result, or ``PENDING`` if it needs more answers. The
+servers know nothing of each other, so an answer that less than a majority gives counts for nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Pending:
 
 
 PENDING = Pending()
-"""An answer that has not come yet, or an outcome that it could change."""
+"""An answer that has not come yet, or an outcome without it."""
 CONTESTED = Pending()
 """``PENDING`` where callers share the votes: as long as one waits, no caller gets the lock."""
 
@@ -61,12 +60,6 @@ def received(answers: Answers) -> list[Any]:
     return [item for item in answers if item is not PENDING and not isinstance(item, Exception)]
 
 
-def _pending_or_raise(answers: Answers) -> Any:
-    if PENDING in answers:
-        return PENDING
-    raise NoQuorum(answers)
-
-
 @dataclass(frozen=True)
 class Votes:
     """The result of a vote on a lock."""
@@ -83,17 +76,14 @@ def count_votes(answers: Answers) -> Any:
     """Return the ``Votes`` in answers of ``quorum_acquire.lua``."""
     needed = majority(len(answers))
     voters = [item for item in received(answers) if item[3] < 2]
+    if len(voters) < needed:
+        return PENDING
     mine = [item for item in voters if item[0]]
     others = [item for item in voters if not item[0]]
-    missing = sum(item is PENDING for item in answers)
-    if len(voters) < needed <= len(voters) + missing:
-        return PENDING
-    if len(voters) < needed:
-        raise NoQuorum(answers)
     now_ms = int(max(item[2] for item in voters) // 1000)
     if len(mine) >= needed:
         return Votes(won=True, now_ms=now_ms)
-    if len(mine) + missing >= needed:
+    if len(mine) + answers.count(PENDING) >= needed:
         return CONTESTED
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
@@ -132,9 +122,8 @@ def agree(answers: Answers, known: Answers | None = None) -> Any:
     known = received(answers) if known is None else known
     needed = majority(len(answers))
     yes = sum(bool(item) for item in known)
-    if yes >= needed or len(known) - yes > len(answers) - needed:
-        return yes >= needed
-    return _pending_or_raise(answers)
+    decided = yes >= needed or len(known) - yes > len(answers) - needed
+    return yes >= needed if decided else PENDING
 
 
 def last_fence(answers: Answers) -> Any:
@@ -144,21 +133,15 @@ def last_fence(answers: Answers) -> Any:
     it since. If all servers have answered, no other server knows a greater one.
     """
     known = received(answers)
-    missing = sum(item is PENDING for item in answers)
     voting = sum(votes for _, votes in known)
-    if voting >= majority(len(answers)) or len(known) == len(answers):
-        return max(fence for fence, _ in known)
-    if voting + missing >= majority(len(answers)) or len(known) + missing == len(answers):
-        return PENDING
-    raise NoQuorum(answers)
+    decided = voting >= majority(len(answers)) or len(known) == len(answers)
+    return max(fence for fence, _ in known) if decided else PENDING
 
 
 def everybody(answers: Answers) -> Any:
     """Return all answers, ``None`` for a failure, once all servers have answered or failed."""
-    if PENDING in answers:
+    if PENDING in answers or len(received(answers)) < majority(len(answers)):
         return PENDING
-    if len(received(answers)) < majority(len(answers)):
-        raise NoQuorum(answers)
     return [None if isinstance(item, Exception) else item for item in answers]
 
 
@@ -170,7 +153,7 @@ def leases(answers: Answers) -> Any:
     known = received(answers)
     needed = majority(len(answers))
     if len(known) < needed:
-        return _pending_or_raise(answers)
+        return PENDING
     found: list[int | None] = []
     for left in zip(*known, strict=True):
         held = [item for item in left if item > -2]
@@ -183,9 +166,7 @@ def leases(answers: Answers) -> Any:
             return PENDING
         else:
             found.append(None)
-    if not any(item is not None for item in found):
-        raise NoQuorum(answers)
-    return found
+    return found if any(item is not None for item in found) else PENDING
 
 
 def holders(answers: Answers) -> Any:
@@ -197,7 +178,7 @@ def holders(answers: Answers) -> Any:
     known = received(answers)
     needed = majority(len(answers))
     if len(known) < needed:
-        return _pending_or_raise(answers)
+        return PENDING
     found: list[Any] = [max(item[0] for item in known)]
     for first in range(1, len(known[0]), 3):
         said = [item[first : first + 3] for item in known]

@@ -96,8 +96,7 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
     assert count([yes, down, PENDING]) is PENDING
     assert not count([yes, no, down]).won
     for answers in ([yes, down, down], [yes, silent, silent], [no, down, silent]):
-        with pytest.raises(votes.NoQuorum):
-            count(answers)
+        assert count(answers) is PENDING
 
 
 def test_a_lease_is_what_a_majority_keeps() -> None:
@@ -109,5 +108,4 @@ def test_a_lease_is_what_a_majority_keeps() -> None:
     assert votes.leases([[-2], [-2], PENDING]) == [-2]
     assert votes.leases([[9], [-2], PENDING]) is PENDING
     assert votes.leases([[9, -1], [-2, -1], OSError()]) == [None, -1]
-    with pytest.raises(votes.NoQuorum):
-        votes.leases([[9], [-2], OSError()])
+    assert votes.leases([[9], [-2], OSError()]) is PENDING
