@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +32,7 @@ class Layout:
 
     servers: list[EmbeddedServer]
     """Every server that keeps data, running or killed."""
+    sentinels: Sequence[EmbeddedServer] = ()
 
     def __enter__(self) -> Self:
         self.start()
@@ -43,30 +44,44 @@ class Layout:
     def start(self) -> None:
         """Start the servers and wait until they agree on their roles."""
         try:
-            self._start()
+            for server in self.servers:
+                server.start()
+            self._arrange()
+            agree(self._settled)
         except BaseException:
             self.stop()
             raise
 
-    def _start(self) -> None:
+    def _arrange(self) -> None:
+        raise NotImplementedError
+
+    def _settled(self) -> bool:
         raise NotImplementedError
 
     def stop(self) -> None:
         """Stop all servers, paused and killed ones included."""
         with contextlib.ExitStack() as stack:
-            for server in self._all():
+            for server in (*self.sentinels, *self.servers):
                 stack.callback(server.stop)
 
-    def _all(self) -> list[EmbeddedServer]:
-        return self.servers
+    def settle(self) -> None:
+        """Wait until all that run agree who is master of what, and every replica is in step."""
+        agree(self._settled)
 
     @property
     def urls(self) -> list[str]:
         return [server.url() for server in self.servers]
 
+    def running(self) -> list[EmbeddedServer]:
+        """Return the servers that answer."""
+        return [server for server in self.servers if role(server)]
+
     def masters(self) -> list[EmbeddedServer]:
         """Return the servers that answer and report that they are masters."""
         return [server for server in self.servers if role(server) == "master"]
+
+    def by_port(self, port: int) -> EmbeddedServer:
+        return next(server for server in self.servers if server.port == port)
 
     def flush(self) -> None:
         """Empty the servers."""
@@ -88,7 +103,6 @@ class Cluster(Layout):
         binary: str | Path | None = None,
     ) -> None:
         self._masters = masters
-        self._killed: set[int] = set()
         options = (
             *("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"),
             *("--cluster-node-timeout", str(round(node_timeout * 1000))),
@@ -103,30 +117,22 @@ class Cluster(Layout):
         """Return the settings that make an alias of LOCKS use this cluster."""
         return {"LOCKS": {alias: {"BACKEND": BACKEND, "LOCATION": self.urls, **entry}}}
 
-    def _start(self) -> None:
-        for server in self.servers:
-            server.start()
-        first = self.servers[0]
+    def _arrange(self) -> None:
+        first, *others = self.servers
         masters, replicas = self.servers[: self._masters], self.servers[self._masters :]
         for number, server in enumerate(self.servers):
             with client(server) as one:
                 one.execute_command("CLUSTER SET-CONFIG-EPOCH", number + 1)
-                if server is not first:
-                    one.execute_command("CLUSTER MEET", "127.0.0.1", first.port)
-        for number, server in enumerate(masters):
-            begin, end = (SLOTS * n // self._masters for n in (number, number + 1))
-            with client(server) as one:
-                one.execute_command("CLUSTER ADDSLOTSRANGE", begin, end - 1)
+                if number < self._masters:
+                    begin, end = (SLOTS * n // self._masters for n in (number, number + 1))
+                    one.execute_command("CLUSTER ADDSLOTSRANGE", begin, end - 1)
+        with client(first) as one:
+            for server in others:
+                one.execute_command("CLUSTER MEET", "127.0.0.1", server.port)
         agree(lambda: all(len(nodes(server)) == len(self.servers) for server in self.servers))
         for number, server in enumerate(replicas):
-            with client(server) as one:
-                master = node_id(masters[number % self._masters])
-                agree(lambda one=one, master=master: _replicate(one, master))
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until every running node sees a whole cluster, and every replica is in step."""
-        agree(self._settled)
+            master = node_id(masters[number % self._masters])
+            agree(lambda server=server, master=master: _replicate(server, master))
 
     def _settled(self) -> bool:
         running, masters = self.running(), {server.port for server in self.masters()}
@@ -138,74 +144,45 @@ class Cluster(Layout):
             and all(_is_well(server) for server in running)
         )
 
-    def running(self) -> list[EmbeddedServer]:
-        """Return the servers that answer."""
-        return [server for server in self.servers if role(server)]
-
     def master_of(self, slot: int) -> EmbeddedServer:
         """Return the master that serves a slot, as the masters see it."""
         for server in self.masters():
             for begin, end, port in _view(server):
                 if begin <= slot <= end:
-                    return self._by_port(port)
-        raise AssertionError(f"nobody serves slot {slot}")
+                    return self.by_port(port)
+        return None
 
-    def replicas_of(self, master: EmbeddedServer) -> list[EmbeddedServer]:
+    def _replica_of(self, master: EmbeddedServer) -> EmbeddedServer | None:
+        """Return a replica that is in step, if there is one."""
         identity = node_id(master)
-        return [
-            self._by_port(int(fields[1].partition("@")[0].rpartition(":")[2]))
-            for fields in nodes(master)
-            if fields[3] == identity and "fail" not in fields[2]
-        ]
-
-    def _by_port(self, port: int) -> EmbeddedServer:
-        return next(server for server in self.servers if server.port == port)
-
-    def kill_master(self, slot: int = 0) -> EmbeddedServer:
-        """Kill the master of a slot; its replica is promoted after a while."""
-        server = self.master_of(slot)
-        server.kill()
-        self._killed.add(server.port)
-        return server
+        for fields in nodes(master):
+            if fields[3] == identity and "fail" not in fields[2]:
+                replica = self.by_port(int(fields[1].partition("@")[0].rpartition(":")[2]))
+                if _is_well(replica):
+                    return replica
+        return None
 
     def failover(self, slot: int = 0) -> EmbeddedServer:
-        """Have a replica take over from the master of a slot in good order; return the new master.
+        """Have a replica take over from the master of a slot in good order; return it."""
+        master = self.master_of(slot)
+        agree(lambda: self._replica_of(master))
+        replica = self._replica_of(master)
+        with client(replica) as one:
+            one.execute_command("CLUSTER FAILOVER")
+        return self.promoted(slot, master)
 
-        Where the master was killed, wait until a replica has taken its place.
-        """
-        if self._killed:
-            self._killed.clear()
-        else:
-            master = self.master_of(slot)
-            agree(lambda: self.replicas_of(master))
-            replica = self.replicas_of(master)[0]
-            agree(lambda: _is_well(replica))
-            with client(replica) as one:
-                one.execute_command("CLUSTER FAILOVER")
-            agree(lambda: role(replica) == "master" and role(master) == "slave")
-        agree(lambda: self._served(slot))
+    def promoted(self, slot: int, former: EmbeddedServer) -> EmbeddedServer:
+        """Wait until a replica has taken the place of a master; return it."""
+        agree(lambda: self.master_of(slot) not in (None, former))
         self.settle()
         return self.master_of(slot)
 
-    def _served(self, slot: int) -> bool:
-        try:
-            return self.master_of(slot) in self.running()
-        except AssertionError:
-            return False
-
     def move_slot(self, slot: int, to: EmbeddedServer) -> None:
         """Move a slot with its keys to another master, as a resharding does, key by key."""
-        with self.moving_slot(slot, to):
-            pass
-
-    @contextlib.contextmanager
-    def moving_slot(self, slot: int, to: EmbeddedServer) -> Iterator[None]:
-        """Open a slot for moving, do the block, then move its keys and close it."""
         source = self.master_of(slot)
         with client(source) as from_, client(to) as into:
             into.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", node_id(source))
             from_.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", node_id(to))
-            yield
             while keys := from_.execute_command("CLUSTER GETKEYSINSLOT", slot, 100):
                 from_.execute_command("MIGRATE", "127.0.0.1", to.port, "", 0, 10_000, "KEYS", *keys)
             for one in (into, from_):
@@ -215,21 +192,11 @@ class Cluster(Layout):
 class Sentinel(Layout):
     """A master with replicas and three sentinels that watch it; ``urls`` are the data servers'."""
 
-    def __init__(
-        self,
-        replicas: int = 2,
-        *,
-        down_after: float = 3.0,
-    ) -> None:
+    def __init__(self, *, down_after: float = 3.0) -> None:
         # One of its own, for django-redis keeps its pools by it for as long as the process lives.
         self.service = f"locks-{secrets.token_hex(4)}"
-        self.servers = [
-            EmbeddedServer("--repl-diskless-sync-delay", "0") for _ in range(1 + replicas)
-        ]
+        self.servers = [EmbeddedServer("--repl-diskless-sync-delay", "0") for _ in range(3)]
         self.sentinels = [_SentinelServer(self, down_after) for _ in range(3)]
-
-    def _all(self) -> list[EmbeddedServer]:
-        return [*self.sentinels, *self.servers]
 
     def caches(self, alias: str = "locks", db: int = 0) -> dict[str, Any]:
         options = {
@@ -257,31 +224,23 @@ class Sentinel(Layout):
             "LOCKS": {alias: {"BACKEND": BACKEND, "LOCATION": "locks", **entry}},
         }
 
-    def _start(self) -> None:
-        for server in self.servers:
-            server.start()
+    def _arrange(self) -> None:
         master, *replicas = self.servers
         for server in replicas:
             with client(server) as one:
                 one.execute_command("REPLICAOF", "127.0.0.1", master.port)
         for sentinel in self.sentinels:
             sentinel.start()
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until all sentinels know the same master, each other, and its running replicas."""
-        agree(self._settled)
 
     def _settled(self) -> bool:
         seen = [self._seen_by(sentinel) for sentinel in self.sentinels]
-        (master,) = [server for server in self.servers if server.port == seen[0][0]] or [None]
-        running = [server for server in self.servers if role(server)]
+        master, running = self.by_port(seen[0][0]), self.running()
         others = [server for server in running if server is not master]
         return (
             master in running
             and all(one == (master.port, len(self.sentinels) - 1) for one in seen)
             and role(master) == "master"
-            and all(_follows(server, master) for server in others)
+            and all(_is_well(server) for server in others)
             and all(self._knows(sentinel, others) for sentinel in self.sentinels)
         )
 
@@ -303,28 +262,22 @@ class Sentinel(Layout):
     def master(self) -> EmbeddedServer:
         """The master, as the first sentinel sees it."""
         port, _ = self._seen_by(self.sentinels[0])
-        return next(server for server in self.servers if server.port == port)
+        return self.by_port(port)
 
     def replicas(self) -> list[EmbeddedServer]:
         """Return the running servers that are not the master."""
         return [server for server in self.servers if role(server) == "slave"]
 
-    def kill_master(self) -> EmbeddedServer:
-        """Kill the master; the sentinels promote a replica after a while."""
-        server = self.master
-        server.kill()
-        return server
-
     def failover(self) -> EmbeddedServer:
-        """Have the sentinels promote a replica; return the new master.
-
-        Where the master was killed, wait until a replica has taken its place.
-        """
+        """Have the sentinels promote a replica in good order; return it."""
         before = self.master
-        if role(before) == "master":
-            with client(self.sentinels[0]) as one:
-                agree(lambda: _fails_over(one, self.service))
-        agree(lambda: self.master is not before and role(self.master) == "master")
+        with client(self.sentinels[0]) as one:
+            agree(lambda: _fails_over(one, self.service))
+        return self.promoted(before)
+
+    def promoted(self, former: EmbeddedServer) -> EmbeddedServer:
+        """Wait until a replica has taken the place of a master; return it."""
+        agree(lambda: self.master is not former and role(self.master) == "master")
         self.settle()
         return self.master
 
@@ -396,38 +349,23 @@ def _view(server: EmbeddedServer) -> list[tuple[int, int, int]]:
 
 
 def _is_well(server: EmbeddedServer) -> bool:
+    """Return whether a server is in step with its master, and its cluster whole if it has one."""
     with client(server) as one:
         told = one.info("replication")
-        return one.execute_command("CLUSTER INFO").get("cluster_state") == "ok" and (
-            told["role"] == "master" or told["master_link_status"] == "up"
+        clustered = one.info("cluster")["cluster_enabled"]
+        return (told["role"] == "master" or told["master_link_status"] == "up") and (
+            not clustered or one.execute_command("CLUSTER INFO").get("cluster_state") == "ok"
         )
 
 
-def _replicate(one: redis.Redis, master: str) -> bool:
-    try:
-        one.execute_command("CLUSTER REPLICATE", master)
-    except ResponseError as error:
-        if "Unknown node" not in str(error):
-            raise
-        return False
-    return True
-
-
-def _follows(server: EmbeddedServer, master: EmbeddedServer) -> bool:
+def _replicate(server: EmbeddedServer, master: str) -> bool:
     with client(server) as one:
-        told = one.info("replication")
-    return (
-        told["role"] == "slave"
-        and told["master_port"] == master.port
-        and told["master_link_status"] == "up"
-    )
+        return bool(one.execute_command("CLUSTER REPLICATE", master))
 
 
 def _fails_over(one: redis.Redis, service: str) -> bool:
     try:
         one.execute_command("SENTINEL", "FAILOVER", service)
     except ResponseError as error:
-        if not ("INPROG" in str(error) or "NOGOODSLAVE" in str(error)):
-            raise
         return "INPROG" in str(error)
     return True

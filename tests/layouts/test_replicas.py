@@ -12,7 +12,7 @@ from django.test import override_settings
 from django_redis_lock import Lock, lock, locks, semaphore
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
-from tests.contracts.exits import gets, state
+from tests.contracts.exits import state
 from tests.layouts.servers import BACKEND, client
 from tests.tools import Background, eventually, waiters
 
@@ -159,19 +159,3 @@ def test_unmet_exit_or_takeover_leaves_the_hold(
     assert (held.fence, held.token_id, state(name, "plain")) == before
     held.release()
     assert state(name, "plain") == "free"
-
-
-@pytest.mark.parametrize("shared", [False, True])
-def test_unmet_takeover_leaves_the_ticket(
-    own_server: EmbeddedServer, name: str, shared: bool
-) -> None:
-    """Where there is no replica at all, who asks for none gets the lock afterwards."""
-    plain = {"BACKEND": BACKEND, "LOCATION": own_server.url()}
-    strict = {**plain, "OPTIONS": {"REPLICAS": 1, "REPLICA_TIMEOUT": 0.05}}
-    with override_settings(LOCKS={"default": plain, "strict": strict}):
-        ticket = lock(name, shared=shared).__enter__().detach(60)
-        with pytest.raises(LockUnavailable, match="only 0 of 1 replicas"):
-            lock(name, using="strict", shared=shared).take_over(ticket)
-        assert state(name) == ("shared" if shared else "taken")
-        assert gets(lock(name, shared=shared), ticket)
-        assert state(name) == "free"

@@ -12,12 +12,13 @@ import redis
 
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.getset import end_of, write_value
+from django_redis_lock.backends.settings import LONGEST_INTERVAL
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockLost
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.lease import Request
 from example_project.embedded import EmbeddedServer
 from tests.backends.getset.conftest import Configure
-from tests.tools import counted
+from tests.tools import Background, counted, eventually, waiters
 from tests.tools.docs import DOCS
 from tests.tools.proxy import Proxy
 
@@ -143,6 +144,36 @@ def test_holds_that_ended_are_forgotten(
         assert number % 10 or backend.call(calls.Release(mine.name, mine.token)) == 0
     assert 0 < len(backend.servers._written) <= 5
     assert not list(backend.holders())
+
+
+def test_holder_of_another_program_is_waited_out(
+    name: str, configure: Configure, client: redis.Redis
+) -> None:
+    """A holder of another program that died delays us until its lease ends, and no longer."""
+    configure(KEY="lock.{name}")
+    key = f"lock.{name}"
+    client.set(key, f"{time.time() + 100:.6f}")
+    assert not lock(name).acquire(blocking_timeout=0.05)
+    held = lock(name)
+    waiting = Background(held.acquire)
+    client.set(key, f"{time.time() + 0.1:.6f}")
+    assert waiting.outcome() is True
+    assert float(client.get(key)) > time.time() + 15
+    held.release()
+    assert not client.exists(key)
+
+
+def test_waiters_of_a_process_need_not_poll_for_each_other(name: str, configure: Configure) -> None:
+    """A release wakes a waiter of the same process, however long its interval is."""
+    backend = configure(POLL_INTERVAL=LONGEST_INTERVAL)
+    backend.registry_for("").interval = 600.0  # longer than may be asked for, or this test waits
+    held, other = lock(name, timeout=900), lock(name)
+    held.acquire()
+    waiting = Background(other.acquire)
+    eventually(lambda: waiters(name) == 1)
+    held.release()
+    assert waiting.outcome() is True
+    other.release()
 
 
 # Commands of two processes that cross.

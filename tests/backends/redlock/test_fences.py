@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +12,6 @@ from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockUnavailable
-from tests.backends.redlock.conftest import backend
 from tests.tools import eventually
 from tests.tools.quorums import Quorum, in_use
 
@@ -27,43 +24,6 @@ def test_the_last_fence_is_what_a_majority_of_voters_or_everybody_knows() -> Non
     assert votes.last_fence([[0, 0], [9, 0], PENDING]) is PENDING
     for answers in ([[7, 1], [0, 0], OSError()], [[0, 0], OSError(), PENDING]):
         assert votes.last_fence(answers) is PENDING
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_fences_rise_whatever_a_minority_forgets(
-    session_quorum: Quorum, name: str, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers are away, ahead by hours, or lose their data, in any order: no fence ever falls.
-
-    Never two of three have lost their data at the same time without having learned it since.
-    """
-    monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
-    chance = random.Random(seed)
-    fences: list[int] = []
-    unavailable = 0
-    with in_use(session_quorum, REJOIN_DELAY=0.05) as servers:
-        for _ in range(120):
-            index = chance.randrange(3)
-            event = chance.choice(["forget", "ahead", "nothing"])
-            if event == "forget" and all(map(_votes, servers.clients)):
-                servers.clients[index].flushall()
-            elif event == "ahead" and _votes(servers.clients[index]):
-                ahead = time.time_ns() // 1000 + chance.randrange(3_600_000_000)
-                last = int(servers.clients[index].get("lock-fence") or 0)
-                servers.clients[index].set("lock-fence", max(last, ahead))
-            backend()._ahead.clear()  # as in another process
-            away = vars(backend().servers[chance.randrange(3)].executor)
-            away["submit"] = lambda job: job.reply(ConnectionError("away"))
-            try:
-                with lock(name, timeout=20, using="redlock") as held:
-                    fences.append(held.fence)
-            except LockUnavailable:
-                unavailable += 1
-            finally:
-                del away["submit"]
-    assert fences == sorted(set(fences))
-    assert len(fences) > 30
-    assert unavailable
 
 
 def test_servers_that_all_lost_their_data_vote_after_the_delay(

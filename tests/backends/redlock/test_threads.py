@@ -18,7 +18,7 @@ from django_redis_lock.backends.redlock import servers as servers_module
 from django_redis_lock.backends.redlock.servers import Executor, Job
 from django_redis_lock.protocol import calls, waiting
 from tests.backends.redlock.conftest import backend
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually
 from tests.tools.interruption import Interruption, strike
 from tests.tools.quorums import Quorum
 
@@ -62,19 +62,6 @@ def serving() -> Counter[Executor]:
         frame.f_locals["self"] for stack in stacks for frame, _ in stack if frame.f_code in code
     )
     return Counter(executor for executor in found if executor in ours)
-
-
-def test_threads_are_few(servers: Quorum, name: str) -> None:
-    """There is one thread per server, however many callers."""
-    with lock(name, timeout=60, using="redlock"):
-        waiting = [
-            Background(lambda: lock(name, timeout=60, using="redlock").acquire(blocking_timeout=1))
-            for _ in range(20)
-        ]
-        eventually(lambda: waiters(name, "redlock") == 20)
-        assert [*serving().values()] == [1, 1, 1]
-        for item in waiting:
-            assert item.outcome() is False
 
 
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
