@@ -2,7 +2,7 @@
 
     with Cluster() as cluster, override_settings(**cluster.locks()):
         with lock("product:42"):
-            cluster.kill_master()
+            cluster.failover()
 
 All of them die with this process, as an ``EmbeddedServer`` does.
 """
@@ -192,10 +192,12 @@ class Cluster(Layout):
 class Sentinel(Layout):
     """A master with replicas and three sentinels that watch it; ``urls`` are the data servers'."""
 
-    def __init__(self, *, down_after: float = 3.0) -> None:
+    def __init__(self, replicas: int = 2, *, down_after: float = 3.0) -> None:
         # One of its own, for django-redis keeps its pools by it for as long as the process lives.
         self.service = f"locks-{secrets.token_hex(4)}"
-        self.servers = [EmbeddedServer("--repl-diskless-sync-delay", "0") for _ in range(3)]
+        self.servers = [
+            EmbeddedServer("--repl-diskless-sync-delay", "0") for _ in range(1 + replicas)
+        ]
         self.sentinels = [_SentinelServer(self, down_after) for _ in range(3)]
 
     def caches(self, alias: str = "locks", db: int = 0) -> dict[str, Any]:

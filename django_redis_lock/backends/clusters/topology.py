@@ -11,11 +11,9 @@ exclude each other.
 from __future__ import annotations
 
 import math
-import random
 import threading
 from binascii import crc_hqx
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -70,7 +68,6 @@ class Topology:
         self._masters: dict[int, Address] = {}  # by slot
         self._nodes: list[Address] = []
         self._stale = True
-        self._suspect: Address | None = None
         self.after_fork()
         forget_after_fork(self)
 
@@ -120,7 +117,7 @@ class Topology:
 
     def suspect(self, address: Address) -> None:
         """Note that a node did not answer: the next call asks the others who serves its slots."""
-        self._suspect = address
+        self._nodes = [node for node in self._nodes if node != address]
         self._stale = True
 
     def moved(self, slot: int, error: MovedError, by: Address) -> None:
@@ -128,28 +125,25 @@ class Topology:
         to = error.host or by[0], error.port
         if self._masters.get(slot) != to:
             self._masters[slot] = to
-            self._read({slot: to})
+            self._nodes.insert(0, to)
+            self._read()
             self.changed()
 
-    def _read(self, moved: dict[int, Address] | None = None) -> InThread[None]:
+    def _read(self) -> InThread[None]:
         """Read who serves the slots, in a thread; all callers meanwhile share the outcome."""
         with self._mutex:
             if self._reading is None or self._reading.done:
-                self._reading = InThread(partial(self._read_now, moved or {}))
+                self._reading = InThread(self._read_now)
             return self._reading
 
-    def _read_now(self, moved: dict[int, Address]) -> None:
-        suspect, self._suspect = self._suspect, None
-        known = random.sample(self._nodes, len(self._nodes))
-        nodes = list(dict.fromkeys([*moved.values(), *known, *self._seeds]))
-        if suspect in nodes and len(nodes) > 1:
-            nodes.remove(suspect)
+    def _read_now(self) -> None:
         try:
-            masters, self._nodes = self._ask(nodes)
+            self._masters, self._nodes = self._ask(
+                list(dict.fromkeys([*self._nodes, *self._seeds]))
+            )
         except BaseException:
             self._stale = True
             raise
-        self._masters = {**masters, **moved}  # a redirection counts for more
         self._stale = False
         self.changed()
 

@@ -20,7 +20,7 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.async_driver import arun
 from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
-from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.packing import Packed
 
@@ -57,9 +57,8 @@ class RedlockLockBackend(BaseLockBackend):
         self.server_timeout = read_seconds(options, "SERVER_TIMEOUT", 0.5, self.alias)
         delay = 30.0 if self.timeout is None else self.timeout
         self.rejoin_delay = read_seconds(options, "REJOIN_DELAY", delay, self.alias, least=0.0)
-        params = {"KEY_PREFIX": self.key_prefix}
         self.servers = [
-            servers.Server(self.alias, {**params, "LOCATION": item}, self.server_timeout)
+            servers.Server(self.alias, self.key_prefix, item, self.server_timeout)
             for item in servers.check_servers(self.alias, location)
         ]
         self.indexes = len(self.servers)  # locks without a majority turn out to have no holder
@@ -101,7 +100,7 @@ class RedlockLockBackend(BaseLockBackend):
         self.run(self._admit())
 
     async def aadmit(self) -> None:
-        """Let all servers vote from now on, as ``admit`` does."""
+        """Do as ``admit``."""
         await self.arun(self._admit())
 
     def _admit(self) -> Steps[None]:
@@ -133,15 +132,12 @@ class RedlockLockBackend(BaseLockBackend):
     ) -> servers.QuorumCall:
         """Send a call to all servers, each its own of ``packed``."""
         timeout = min(self.server_timeout, call.until - monotonic())
-        quorum_call = servers.QuorumCall(len(self.servers), count, timeout, note)
-        until = monotonic() + OWED_FOR if owed else quorum_call.until
-        quorum_call.jobs = [
-            servers.Job(item, until, partial(quorum_call.receive, index), owed)
-            for index, item in enumerate(packed)
-        ]
-        for server, job in zip(self.servers, quorum_call.jobs, strict=True):
-            server.executor.submit(job)
-        return quorum_call
+        asked = servers.QuorumCall(len(self.servers), count, timeout, note)
+        until = monotonic() + OWED_FOR if owed else asked.until
+        for index, (server, item) in enumerate(zip(self.servers, packed, strict=True)):
+            item.sending = partial(asked.sendings.append, index)
+            server.executor.submit(servers.Job(item, until, partial(asked.receive, index), owed))
+        return asked
 
     def _ask(self, call: Call) -> Steps[Any]:
         # A release that is not patient is sent again by its caller.
@@ -151,12 +147,12 @@ class RedlockLockBackend(BaseLockBackend):
             for number, server in enumerate(self.servers)
         ]
         call.sending()
-        quorum_call = self._send(call, packed, _COUNTS[type(call)], owed=owed)
+        asked = self._send(call, packed, _COUNTS[type(call)], owed=owed)
         answer: Any = None
         try:
-            answer = yield quorum_call
+            answer = yield asked
         finally:
-            if not answer and any(job.sendings > 1 for job in quorum_call.jobs):
+            if not answer and len(asked.sendings) > len({*asked.sendings}):
                 call.sending()  # a server may have carried it out, and its reply was lost
         if isinstance(call, calls.Renew):
             for (name, token, ms), left_ms in zip(call.leases, answer, strict=True):
@@ -192,17 +188,25 @@ class RedlockLockBackend(BaseLockBackend):
         count = votes.count_votes if acquires else votes.taken_over
         for again in range(SPLIT_TRIES):
             attempt = next(self._attempts)
-            least = self._next_fence()
+            # A fence that no server's clock will have reached is given by all of them, which saves
+            # the round trip to agree on one.
+            ahead = [*self._ahead.values()]  # as other threads add to it
+            least = round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
             call.sending()
-            quorum_call = self._send(call, packed, count, note=self._note)
-            outcome = yield quorum_call
+            asked = self._send(call, packed, count, note=self._note)
+            outcome = yield asked
             took = monotonic() - call.sent_at
             if outcome.won:
-                fence = yield from self._agree_on_fence(call, quorum_call.answers)
+                fence = yield from self._agree_on_fence(call, asked.answers)
                 if fence:
                     return [fence, votes.trusted(call.request.lease_ms), outcome.now_ms]
-            self._withdraw(call.request, quorum_call, attempt)
+            # Take back the votes that it was given, or may still be given.
+            release = calls.Release(call.request.name, call.request.token)
+            owed_for = min(OWED_FOR, call.request.lease_ms / 1000)
+            for server, answer in zip(self.servers, asked.answers, strict=True):
+                if not isinstance(answer, list) or answer[0]:
+                    self._post(server, server.release(release, attempt), owed_for)
             if not outcome.split:
                 break
             # The callers that came at the same time try again as well, so this one waits a while.
@@ -210,14 +214,6 @@ class RedlockLockBackend(BaseLockBackend):
         if acquires:
             return [0, _next_poll_ms(outcome, self.interval), outcome.now_ms, 3]
         return None
-
-    def _next_fence(self) -> int:
-        """Return a time (µs) that no server's clock will have reached when asked, as far as known.
-
-        All servers give it as the fence, which saves the round trip to agree on one.
-        """
-        ahead = [*self._ahead.values()]  # as other threads add to it
-        return round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
 
     def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
         """Make the fence known to a majority, so that every later one is greater; return it.
@@ -239,14 +235,6 @@ class RedlockLockBackend(BaseLockBackend):
         most_ms = min(lease_ms, self._delay_ms or lease_ms)
         in_time = monotonic() < call.sent_at + votes.trusted(most_ms) / 1000
         return fence if agreed and in_time else 0
-
-    def _withdraw(self, request: Request, quorum_call: servers.QuorumCall, attempt: int) -> None:
-        """Take back the votes that a failed attempt was given, or may still be given."""
-        release = calls.Release(request.name, request.token)
-        owed_for = min(OWED_FOR, request.lease_ms / 1000)
-        for server, answer in zip(self.servers, quorum_call.answers, strict=True):
-            if not isinstance(answer, list) or answer[0]:
-                self._post(server, server.release(release, attempt), owed_for)
 
     # Servers that lost their data.
 
@@ -310,7 +298,6 @@ class RedlockLockBackend(BaseLockBackend):
         return unavailable
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
-        """Return the same value for entries of several servers that tell of one event."""
         return tuple(pairs)
 
 

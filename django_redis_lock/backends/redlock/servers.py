@@ -66,13 +66,6 @@ class Job:
     reply: Callable[[Any], object] = ignore
     owed: bool = False
     """Whether to send it again after a failure."""
-    sendings: int = 0
-
-    def __post_init__(self) -> None:
-        self.packed.sending = self._sending
-
-    def _sending(self) -> None:
-        self.sendings += 1
 
 
 class Executor(Background):
@@ -163,7 +156,8 @@ class QuorumCall(Step):
     def __init__(
         self, size: int, count: Count, timeout: float, note: Callable[[int, Any], object]
     ) -> None:
-        self.jobs: list[Job] = []
+        self.sendings: list[int] = []
+        """The index of a server for each time that the call was sent to it."""
         self._sent_at = monotonic()
         self.until = self._sent_at + timeout
         self.answers: list[Any] = []
@@ -233,8 +227,8 @@ class Admit(Call):
 class Server(RedisLockBackend):
     """One of the servers: how calls are packed for it, and what sends them."""
 
-    def __init__(self, alias: str, params: dict[str, Any], timeout: float) -> None:
-        super().__init__(alias, params)
+    def __init__(self, alias: str, prefix: str, location: str, timeout: float) -> None:
+        super().__init__(alias, {"KEY_PREFIX": prefix, "LOCATION": location})
         self.executor = Executor(lambda: self.client, timeout)
         self._timeout = timeout
         self._packing = Packing(self.key_prefix)
@@ -274,14 +268,12 @@ class Server(RedisLockBackend):
     def acquire(
         self, call: calls.Acquire | calls.TakeOver, attempt: int, least: int, delay_ms: int
     ) -> Packed:
-        """Pack the request for a vote, to acquire a lock or to take it over."""
         request = call.request
         former = call.token_id if isinstance(call, calls.TakeOver) else ""
         mine = request.token, request.lease_ms, request.record, request.name, _entry_of(call)
         return self._packed(ACQUIRE, request.name, *mine, least, delay_ms, former, attempt)
 
     def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
-        """Pack the fence of a lock that was acquired or taken over."""
         request = call.request
         return self._packed(CONFIRM, request.name, request.token, fence, _entry_of(call))
 
@@ -296,7 +288,6 @@ class Server(RedisLockBackend):
 
 
 def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
-    """Return the caller's entry among the waiters; empty if it is none."""
     waits = isinstance(call, calls.Acquire) and call.waits_in
     return call.request.entry.partition(" ")[2] if waits else ""
 
@@ -321,7 +312,9 @@ def check_servers(alias: str, location: Any) -> list[str]:
             raise InvalidLockBackend(
                 f"{where} has {item!r}; a server is an alias of CACHES or a URL, so write a str."
             )
-        for address in _addresses(item):
+        configured = item if "://" in item else settings.CACHES.get(item)
+        addresses = {(host, port) for host, port, _ in databases_of(configured)}
+        for address in addresses or {(item, "")}:
             if address in seen:
                 raise InvalidLockBackend(
                     f"{where} names one server twice: {seen[address]} and {item}. "
@@ -329,10 +322,3 @@ def check_servers(alias: str, location: Any) -> list[str]:
                 )
             seen[address] = item
     return list(location)
-
-
-def _addresses(location: str) -> set[tuple[Any, ...]]:
-    """Return the addresses of a server, without databases; the alias itself if CACHES lacks it."""
-    configured = location if "://" in location else settings.CACHES.get(location)
-    found: set[tuple[Any, ...]] = {(host, port) for host, port, _ in databases_of(configured)}
-    return found or {(location,)}
