@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import redis
@@ -137,13 +138,14 @@ def test_holds_that_ended_are_forgotten(
 ) -> None:
     monkeypatch.setattr("django_redis_lock.backends.getset.MOST_WRITTEN", 3)
     backend = configure()
-    for number in range(20):
-        mine = request(f"{name}:{number}", 0.001)
-        assert backend.call(calls.Acquire(mine, ""))[0] > 0
-        time.sleep(0.003)
-        assert number % 10 or backend.call(calls.Release(mine.name, mine.token)) == 0
-    assert 0 < len(backend.servers._written) <= 5
-    assert not list(backend.holders())
+
+    def acquire() -> None:
+        assert backend.call(calls.Acquire(request(f"{name}:{uuid4()}", 0.001), ""))[0] > 0
+
+    for _ in range(20):
+        acquire()
+    eventually(lambda: acquire() or len(backend.servers._written) <= 4)
+    eventually(lambda: not list(backend.holders()))
 
 
 def test_holder_of_another_program_is_waited_out(
