@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterable
 from typing import Any
 
-import redis
 from redis.exceptions import MovedError, RedisError, ResponseError
 
 from django_redis_lock.backends.clusters.topology import (
@@ -76,31 +75,29 @@ class ClusterListener:
             self._forget(old, ())  # what it had not read yet is lost
 
     def _open(self, shard: int) -> _Ear:
-        """Connect to the node of a shard, and subscribe to all shards of the node."""
-        for _ in range(3):
-            address = self._topology.address(SHARD_SLOTS[shard])
-            shards = [one for one, slot in enumerate(SHARD_SLOTS)
-                      if self._topology.known(slot) == address]  # fmt: skip
-            connection = new_connection(self._topology.pool(address))
-            ear = _Ear(connection, address, shards)
-            try:
-                connection.connect()
-                ear.subscribe("S" * self._sharded + "SUBSCRIBE", map(self._channel, shards))
-            except BaseException as error:
-                connection.disconnect()
-                if isinstance(error, MovedError):
-                    self._topology.moved(error.slot_id, error, address)
-                elif isinstance(error, ResponseError):
-                    if not (self._sharded and "unknown command" in str(error).lower()):
-                        raise
-                    self._sharded = False
-                else:
-                    if isinstance(error, RedisError | OSError):
-                        self._topology.suspect(address)
-                    raise
-            else:
-                return ear
-        raise redis.exceptions.ConnectionError("the nodes don't agree who serves the lock")
+        """Connect to the node of a shard, and subscribe to all shards of the node.
+
+        Its caller tries again after an error: it may have shown where the shard is now, or that the
+        server has no sharded channels.
+        """
+        address = self._topology.address(SHARD_SLOTS[shard])
+        shards = [one for one, slot in enumerate(SHARD_SLOTS)
+                  if self._topology.known(slot) == address]  # fmt: skip
+        connection = new_connection(self._topology.pool(address))
+        ear = _Ear(connection, address, shards)
+        try:
+            connection.connect()
+            ear.subscribe("S" * self._sharded + "SUBSCRIBE", map(self._channel, shards))
+        except BaseException as error:
+            connection.disconnect()
+            if isinstance(error, MovedError):
+                self._topology.moved(error.slot_id, error, address)
+            elif isinstance(error, ResponseError):
+                self._sharded = self._sharded and "unknown command" not in str(error).lower()
+            elif isinstance(error, RedisError | OSError):
+                self._topology.suspect(address)
+            raise
+        return ear
 
     def leave_to_parent(self) -> None:
         for ear in self._all():

@@ -22,7 +22,7 @@ from redis.crc import key_slot
 from redis.exceptions import MovedError, RedisError
 
 from django_redis_lock.support.process import forget_after_fork
-from django_redis_lock.support.threads import InThread, from_below
+from django_redis_lock.support.threads import InThread
 from django_redis_lock.transport.connections import DEFAULTS, new_connection
 from django_redis_lock.transport.redis_py import parse_url
 
@@ -88,14 +88,10 @@ class Topology:
     def address(self, slot: int, until: float = math.inf) -> Address:
         """Return the master of a slot; give up ``until`` (monotonic).
 
-        Raises ``RedisError`` if no node knows it, and ``TimeoutError``.
+        Raises ``RedisError`` if no node knows it, and the built-in ``TimeoutError``.
         """
         if self._stale or slot not in self._masters:
-            try:
-                self._read().result(until)
-            except from_below(TimeoutError):
-                text = "No node said in time which slots it serves"
-                raise redis.exceptions.TimeoutError(text) from None
+            self._read().result(until)
         return self._read_address(slot)
 
     async def aaddress(self, slot: int) -> Address:
