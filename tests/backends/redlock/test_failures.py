@@ -101,6 +101,12 @@ def test_forced_release_where_servers_refuse(
     assert outcome.result is result
 
 
+def test_a_majority_that_comes_too_late_is_none(servers: Quorum, name: str) -> None:
+    """What is left of the lease has to exceed what the clocks may differ by."""
+    assert not lock(name, timeout=0.002, using="redlock").acquire(blocking=False)
+    assert lock(name, timeout=20, using="redlock").acquire(blocking_timeout=20)
+
+
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:
     """When two servers of three lost their data, the holder is told, and the third is freed."""
     with started(3) as servers, in_use(servers):
