@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
 
 import pytest
+from django.test import override_settings
 
-from django_redis_lock import lock
+from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually
+from tests.tools.proxy import Proxy
 from tests.tools.quorums import Quorum, in_use, started
 
 
@@ -48,6 +51,18 @@ def test_a_contested_vote_does_not_wait_for_a_silent_server(servers: Quorum, nam
         assert waiting.outcome() is True
 
 
+def test_a_vote_that_comes_late_is_taken_back(servers: Quorum, name: str) -> None:
+    """Also a server that had not answered must not keep the lock for a caller that was refused."""
+    with in_use(servers, SERVER_TIMEOUT=600):
+        for client in servers.clients[:2]:
+            client.set(f"lock:{name}", "another's", px=60_000)
+        servers.servers[2].pause()
+        assert not lock(name, timeout=60, using="redlock").acquire(blocking=False)
+        servers.servers[2].resume()
+        list(backend().holders())  # which all have answered, each after the vote
+        assert servers.values(name)[2] is None
+
+
 def test_a_vote_survives_an_idle_connection_that_its_server_closes(
     servers: Quorum, name: str
 ) -> None:
@@ -58,6 +73,26 @@ def test_a_vote_survives_an_idle_connection_that_its_server_closes(
     servers.clients[0].client_kill_filter(_type="normal", skipme=True)
     with lock(name, using="redlock"):
         eventually(lambda: all(servers.values(name)))
+
+
+def test_lost_replies_to_a_release_are_no_loss(servers: Quorum, name: str) -> None:
+    """A majority that has carried it out says at the second sending that the lock is not held."""
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(server.port)) for server in servers.servers[:2]]
+        urls = [f"redis://127.0.0.1:{proxy.port}/0" for proxy in proxies]
+        entry = {**servers.entry(SERVER_TIMEOUT=60), "LOCATION": [*urls, servers.urls[2]]}
+        stack.enter_context(override_settings(LOCKS={"redlock": entry}))
+        stack.callback(locks.reset)
+        held = lock(name, timeout=60, using="redlock")
+        with held:
+            eventually(lambda: all(servers.values(name)))
+        eventually(lambda: servers.values(name) == [None] * 3)  # all know the script now
+        held.acquire()
+        eventually(lambda: all(servers.values(name)))
+        for proxy in proxies:
+            proxy.lose_replies(1)
+        held.release()
+        assert all(proxy.lost.acquire(timeout=60) for proxy in proxies)
 
 
 def test_a_release_reaches_a_server_that_was_down(name: str) -> None:
