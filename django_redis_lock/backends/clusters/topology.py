@@ -123,7 +123,6 @@ class Topology:
             self._masters[slot] = to
             self._nodes.insert(0, to)
             self._read()
-            self.changed()
 
     def _read(self) -> InThread[None]:
         """Read who serves the slots, in a thread; all callers meanwhile share the outcome."""
