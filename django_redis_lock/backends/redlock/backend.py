@@ -20,7 +20,6 @@ from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.async_driver import arun
 from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
-from django_redis_lock.protocol.drivers import run
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.packing import Packed
 
@@ -239,7 +238,7 @@ class RedlockLockBackend(BaseLockBackend):
     # Servers that lost their data.
 
     def _note(self, index: int, answer: Any) -> None:
-        """Note the clock of a server, and whether it was restarted and may now receive the last fence."""
+        """Note the clock of a server, whether it was restarted and may get the last fence."""
         if isinstance(answer, list):
             self._ahead[index] = answer[2] - monotonic() * 1_000_000
             start, left_ms = votes.start_of(answer)

@@ -13,7 +13,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
