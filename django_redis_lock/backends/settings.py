@@ -21,7 +21,7 @@ SETTINGS = (
 )
 """The keys that an entry may have."""
 LONGEST_INTERVAL = 10.0
-"""Seconds. A process that is not heard for four intervals is gone."""
+"""Seconds. A process that is not seen for four intervals is gone."""
 _PREFIX = re.compile(r"[^\s\"\\]+")
 """What needs no escaping in JSON."""
 

@@ -109,7 +109,9 @@ def _seconds(value: Any, argument: str, least: float, none_is: str) -> float | N
     """Return ``None`` as it is, and more than a hundred years as infinity."""
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool):
+        raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
+    if not isinstance(value, int | float):
         raise TypeError(
             f"{argument} must be seconds as an int or float, "
             f"not {type(value).__name__}: {_shown(value)}."

@@ -117,7 +117,7 @@ class Executor(Background):
         jobs, self._owed = self._owed, []
         while self._jobs:
             jobs.append(self._jobs.popleft())
-        due = [job for job in jobs if now < job.until]  # nobody waits for the others any more
+        due = [job for job in jobs if now < job.until]  # no caller waits for the others any more
         try:
             answers = self._client().call_all([job.packed for job in due]) if due else []
         except Exception as error:  # several classes, if the connection is closed meanwhile
