@@ -76,13 +76,14 @@ docs: $(VENV)/.docs $(VENV)/.test  ## build the documentation (warnings are erro
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env --quiet docs docs/_build/html
 	$(PYTEST) $(PARALLEL) tests/tutorial $(ARGS)
 
-lint: $(VENV)/.lint  ## ruff, mypy, pyright, import-linter, and the schemas of YAML files
+lint: $(VENV)/.lint  ## ruff, mypy, pyright, import-linter, words, and the schemas of YAML files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/typed_usage.ini tests/typed_usage.py tests/typed_tasks.py
 	$(BIN)/basedpyright --pythonpath $(PY)
+	$(PY) tests/project/words.py
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
 

@@ -10,7 +10,7 @@ import pytest
 
 import django_redis_lock
 from tests.tools import ROOT
-from tests.tools.docs import DOCS, table
+from tests.tools.docs import DOCS
 
 PACKAGE = Path(django_redis_lock.__file__).parent
 REPOSITORY = "django-redis-lock/django-redis-lock"
@@ -74,23 +74,6 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
     assert [
         name for name in names if not ((PACKAGE / name).exists() or (ROOT / name).exists())
     ] == []
-
-
-def test_words_that_the_terms_exclude_are_nowhere() -> None:
-    """A ``hub`` of something is Celery's."""
-    terms = DOCS / "contributing/terms.md"
-    excluded = [word for row in table(terms, "Words not used") for word in row[0].split(", ")]
-    found = re.compile(
-        "|".join(
-            rf"(?i:(?<![a-z.]){word}s?(?![a-z]))|{word.capitalize()}(?![a-z])" for word in excluded
-        )
-    )
-    code = [path for ending in ("py", "lua", "html") for path in PACKAGE.rglob(f"*.{ending}")]
-    pages = [
-        path for path in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"] if path != terms
-    ]
-    lines = ((path, line) for path in code + pages for line in path.read_text().splitlines())
-    assert [(path.name, line) for path, line in lines if found.search(line)] == []
 
 
 def test_the_picture_of_the_layers_is_that_of_the_contract() -> None:
