@@ -25,6 +25,7 @@ from tests.apps.celery.kept import KEPT
 from tests.apps.everyday_settings import DATABASE
 from tests.tools import ROOT, eventually
 from tests.tools.beats import Beats
+from tests.tools.celery_worker import WAIT
 from tests.tools.celery_worker import events, go, started
 
 Environment = dict[str, str]
@@ -165,9 +166,11 @@ def test_beats_with_a_schedule_in_the_database(environment: Environment, tmp_pat
             leader = beats.next_leader()
             eventually(lambda: beats.sent("once"))
             standby = beats.start()
-            leader.end(number)
+            leader.process.send_signal(number)
+            leader.process.wait(WAIT)
             assert beats.next_leader() is standby
-            standby.end(signal.SIGTERM)
+            standby.process.terminate()
+            standby.process.wait(WAIT)
         beats.check()
         assert len(beats.sent("once")) == 1
     finally:
