@@ -25,8 +25,7 @@ from tests.apps.celery.kept import KEPT
 from tests.apps.everyday_settings import DATABASE
 from tests.tools import ROOT, eventually
 from tests.tools.beats import Beats
-from tests.tools.celery_worker import WAIT
-from tests.tools.celery_worker import events, go, started
+from tests.tools.celery_worker import WAIT, events, go, started
 
 Environment = dict[str, str]
 DJANGO = [sys.executable, "-m", "django"]
