@@ -23,7 +23,8 @@ class Beats:
         """Start one more, and wait until it leads or stands by."""
         directory = self._directory / f"beat-{len(self.all)}"
         directory.mkdir()
-        words = ("-A", APP, "beat", "-S", f"{APP}:Brief", "-s", str(directory / "schedule"))
+        schedule = ("-S", f"{APP}:Brief", "-s", str(directory / "schedule"))
+        words = ("-A", APP, "beat", "-l", "INFO", *schedule)
         beat = Worker(directory / "beat.log", *words, **self._environment)
         self.all.append(beat)
         eventually(lambda: beat.lines("leads, fence") or beat.lines("stands by"), "it is ready")

@@ -35,7 +35,7 @@ class Worker:
         self.log = log
         with log.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "celery", *words, "-l", "INFO"],
+                [sys.executable, "-m", "celery", *words],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONDEVMODE": "", **environment},
                 stdout=output,
@@ -58,7 +58,7 @@ def running_worker(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Worker]:
     """Run a worker on the session's server until the block is left."""
-    words = ("-A", app, "worker", "-P", pool, "-Q", queue, "-c", str(concurrency))
+    words = ("-A", app, "worker", "-l", "INFO", "-P", pool, "-Q", queue, "-c", str(concurrency))
     settings = {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
         "C_FORCE_ROOT": "1",  # it unpickles what these tests have sent

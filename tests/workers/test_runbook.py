@@ -55,16 +55,14 @@ def worker(server: EmbeddedServer, tmp_path: Path) -> Iterator[Worker]:
 @pytest.fixture
 def terminal(tmp_path: Path) -> Terminal:
     (tmp_path / "manage.py").write_text(MANAGE)
-    return Terminal(
-        tmp_path,
-        {
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "DJANGO_SETTINGS_MODULE": SETTINGS,
-            "PYTHONPATH": str(ROOT),
-            "PYTHONDEVMODE": "",
-        },
-    )
+    terminal = Terminal(tmp_path)
+    terminal.environment |= {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "DJANGO_SETTINGS_MODULE": SETTINGS,
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDEVMODE": "",
+    }
+    return terminal
 
 
 @pytest.mark.timeout(300)
