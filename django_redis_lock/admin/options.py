@@ -168,7 +168,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if lock is None:
             if HEADER in request.headers:
                 raise Http404("There is no such lock.")  # each redirect would leave a message
-            text = _("“%(key)s” is no lock of a backend in LOCKS.") % {
+            text = _("“%(key)s” does not name a lock of an alias in LOCKS.") % {
                 "key": escape_unprintable(key)
             }
             messages.warning(request, text)

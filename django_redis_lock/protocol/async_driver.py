@@ -9,17 +9,8 @@ from time import monotonic
 from typing import Any, TypeVar, cast
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol import drivers
-from django_redis_lock.protocol.calls import (
-    BeginToWait,
-    Call,
-    Emit,
-    Listen,
-    Pause,
-    Step,
-    Steps,
-    Wait,
-)
+from django_redis_lock.protocol import calls, drivers
+from django_redis_lock.protocol.calls import Call, Listen, Step, Steps
 from django_redis_lock.protocol.drivers import Port, begun_by, late
 from django_redis_lock.support.process import Process, current_process, known_process
 
@@ -47,13 +38,13 @@ async def acarry_out(port: Port, step: Step) -> Any:
     match step:
         case Listen():
             await _in_time(step, step.registry.alisten(step.name))
-        case Wait():
+        case calls.Wait():
             await step.registry.await_(step.waiter, step.until)
-        case Pause():
+        case calls.Pause():
             await asyncio.sleep(step.seconds)
-        case Emit():
+        case calls.Emit():
             await step.signal.asend_robust(**step.arguments)
-        case BeginToWait():
+        case calls.BeginToWait():
             pass
         case Call():
             return await _in_time(step, port.acall(step))
@@ -121,8 +112,8 @@ async def _arun(
 
 async def _atidy(port: Port, step: Step, until: float) -> Any:
     left = max(0.0, until - monotonic())
-    if isinstance(step, Pause):
-        step = Pause(min(left, step.seconds))
+    if isinstance(step, calls.Pause):
+        step = calls.Pause(min(left, step.seconds))
     if not isinstance(step, Call):
         return await acarry_out(port, step)
     try:

@@ -16,16 +16,8 @@ from time import monotonic
 from typing import Any, TypeVar, cast
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol.calls import (
-    BeginToWait,
-    Call,
-    Emit,
-    Listen,
-    Pause,
-    Step,
-    Steps,
-    Wait,
-)
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.calls import Call, Listen, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 from django_redis_lock.support.threads import InThread
 
@@ -47,7 +39,7 @@ class Port:
         """Carry out one call under asyncio. Raises ``LockUnavailable``."""
         return self.call(call)
 
-    def failed(self, error: BaseException) -> Sequence[Emit]:
+    def failed(self, error: BaseException) -> Sequence[calls.Emit]:
         """Return the steps to take before an operation raises an error."""
         return ()
 
@@ -93,13 +85,13 @@ def carry_out(port: Port, step: Step) -> Any:
     match step:
         case Listen():
             step.registry.listen(step.name, step.until)
-        case Wait():
+        case calls.Wait():
             step.registry.wait(step.waiter, step.until)
-        case Pause():
+        case calls.Pause():
             time.sleep(step.seconds)
-        case Emit():
+        case calls.Emit():
             step.signal.send_robust(**step.arguments)
-        case BeginToWait():
+        case calls.BeginToWait():
             _warn_event_loop()
         case _:
             return port.call(step)
@@ -127,8 +119,8 @@ def _warn_event_loop() -> None:
 def _tidy(port: Port, step: Step, until: float) -> Any:
     """Carry out a step of a clean-up, which no caller waits for longer."""
     left = max(0.0, until - monotonic())
-    if isinstance(step, Pause):
-        step = Pause(min(left, step.seconds))
+    if isinstance(step, calls.Pause):
+        step = calls.Pause(min(left, step.seconds))
     if not isinstance(step, Call):
         return carry_out(port, step)
     if not left:

@@ -105,7 +105,7 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
     assert response.redirect_chain == [(LIST, 302)]
     ((level, text),) = told(response)
     assert level == "warning"
-    assert "is no lock of a backend in LOCKS" in text
+    assert "does not name a lock of an alias in LOCKS" in text
     # The script polls; it must not queue messages.
     assert client.get(f"{path}/change/", headers={HEADER: "live"}).status_code == 404
     assert told(client.get(LIST)) == []

@@ -24,7 +24,7 @@ from tests.chaos.worker import set_up
 KINDS = (THREADS, THREADS, TASKS, TASKS)
 """The processes of a run."""
 SWEEP_SECONDS = 5.0
-"""How long a lock that is not in use may take to come free, beyond its lease."""
+"""Seconds after its lease within which an unused lock must be free."""
 SETTLING = 1.0
 """Seconds before the first fault, and after the last one."""
 LONGEST_PACE = 1.5
@@ -120,7 +120,7 @@ class Stage:
                 self.recorder.note("stuck", worker=number, trace=trace)
 
     def sweep(self) -> None:
-        """Take and release every lock: each must come free in time, whatever its holders did."""
+        """Take and release every lock: each must be free in time, whatever its holders did."""
         for name in NAMES:
             swept = lock(name, timeout=5, blocking_timeout=1)
             try:

@@ -87,7 +87,7 @@ def test_a_hundred_stopped_waiters_delay_a_caller_once(name: str, wait: str) -> 
         held.release()
         healthy.outcome().release()
         next_one.outcome().release()
-        assert waiters(name) in {0, 100}  # of a lock that nobody holds none are shown
+        assert waiters(name) in {0, 100}  # those of a free lock are not shown
         child.go_on()
         fences = [int(child.hear().split()[1]) for _ in range(100)]
         assert fences == sorted(set(fences))

@@ -44,7 +44,7 @@ end
 for i = 3, #KEYS, 3 do
   local held, name = redis.pcall('GET', KEYS[i]), string.sub(KEYS[i], ARGV[1] + 1)
   if type(held) == 'table' then
-    if not is_other(held) then -- else it is no lock
+    if not is_other(held) then -- else another program wrote it
       return held
     end
     held = read_permits(KEYS[i], KEYS[i + 2], name)

@@ -288,7 +288,7 @@ def test_renewal_at_least_leaves_a_longer_lease(name: str, configure: Configure)
 
 
 def test_forced_release_of_what_is_released_meanwhile(name: str, configure: Configure) -> None:
-    """If nothing is left to delete, nobody lost the lock."""
+    """A lock that is gone already has no loser."""
     backend = configure()
     mine = request(name)
     backend.call(calls.Acquire(mine, ""))

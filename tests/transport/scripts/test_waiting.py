@@ -33,7 +33,7 @@ from tests.transport.scripts import (
     ],
 )
 def test_the_last_fence(keys: Keys, how: str, last: str | None, counts: bool) -> None:
-    """They rise beyond 2^53, too. What is no fence is ignored."""
+    """They rise beyond 2^53, too. Any other value is ignored."""
     if how in {"queue", "take_over"}:
         keys.hold("one")
     keys.last("foreign" if last is None else last)
