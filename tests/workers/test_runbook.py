@@ -57,6 +57,7 @@ def terminal(tmp_path: Path) -> Terminal:
     (tmp_path / "manage.py").write_text(MANAGE)
     terminal = Terminal(tmp_path)
     terminal.environment |= {
+        **os.environ,  # an operator knows where the site's server is
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DJANGO_SETTINGS_MODULE": SETTINGS,
         "PYTHONPATH": str(ROOT),
