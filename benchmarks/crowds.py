@@ -72,8 +72,9 @@ def until(seconds: float, reached: Callable[[], bool]) -> bool:
 def drain(bench: Bench) -> Figures:
     """Crowds of threads in ten processes; "cut": their subscriptions are; no seconds: not done."""
     figures: Figures = {}
-    cases = [(slug, 1000, cut) for slug in bench.contenders(OURS) for cut in (False, True)]
-    cases += [(PYTHON_REDIS_LOCK, 1000, False)]
+    count = 200 if bench.quick else 1000
+    cases = [(slug, count, cut) for slug in bench.contenders(OURS) for cut in (False, True)]
+    cases += [(PYTHON_REDIS_LOCK, count, False)]
     cases += [] if bench.quick else [(OURS, 10_000, False), (OURS, 10_000, True)]
     for slug, count, cut in cases:
         title = f"{slug}, {count:,}{', cut' if cut else ''}"
@@ -91,7 +92,7 @@ def _drain(
     together(crowd, line_up, name, count // PROCESSES)
     if watched:
         until(limit, lambda: holder.call(count_waiting, name) >= count)
-    sleep(5.0)  # by then they are idle
+    sleep(bench.idle)  # by then they are idle
     figures = _idle(bench, crowd)
     began = holder.call(let_go, 0.0)
     if cut:
@@ -110,7 +111,7 @@ def _drain(
 
 def _idle(bench: Bench, crowd: list[Worker]) -> dict[str, float]:
     """Return what a crowd costs while it waits."""
-    seconds = 5.0
+    seconds = bench.idle
     server, scripts, used = server_seconds(bench.admin), scripts_run(bench.admin), _cpu(crowd)
     sleep(seconds)
     return {
@@ -157,7 +158,7 @@ def raise_limit(contender: Contender, name: str, limit: int) -> None:
 def longest(bench: Bench) -> Figures:
     """The longest that a script blocks the server, ms; with 0 as "done" a step met its limit."""
     figures: Figures = {}
-    part = 10 if bench.quick else 1
+    part = 50 if bench.quick else 1
     _give_cpu(int(bench.admin.info("server")["process_id"]))
     bench.admin.config_set("slowlog-max-len", 100_000)
     bench.admin.config_set("slowlog-log-slower-than", SLOW)

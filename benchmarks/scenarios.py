@@ -46,9 +46,12 @@ class Bench:
     before: str
     quick: bool
     rounds: int = field(init=False)
+    idle: float = field(init=False)
+    """Seconds for which to measure what waiters cost."""
 
     def __post_init__(self) -> None:
         self.rounds = 2 if self.quick else 15
+        self.idle = 1.0 if self.quick else 5.0
 
     def contenders(self, *slugs: str) -> list[str]:
         return [*([BEFORE] if self.before else []), *slugs]
@@ -265,7 +268,6 @@ def served(contender: Contender) -> int:
 def waiting(bench: Bench) -> Figures:
     """A hundred threads of a process wait: more connections, and requests a second."""
     slugs = bench.contenders(OURS, REDIS_PY, PYTHON_REDIS_LOCK)
-    seconds = 2.0 if bench.quick else 5.0
     figures: Figures = {}
     with bench.crews(slugs, 2) as crews:
         for slug in slugs:
@@ -275,7 +277,7 @@ def waiting(bench: Bench) -> Figures:
             waiter.call(queue_up, f"{slug}:many")
             sleep(1.0)  # by then all wait
             before = calls_of(bench.admin)
-            sleep(seconds)
+            sleep(bench.idle)
             after = calls_of(bench.admin)
             more = len(bench.admin.client_list()) - connections
             holder.call(let_go, 0.0)
@@ -284,7 +286,7 @@ def waiting(bench: Bench) -> Figures:
             grown = {name: calls for name, calls in grown.items() if calls and name != "info"}
             scripts = sum(calls for name, calls in grown.items() if name.startswith("eval"))
             requests = scripts or sum(grown.values())  # what a script calls is no request
-            figures[slug] = {"more connections": more, "requests/s": requests / seconds}
+            figures[slug] = {"more connections": more, "requests/s": requests / bench.idle}
     return figures
 
 
