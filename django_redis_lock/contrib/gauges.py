@@ -32,7 +32,7 @@ MOST_QUEUES = 100
 SHARED_FOR = 1.0
 """Seconds for which all that read share what was read."""
 PATIENCE = 3.0
-"""Seconds that a reading waits for the servers, all of which are read at once."""
+"""Seconds after the begin of a reading during which callers wait for its end."""
 
 MEANINGS = {
     "held": "Locks and permits that are held now.",
@@ -59,12 +59,11 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
 
     All servers are read at once. One that does not answer delays only the first call.
     """
-    until = monotonic() + PATIENCE
     readings = []
     for using in aliases():
         with suppress(InvalidLockBackend):  # as the system checks say
             readings.append((locks[using], _readings.of(locks[using])))
-    return [(each, reading.result(max(0.0, until - monotonic()))) for each, reading in readings]
+    return [(backend, reading.result()) for backend, reading in readings]
 
 
 def read_held(backend: BaseLockBackend) -> Held:
@@ -140,18 +139,16 @@ class _Reading(threading.Thread):
         self._backend = backend
         self._began = monotonic()
         self._read: Held | None = None
-        self._late = False
         self.start()
 
     def serves(self, backend: BaseLockBackend) -> bool:
         recent = self.is_alive() or monotonic() - self._began < SHARED_FOR
         return recent and self._backend is backend
 
-    def result(self, patience: float) -> Held | None:
-        """Return what was read; ``None`` if it failed or takes too long."""
-        self.join(0.0 if self._late else patience)
-        self._late = self.is_alive()  # the next ones do not wait for it again
-        return None if self._late else self._read
+    def result(self) -> Held | None:
+        """Return what was read; ``None`` if it failed or takes longer than ``PATIENCE``."""
+        self.join(max(0.0, self._began + PATIENCE - monotonic()))
+        return self._read
 
     def run(self) -> None:
         reads.set(True)
@@ -160,8 +157,7 @@ class _Reading(threading.Thread):
         except LockError as error:
             logger.info("LOCKS[%r] has no gauges now: %s", self._backend.alias, error)
         except Exception:
-            using = self._backend.alias
-            logger.exception("The held locks of LOCKS[%r] could not be counted", using)
+            logger.exception("The gauges of LOCKS[%r] could not be read", self._backend.alias)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 

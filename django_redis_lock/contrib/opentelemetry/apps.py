@@ -2,6 +2,8 @@
 
 from django.apps import AppConfig
 
+from django_redis_lock.contrib.opentelemetry import LockInstrumentor
+
 
 class OpenTelemetryConfig(AppConfig):
     """Traces and counts locks with the global providers of OpenTelemetry."""
@@ -10,8 +12,5 @@ class OpenTelemetryConfig(AppConfig):
     label = "django_redis_lock_opentelemetry"
 
     def ready(self) -> None:
-        from django_redis_lock.contrib.opentelemetry.instrumentor import LockInstrumentor
-
-        instrumentor = LockInstrumentor()
-        if not instrumentor.is_instrumented:
-            instrumentor.instrument()
+        if not LockInstrumentor().is_instrumented:
+            LockInstrumentor().instrument()

@@ -30,4 +30,5 @@ class PrometheusConfig(AppConfig):
                 f"{metrics.MULTIPROCESS} is {directory!r}, which is no directory; make an empty "
                 f"one before the processes start."
             )
-        metrics.connect()
+        for signal in metrics.COUNTS:
+            signal.connect(metrics.count)

@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cache, lru_cache, partial, wraps
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from django.dispatch import Signal
@@ -32,7 +32,6 @@ BUCKETS = (
     *(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0),
 )
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
-_seconds = partial(Histogram, labelnames=LOCK, buckets=BUCKETS)
 REASONS = ("timeout", "busy", "full", "unavailable")
 
 OF_GROUPS = {
@@ -44,13 +43,17 @@ OF_GROUPS = {
     "freed": Counter(
         "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
     ),
-    "wait": _seconds(
+    "wait": Histogram(
         "django_redis_lock_wait_seconds",
         "How long callers waited for a lock, whether they acquired it or not.",
+        LOCK,
+        buckets=BUCKETS,
     ),
-    "hold": _seconds(
+    "hold": Histogram(
         "django_redis_lock_hold_seconds",
         "How long locks were held, until their holder released them.",
+        LOCK,
+        buckets=BUCKETS,
     ),
 }
 NOT_ACQUIRED = Counter(
@@ -96,28 +99,16 @@ _begun: list[bool] = []
 """Not empty while something is being counted."""
 
 
-RECEIVERS: list[tuple[Signal, Callable[..., None]]] = []
-
-
-def _counts(*counted: Signal) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Count signals, one thing at a time: the locks of prometheus_client are not reentrant."""
-
-    def decorate(receiver: Callable[..., None]) -> Callable[..., None]:
-        @signals.never_blocks
-        @wraps(receiver)
-        def count(*args: Any, **kwargs: Any) -> None:
-            with _counting:
-                if not _begun:
-                    try:
-                        _begun.append(True)
-                        receiver(*args, **kwargs)
-                    finally:
-                        _begun.clear()
-
-        RECEIVERS.extend((signal, count) for signal in counted)
-        return count
-
-    return decorate
+@signals.never_blocks
+def count(signal: Signal, **values: Any) -> None:
+    """Count a signal, one at a time: the locks of prometheus_client are not reentrant."""
+    with _counting:
+        if not _begun:
+            try:
+                _begun.append(True)
+                COUNTS[signal](signal=signal, **values)
+            finally:
+                _begun.clear()
 
 
 @cache
@@ -139,50 +130,44 @@ def _group(backend: BaseLockBackend, name: str) -> dict[str, Any]:
     return _groups(backend)[backend.operators.group(name)]
 
 
-@_counts(signals.lock_acquired, signals.lock_not_acquired)
-def waited(using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
+def _waited(using: str, name: str, waited: float, reason: str = "acquired", **kwargs: Any) -> None:
     group = _group(locks[using], name)
     group[reason].inc()
     group["wait"].observe(waited)
 
 
-@_counts(signals.lock_released)
-def released(using: str, name: str, held_for: float, **kwargs: Any) -> None:
+def _released(using: str, name: str, held_for: float, **kwargs: Any) -> None:
     _group(locks[using], name)["hold"].observe(held_for)
 
 
-ENDS: dict[Signal, str] = {
-    signals.lock_lost: "lost",
-    signals.lock_force_released: "force_released",
-    signals.lock_freed: "freed",
-}
+def _taken_away(what: str, using: str, name: str, **kwargs: Any) -> None:
+    _group(locks[using], name)[what].inc()
 
 
-@_counts(*ENDS)
-def ended(signal: Signal, using: str, name: str, **kwargs: Any) -> None:
-    _group(locks[using], name)[ENDS[signal]].inc()
-
-
-@_counts(signals.lock_unavailable)
-def unavailable(sender: type, using: str, **kwargs: Any) -> None:
+def _unavailable(sender: type, using: str, **kwargs: Any) -> None:
     if not reads.get():
         UNAVAILABLE.labels(using, sender.__name__).inc()
 
 
-@_counts(conflicts.task_skipped)
-def task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
+def _task_skipped(sender: Any, policy: str, **kwargs: Any) -> None:
     TASKS_SKIPPED.labels(conflicts.name_of(sender), policy).inc()
 
 
-@_counts(conflicts.task_parked)
-def task_parked(sender: Any, **kwargs: Any) -> None:
+def _task_parked(sender: Any, **kwargs: Any) -> None:
     TASKS_PARKED.labels(conflicts.name_of(sender)).inc()
 
 
-def connect() -> None:
-    for signal, receiver in RECEIVERS:
-        signal.connect(receiver)
-
+COUNTS: dict[Signal, Callable[..., None]] = {
+    signals.lock_acquired: _waited,
+    signals.lock_not_acquired: _waited,
+    signals.lock_released: _released,
+    signals.lock_lost: partial(_taken_away, "lost"),
+    signals.lock_force_released: partial(_taken_away, "force_released"),
+    signals.lock_freed: partial(_taken_away, "freed"),
+    signals.lock_unavailable: _unavailable,
+    conflicts.task_skipped: _task_skipped,
+    conflicts.task_parked: _task_parked,
+}
 
 MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable that turns on prometheus_client's multiprocess mode."""
@@ -191,10 +176,10 @@ MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
 class HeldLocks(Collector):
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics without values, so that registering reads nothing."""
-        yield from self._families().values()
+        yield from _families().values()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        families = self._families()
+        families = _families()
         for backend, held in read_gauges():
             labels = (backend.alias, type(backend).__name__)
             errors = SCRAPE_ERRORS.labels(*labels)
@@ -209,27 +194,22 @@ class HeldLocks(Collector):
                     families[key].add_metric((*labels, group), value)
         yield from families.values()
 
-    def _families(self) -> dict[str, GaugeMetricFamily]:
-        units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
-        return {
-            **{
-                key: GaugeMetricFamily(
-                    f"django_redis_lock_{key}{units.get(key, '')}", meaning, labels=LOCK
-                )
-                for key, meaning in MEANINGS.items()
-            },
-            "unread": GaugeMetricFamily(
-                "django_redis_lock_unread",
-                "Held locks (holders) and queues (queues) that the other gauges leave out, as "
-                "there are many.",
-                labels=(*SERVER, "what"),
-            ),
-            "up": GaugeMetricFamily(
-                "django_redis_lock_server_up",
-                "1 if the held locks could be read, 0 if not.",
-                labels=SERVER,
-            ),
-        }
+
+def _families() -> dict[str, GaugeMetricFamily]:
+    units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
+    unread = (
+        "Held locks (holders) and queues (queues) that the other gauges leave out, as there are "
+        "many."
+    )
+    meanings = {
+        **{key: (key + units.get(key, ""), text, LOCK) for key, text in MEANINGS.items()},
+        "unread": ("unread", unread, (*SERVER, "what")),
+        "up": ("server_up", "1 if the held locks could be read, 0 if not.", SERVER),
+    }
+    return {
+        key: GaugeMetricFamily(f"django_redis_lock_{name}", meaning, labels=labels)
+        for key, (name, meaning, labels) in meanings.items()
+    }
 
 
 HELD_LOCKS = HeldLocks()

@@ -9,7 +9,7 @@ import pytest
 
 from django_redis_lock import lock
 from django_redis_lock.contrib import gauges
-from django_redis_lock.contrib.opentelemetry import instrumentor as names
+from django_redis_lock.contrib import opentelemetry as names
 from example_project.embedded import EmbeddedServer
 from tests.contrib.opentelemetry.conftest import Telemetry
 from tests.tools import Background, eventually, waiters

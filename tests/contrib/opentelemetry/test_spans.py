@@ -16,10 +16,9 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode, get_current_span
 
-import django_redis_lock.contrib.opentelemetry as package
 from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.contrib import opentelemetry as names
 from django_redis_lock.contrib.opentelemetry import LockInstrumentor
-from django_redis_lock.contrib.opentelemetry import instrumentor as names
 from django_redis_lock.contrib.opentelemetry.apps import OpenTelemetryConfig
 from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockUnavailable
 from tests.contrib.opentelemetry.conftest import Telemetry
@@ -199,4 +198,4 @@ def test_it_is_switched_on_once_and_needs_the_api(
     assert not signals.lock_waiting.receivers
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(ImproperlyConfigured, match=r"django-redis-lock\[opentelemetry\]"):
-        importlib.reload(package)
+        importlib.reload(names)

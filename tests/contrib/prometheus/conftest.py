@@ -35,7 +35,8 @@ def value(settings: Any) -> Iterator[Value]:
         found = REGISTRY.get_sample_value(full, labels)
         return None if found is None else found - before.get((full, *sorted(labels.items())), 0.0)
 
-    metrics.connect()
+    for signal in metrics.COUNTS:
+        signal.connect(metrics.count)
     yield value
-    for signal, receiver in metrics.RECEIVERS:
-        signal.disconnect(receiver)
+    for signal in metrics.COUNTS:
+        signal.disconnect(metrics.count)

@@ -89,13 +89,13 @@ def test_signal_handler_does_not_wait_for_what_it_has_interrupted(
     told = {"signal": signals.lock_lost, "using": "default", "sender": type(locks["default"])}
 
     def interrupted(backend: Any, name: str) -> Any:
-        metrics.ended(name="report", **told)
+        metrics.count(name="report", **told)
         return find(backend, name)
 
     with monkeypatch.context() as patched:
         patched.setattr(metrics, "_group", interrupted)
         for _ in range(2):
-            metrics.ended(name="product:1", **told)
+            metrics.count(name="product:1", **told)
     assert value("lost_total", group="product") == 2
     assert value("lost_total", group="other") == 0
 
@@ -156,10 +156,11 @@ def test_weak_method_goes_with_its_object() -> None:
 
 
 COUNTING = """
+    from django_redis_lock import signals
     from django_redis_lock.contrib.prometheus import metrics
     kind = type(locks["locmem"])
     def count():
-        metrics.unavailable(sender=kind, using="locmem")
+        metrics.count(signals.lock_unavailable, sender=kind, using="locmem")
     def count_on():
         while True:
             count()
