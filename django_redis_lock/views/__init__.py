@@ -24,9 +24,7 @@ from django_redis_lock.support import arguments, django_private
 from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.django_private import View
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views.body import has_arrived, receive
-from django_redis_lock.views.names import Name, NameMaker
-from django_redis_lock.views.transactions import NonAtomicAliases
+from django_redis_lock.views.requests import Name, NameMaker, NonAtomicAliases, has_arrived, receive
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
