@@ -21,7 +21,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import aliases, backlogs_of, queues_of, unheld_among
 from django_redis_lock.protocol.records import Holder, is_renewed
-from django_redis_lock.support.process import forget_after_fork
+from django_redis_lock.support.process import current_process
 
 logger = logging.getLogger("django_redis_lock")
 
@@ -62,7 +62,7 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     readings = []
     for using in aliases():
         with suppress(InvalidLockBackend):  # as the system checks say
-            readings.append((locks[using], _readings.of(locks[using])))
+            readings.append((locks[using], _reading_of(locks[using])))
     return [(backend, reading.result()) for backend, reading in readings]
 
 
@@ -136,14 +136,15 @@ reads: ContextVar[bool] = ContextVar("django_redis_lock_reads", default=False)
 class _Reading(threading.Thread):
     def __init__(self, backend: BaseLockBackend) -> None:
         super().__init__(name=f"django-redis-lock-gauges-{backend.alias}", daemon=True)
-        self._backend = backend
+        self._backend, self._process = backend, current_process()
         self._began = monotonic()
         self._read: Held | None = None
         self.start()
 
     def serves(self, backend: BaseLockBackend) -> bool:
-        recent = self.is_alive() or monotonic() - self._began < SHARED_FOR
-        return recent and self._backend is backend
+        if self._backend is not backend or self._process is not current_process():
+            return False
+        return self.is_alive() or monotonic() - self._began < SHARED_FOR
 
     def result(self) -> Held | None:
         """Return what was read; ``None`` if it failed or takes longer than ``PATIENCE``."""
@@ -162,23 +163,13 @@ class _Reading(threading.Thread):
             connections.close_all()  # a signal receiver may have opened one in this thread
 
 
-class _Readings:
-    def __init__(self) -> None:
-        self.after_fork()
-        forget_after_fork(self)
-
-    def after_fork(self) -> None:
-        self._mutex = threading.Lock()
-        self._latest: dict[str, _Reading] = {}
-
-    def of(self, backend: BaseLockBackend) -> _Reading:
-        """Return a reading of a backend that is at most a second old, or still going on."""
-        with self._mutex:
-            reading = self._latest.get(backend.alias)
-            if reading is None or not reading.serves(backend):
-                reading = self._latest[backend.alias] = _Reading(backend)
-        return reading
+_latest: dict[str, _Reading] = {}
+forget_readings = _latest.clear
 
 
-_readings = _Readings()
-forget_readings = _readings.after_fork
+def _reading_of(backend: BaseLockBackend) -> _Reading:
+    """Return a reading of a backend that is at most a second old, or still going on."""
+    reading = _latest.get(backend.alias)
+    if reading is None or not reading.serves(backend):
+        reading = _latest[backend.alias] = _Reading(backend)
+    return reading

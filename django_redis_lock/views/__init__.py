@@ -24,7 +24,8 @@ from django_redis_lock.support import arguments, django_private
 from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.django_private import View
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views.requests import Name, NameMaker, NonAtomicAliases, has_arrived, receive
+from django_redis_lock.views import requests
+from django_redis_lock.views.requests import Args, Kwargs, NameMaker, NonAtomicAliases
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -83,9 +84,7 @@ class ViewLock(Lock):
                 raise
 
     def _tolerates(self, error: BaseException | None, failure: BaseException) -> bool:
-        if isinstance(failure, LockUnavailable):
-            # The lock was held until the work was done. An error would make the client repeat the
-            # request; the lease ends by itself.
+        if isinstance(failure, LockUnavailable):  # the work is done, the lease expires
             logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
             return True
         released = type(failure) is LockNotOwned  # or detached, by the view
@@ -93,7 +92,7 @@ class ViewLock(Lock):
 
 
 def locked(
-    name: Name,
+    name: requests.Name,
     timeout: float | Default | None = DEFAULT,
     *,
     blocking: bool = True,
@@ -114,16 +113,16 @@ def locked(
 ) -> Callable[[Decorated], Decorated]:
     """Run a view, of whatever kind, only while it holds a lock, which is ``request.lock``.
 
-    ``name`` is a template over the URL's arguments and the request, such as
-    ``"product:{product_id}"`` or ``"cart:{request.user.pk}"``; or a callable that takes the request
-    and the URL's arguments and returns the name. Only ``methods`` take the lock, by default all.
-    A lease is renewed for ``max_hold`` seconds, by default 60, and then lost.
+    ``name`` is a template over the request and the URL's arguments, such as
+    ``"cart:{request.user.pk}"``, or a callable that takes them and returns the name. Only
+    ``methods`` take the lock, by default all. A lease is renewed for ``max_hold`` seconds, by
+    default 60, and then lost.
 
     A request that does not get the lock within ``blocking_timeout`` seconds, by default 10, or at
     once if ``max_waiters`` wait for it already, is answered with ``status``: 409, 423 or 503. If
     the server is unavailable, it is answered with 503, or with ``on_unavailable="run"`` runs
-    without the lock. ``answer(request, error)`` returns another response. ``limit`` requests hold
-    the lock at once, as with ``semaphore()``. The other arguments are those of ``lock()``.
+    without the lock. ``answer(request, error)`` returns another response. ``limit`` is that of
+    ``semaphore()``, and the other arguments are those of ``lock()``.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments when the view is defined. The view
     raises ``LockLost`` if the lock was lost before it returned.
@@ -207,9 +206,7 @@ class _Guard:
         django_private.set_non_atomic_databases(locked, databases)
         return cast("Decorated", locked)
 
-    def _run(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], databases: NonAtomicAliases
-    ) -> Any:
+    def _run(self, view: View, args: Args, kwargs: Kwargs, databases: NonAtomicAliases) -> Any:
         request, rest = _split(view, args)
         held: ViewLock | None = None
 
@@ -236,7 +233,7 @@ class _Guard:
                 raise
             return self._refuse(view, args, kwargs, error)  # nothing was written
 
-    async def _arun(self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _arun(self, view: View, args: Args, kwargs: Kwargs) -> Any:
         async def answered() -> Any:
             return finished(view, await cast("Coroutine[Any, Any, Any]", view(*args, **kwargs)))
 
@@ -245,7 +242,7 @@ class _Guard:
             return await answered()
         try:
             # The name may need the database (request.user), and under WSGI the body may yet arrive.
-            if self._make_name.reads_request or not has_arrived(_djangos(request)):
+            if self._make_name.reads_request or not requests.has_arrived(_djangos(request)):
                 held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
             else:
                 held = self._prepare(view, request, rest, kwargs)
@@ -264,16 +261,12 @@ class _Guard:
             request.lock = None
         return True
 
-    def _prepare(
-        self, view: View, request: Any, rest: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> ViewLock:
+    def _prepare(self, view: View, request: Any, rest: Args, kwargs: Kwargs) -> ViewLock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
-        receive(_djangos(request))
+        requests.receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
-    def _refuse(
-        self, view: View, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception
-    ) -> Any:
+    def _refuse(self, view: View, args: Args, kwargs: Kwargs, error: Exception) -> Any:
         """Return the response for a request without its lock, or raise what Django answers."""
         request, rest = _split(view, args)
         unavailable = isinstance(error, LockUnavailable)
@@ -324,7 +317,7 @@ def _respond(request: Any, status: int, code: str, reason: str, wait: int | None
     return response
 
 
-def _api_view(view: Any, args: tuple[Any, ...]) -> Any:
+def _api_view(view: Any, args: Args) -> Any:
     """Return the object of a view of Django REST framework; ``None`` for another view."""
     api, kind = _owner(view, args), getattr(view, "cls", view)
     if hasattr(kind, "initialize_request"):  # what as_view() and api_view() return
@@ -343,7 +336,7 @@ def _dispatch(api: Any, respond: View, request: Any, *args: Any, **kwargs: Any) 
     return APIView.dispatch(api, request, *args, **kwargs)
 
 
-def _split(view: View, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+def _split(view: View, args: Args) -> tuple[Any, Args]:
     """Return the request and the arguments after it."""
     for position, request in enumerate(args[:2]):  # a method takes self first
         if isinstance(_djangos(request), HttpRequest):
@@ -356,7 +349,7 @@ def _djangos(request: Any) -> Any:
     return getattr(request, "_request", request)
 
 
-def _owner(view: View, args: tuple[Any, ...]) -> Any:
+def _owner(view: View, args: Args) -> Any:
     """Return the object of a class-based view that a method, such as ``dispatch()``, belongs to.
 
     ``method_decorator`` passes a partial of the bound method, which other decorators may wrap.

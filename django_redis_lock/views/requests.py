@@ -22,6 +22,8 @@ from django_redis_lock.support.arguments import check_name, check_template
 from django_redis_lock.support.django_private import View
 
 Name = str | Callable[..., str]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 REQUEST = "request"
 """The name of the request in templates, whatever the view calls it."""
@@ -101,9 +103,7 @@ class NameMaker:
             names = dict.fromkeys(item.name for item in known)
             self._check_fields([REQUEST, *names], "the view takes")
 
-    def __call__(
-        self, view: View, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> str:
+    def __call__(self, view: View, request: Any, args: Args, kwargs: Kwargs) -> str:
         """Return the lock's name. Raises ``BadRequest`` if the client's data make none."""
         if callable(self._source):
             made = self._source(request, *args, **kwargs)

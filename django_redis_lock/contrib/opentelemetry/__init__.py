@@ -3,9 +3,8 @@
 Add ``"django_redis_lock.contrib.opentelemetry"`` to ``INSTALLED_APPS``, or call
 ``LockInstrumentor().instrument()``.
 
-No span is made the current one. A lock can be released by another thread or asyncio task than the
-one that acquired it, and neither must find another's context then. Each span is a child of what was
-current when it was started.
+No span is made the current one: a lock can be released by another thread or asyncio task than the
+one that acquired it. Each span is a child of what was current when it was started.
 """
 
 from __future__ import annotations
@@ -67,8 +66,7 @@ GAUGES = {
 """The name and the unit of the gauge for each of the figures of a group."""
 
 ERRORS = ("timeout", "unavailable", "lost")
-"""Outcomes that make a span an error. A caller that does not want to wait expects ``busy``,
-and one that bounds the queue ``full``."""
+"""Outcomes that make a span an error. Who does not want to wait expects ``busy`` and ``full``."""
 
 ENDS: dict[Signal, str] = {
     signals.lock_released: "released",
@@ -210,9 +208,8 @@ def _end(span: Span, outcome: str) -> None:
 class _OpenSpans:
     """The spans of one kind that were started and not ended yet; a handle has at most one.
 
-    A handle may be given up without a signal: a wait is cancelled, or a hold passes on to another
-    handle in a transaction. Then its span ends when the handle is collected. A collection can come
-    at any moment, even within the SDK while it holds a mutex, so the span is only noted there.
+    The span of a handle that is given up without a signal, as by a wait that is cancelled, ends
+    when the handle is collected. That may be while the SDK holds a mutex, so it is only noted then.
     """
 
     def __init__(self) -> None:

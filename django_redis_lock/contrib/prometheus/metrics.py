@@ -1,7 +1,7 @@
 """Counters and histograms that the signals feed, and gauges that are read at a scrape.
 
-prometheus_client takes locks to count. A child that is forked while another thread holds one would
-wait for it forever, so a fork waits until nothing is being counted.
+prometheus_client takes locks to count. A child that is forked while one is held would wait for it
+forever, so a fork waits until nothing is being counted.
 """
 
 from __future__ import annotations
