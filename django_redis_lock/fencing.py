@@ -138,7 +138,8 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         with transaction.atomic(using=self.db):
             written = super().bulk_update(objs, fields, batch_size)
             if written < len(objs):
-                self._guard.raise_if_stale(self.using(self.db).filter(pk__in=[o.pk for o in objs]))
+                rows: Any = models.QuerySet(self.model, using=self.db)  # a manager may hide some
+                self._guard.raise_if_stale(rows.filter(pk__in=[each.pk for each in objs]))
         return written
 
     def create(self, **values: Any) -> Row:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 
-from django_redis_lock.fencing import Fenced
+from django_redis_lock.fencing import Fenced, FencedManager
 
 
 class Branch(models.Model):
@@ -38,4 +40,25 @@ class Offer(Product):
         app_label = "tests"
 
 
-TABLES = (Branch, Product)
+class ShownNotes(FencedManager["Note"]):
+    """The rows that are not marked as deleted."""
+
+    def get_queryset(self) -> Any:
+        return super().get_queryset().filter(deleted=False)
+
+
+class Note(Fenced):
+    text = models.CharField(max_length=50)
+    deleted = models.BooleanField(default=False)
+
+    objects = ShownNotes()
+    every: Any = FencedManager()
+
+    class Meta:
+        app_label = "tests"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+TABLES = (Branch, Product, Note)

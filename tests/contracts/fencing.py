@@ -22,7 +22,7 @@ from django.test.utils import CaptureQueriesContext
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError, LockNotOwned, StaleFence
 from django_redis_lock.fencing import FencedManager, FencedQuerySet
-from tests.apps.fenced_models import TABLES, Branch, Offer, Product
+from tests.apps.fenced_models import TABLES, Branch, Note, Offer, Product
 from tests.contracts.transactions import forget_connection
 from tests.tools import Background, Child, eventually
 
@@ -201,6 +201,20 @@ class FencingContract:
             with pytest.raises(StaleFence):
                 Product.objects.fenced(25).bulk_update(products, ["stock"], batch_size)
             assert dict(Product.objects.values_list("pk", "fence")) == {1: 20, 2: 30}
+
+    def test_a_row_that_the_manager_hides(self) -> None:
+        """A row that a later holder has marked as deleted refuses the writes of an earlier one."""
+        notes = [Note.objects.create(pk=pk, text="ours") for pk in (1, 2)]
+        Note.objects.fenced(20).filter(pk=1).update(deleted=True)
+        with pytest.raises(StaleFence):
+            notes[0].fenced(10).save()
+        with pytest.raises(StaleFence):
+            Note.objects.fenced(10).bulk_update(notes, ["text", "deleted"])
+        assert Note.objects.fenced(10).filter(pk=1).update(deleted=False) == 0
+        assert list(Note.every.order_by("pk").values_list("deleted", "fence")) == [
+            (True, 20),
+            (False, 0),
+        ]
 
     def test_what_cannot_be_fenced(self, name: str) -> None:
         """Deletions and creations of unknown rows are refused, as are several tables."""
