@@ -20,7 +20,7 @@ from django_redis_lock.celery import TaskAlreadyRunning, private, single_instanc
 from django_redis_lock.celery.guard import GUARD
 from tests.apps.celery.app import app as tests_app
 from tests.celery.consumer import Consumer, body, header_of, id_of, is_free
-from tests.tools import ROOT, syntax_tree
+from tests.tools import ROOT, Child, syntax_tree
 
 
 class PutOff(Task):
@@ -63,6 +63,26 @@ def test_place_is_taken_when_the_message_is_sent(consumer: Consumer, base: type[
     assert header_of(message).lock == consumer.app.main
     assert consumer.deliver(message) == "ran"
     assert dict(vars(base)) == before
+
+
+KINDS = """
+from celery.app.base import Celery
+from celery.app.task import Task
+from celery.worker.request import Request
+kinds = (Celery, Task, Request)
+before = [dict(vars(kind)) for kind in kinds]
+"""
+IMPORTING = """
+    import django_redis_lock.celery
+    found = [dict(vars(kind)) for kind in kinds]
+    say([name for old, new in zip(before, found) for name in {*old, *new}
+         if old.get(name) is not new.get(name)])
+"""
+
+
+def test_an_import_patches_nothing_of_celery() -> None:
+    with Child(IMPORTING, before=KINDS) as child:
+        assert child.hear() == "[]"
 
 
 # What the annotations of an app do to a task, after or before it is guarded.

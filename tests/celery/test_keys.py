@@ -7,6 +7,7 @@ import datetime
 import decimal
 import enum
 import inspect
+import pickle
 import re
 import types
 import uuid
@@ -20,6 +21,7 @@ import pydantic
 import pytest
 from celery import Celery, Task, shared_task
 from celery.contrib.django.task import DjangoTask
+from django.contrib.auth.models import Group
 from django.db import models
 from django.utils.functional import lazystr
 from hypothesis import example, given, strategies
@@ -31,6 +33,7 @@ from django_redis_lock.celery import single_instance_task
 from django_redis_lock.tasks import single_instance_task as of_django
 from django_redis_lock.tasks.keys import KeyMaker
 from tests.celery.consumer import Consumer, header_of
+from tests.tools import Child
 
 
 class Size(enum.Enum):
@@ -187,6 +190,34 @@ VALUES: list[tuple[Any, str]] = [
 def test_each_kind_of_value_has_one_text(value: Any, text: str) -> None:
     """What may be an argument has a form that is written down here, and so stays."""
     assert key_of(value) == f"task:a={text}"
+
+
+MANY = {f"item {number}" for number in range(100)}
+DEEP = {"sets": [MANY, {Group(pk=number) for number in range(9)}], "dict": dict.fromkeys(MANY, 1)}
+ARGUMENTS = [*(value for value, _ in VALUES if not isinstance(value, Shop)), MANY, DEEP]
+
+
+def keys_of(arguments: list[Any]) -> list[str]:
+    """Return the keys of calls with one argument, by ``unique_on`` and by a template."""
+    signature = inspect.signature(lambda a: None)
+    makers = [KeyMaker(None, "all", signature), KeyMaker("{a}", None, signature)]
+    return [make("task", (argument,), {}) for make in makers for argument in arguments]
+
+
+ELSEWHERE = """
+    import pickle
+    from tests.celery.test_keys import ARGUMENTS, keys_of
+    say(keys_of(ARGUMENTS))
+    say(keys_of(pickle.loads(bytes.fromhex(hear()))))
+"""
+
+
+def test_keys_are_the_same_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a process with other hashes, which sends the calls or is sent them."""
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    with Child(ELSEWHERE) as child:
+        child.say(pickle.dumps(ARGUMENTS).hex())
+        assert [child.hear(), child.hear()] == [str(keys_of(ARGUMENTS))] * 2
 
 
 def test_long_keys_become_digests() -> None:
