@@ -216,17 +216,14 @@ class _Guard:
                 held.confirm()  # an error rolls the transaction back
             return response
 
-        if not self._runs_without(request):
-            try:
-                held = self._prepare(view, request, rest, kwargs)
-                held.__enter__()
-            except (BadRequest, LockNotAcquired, LockUnavailable) as error:
-                return self._refuse(view, args, kwargs, error)
-            request.lock = held
         try:
-            with ExitStack() as releasing:
-                if held is not None:
-                    releasing.push(held)
+            with ExitStack() as stack:
+                if not self._runs_without(request):
+                    try:
+                        held = stack.enter_context(self._prepare(view, request, rest, kwargs))
+                    except (BadRequest, LockNotAcquired, LockUnavailable) as error:
+                        return self._refuse(view, args, kwargs, error)
+                    request.lock = held
                 return databases.atomic(answered)(*args, **kwargs)
         except LockUnavailable as error:
             if held is None or error is not held.unconfirmed:
@@ -234,25 +231,18 @@ class _Guard:
             return self._refuse(view, args, kwargs, error)  # nothing was written
 
     async def _arun(self, view: View, args: Args, kwargs: Kwargs) -> Any:
-        async def answered() -> Any:
-            return finished(view, await cast("Coroutine[Any, Any, Any]", view(*args, **kwargs)))
-
         request, rest = _split(view, args)
-        if self._runs_without(request):
-            return await answered()
-        try:
-            # The name may need the database (request.user), and under WSGI the body may yet arrive.
-            if self._make_name.reads_request or not requests.has_arrived(_djangos(request)):
-                held = await sync_to_async(self._prepare)(view, request, rest, kwargs)
-            else:
-                held = self._prepare(view, request, rest, kwargs)
-            await held.__aenter__()
-        except (BadRequest, LockNotAcquired, LockUnavailable) as error:
-            return await sync_to_async(self._refuse)(view, args, kwargs, error)
-        request.lock = held
-        async with AsyncExitStack() as releasing:
-            releasing.push_async_exit(held)
-            return await answered()
+        async with AsyncExitStack() as stack:
+            if not self._runs_without(request):
+                # The name may need the database (request.user); under WSGI the body may yet arrive.
+                slow = self._make_name.reads_request or not requests.has_arrived(_djangos(request))
+                prepare = functools.partial(self._prepare, view, request, rest, kwargs)
+                try:
+                    held = await sync_to_async(prepare)() if slow else prepare()
+                    request.lock = await stack.enter_async_context(held)
+                except (BadRequest, LockNotAcquired, LockUnavailable) as error:
+                    return await sync_to_async(self._refuse)(view, args, kwargs, error)
+            return finished(view, await cast("Coroutine[Any, Any, Any]", view(*args, **kwargs)))
 
     def _runs_without(self, request: Any) -> bool:
         if self._methods is None or request.method in self._methods:
