@@ -97,7 +97,11 @@ class NameMaker:
 
     def check(self, view: View) -> None:
         """Raise ``ValueError`` for a placeholder that matches no argument of the view."""
-        handlers = _handlers(view)
+        kind = view if isinstance(view, type) else getattr(view, "view_class", None)
+        handlers = [view]
+        if kind is not None:
+            methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
+            handlers = [getattr(kind, method) for method in methods if hasattr(kind, method)]
         known = [item for handler in handlers for item in _arguments(handler)]
         if handlers and not any(item.kind is item.VAR_KEYWORD for item in known):
             names = dict.fromkeys(item.name for item in known)
@@ -135,15 +139,6 @@ class NameMaker:
                     f"The lock name {self._source!r} has a placeholder {field!r}, but {where} "
                     f"{', '.join(known)}."
                 )
-
-
-def _handlers(view: View) -> list[View]:
-    """Return the functions that handle requests: of a class-based view, its methods."""
-    kind = view if isinstance(view, type) else getattr(view, "view_class", None)
-    if kind is None:
-        return [view]
-    methods = ("get", "post", "put", "patch", "delete")  # the others may be Django's own
-    return [getattr(kind, method) for method in methods if hasattr(kind, method)]
 
 
 def _arguments(view: View) -> list[inspect.Parameter]:
