@@ -24,8 +24,9 @@ from django_redis_lock.support import arguments, django_private
 from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.django_private import View
 from django_redis_lock.support.functions import finished, is_async, is_generator
-from django_redis_lock.views import requests
-from django_redis_lock.views.requests import Args, Kwargs, NameMaker, NonAtomicAliases
+from django_redis_lock.views import body
+from django_redis_lock.views.names import Args, Kwargs, Name, NameMaker
+from django_redis_lock.views.transactions import NonAtomicAliases
 
 logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -92,7 +93,7 @@ class ViewLock(Lock):
 
 
 def locked(
-    name: requests.Name,
+    name: Name,
     timeout: float | Default | None = DEFAULT,
     *,
     blocking: bool = True,
@@ -235,7 +236,7 @@ class _Guard:
         async with AsyncExitStack() as stack:
             if not self._runs_without(request):
                 # The name may need the database (request.user); under WSGI the body may yet arrive.
-                slow = self._make_name.reads_request or not requests.has_arrived(_djangos(request))
+                slow = self._make_name.reads_request or not body.has_arrived(_djangos(request))
                 prepare = functools.partial(self._prepare, view, request, rest, kwargs)
                 try:
                     held = await sync_to_async(prepare)() if slow else prepare()
@@ -253,7 +254,7 @@ class _Guard:
 
     def _prepare(self, view: View, request: Any, rest: Args, kwargs: Kwargs) -> ViewLock:
         """Receive the body and return a handle for the lock. Raises ``BadRequest``."""
-        requests.receive(_djangos(request))
+        body.receive(_djangos(request))
         return self._new_lock(name=self._make_name(view, request, rest, kwargs))
 
     def _refuse(self, view: View, args: Args, kwargs: Kwargs, error: Exception) -> Any:
