@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from redis.exceptions import ResponseError
 
 from django_redis_lock.backends.index import write_page
-from django_redis_lock.backends.servers import ServersLockBackend, SingleServer
+from django_redis_lock.backends.redis import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls

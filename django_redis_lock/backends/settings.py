@@ -104,3 +104,14 @@ def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
         )
     timeout = read_seconds(options, "REPLICA_TIMEOUT", 1.0, using)
     return Replicas(number, timeout) if number else None
+
+
+def check_replicas(replicas: Replicas | None, arguments: dict[str, Any], using: str) -> None:
+    """Raise ``InvalidLockBackend`` where replicas may take as long as an answer."""
+    timeout = arguments.get("socket_timeout")
+    if replicas is not None and timeout and timeout <= replicas.timeout:
+        raise InvalidLockBackend(
+            f"LOCKS[{using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is {replicas.timeout:g} s, but a "
+            f"connection is given up after {timeout:g} s; make it shorter than the connection's "
+            f"socket_timeout."
+        )

@@ -26,10 +26,9 @@ from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import OLDEST, reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
-from django_redis_lock.backends.redis import RedisLockBackend
+from django_redis_lock.backends.redis import RedisLockBackend, ServersLockBackend
 from django_redis_lock.backends.redlock.backend import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
-from django_redis_lock.backends.servers import ServersLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import lock, locks, semaphore
 from django_redis_lock.management.output import Terminal, aliases_of, duration

@@ -307,3 +307,8 @@ ENCODERS: dict[type[Call], Callable[[Any, Any], Encoded]] = {
     calls.ReadIndex: Packing._encode_read_index,
     Call: lambda packing, call: call.encode(packing),  # of a module that few programs import
 }
+
+
+def numbers(reply: Any) -> Any:
+    """Return the numbers in a text reply. Scripts send them as text, which is read faster."""
+    return list(map(int, reply.split())) if isinstance(reply, bytes) else reply

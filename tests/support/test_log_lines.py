@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.servers import ScriptedServer
+from django_redis_lock.backends.redis import ScriptedServer
 from django_redis_lock.celery import freeing
 from django_redis_lock.celery.outbox import Publisher, sealed
 from django_redis_lock.operators import release_shown

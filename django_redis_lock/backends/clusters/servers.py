@@ -23,7 +23,7 @@ from django_redis_lock.backends.clusters.topology import (
     shard_of,
 )
 from django_redis_lock.backends.index import ReadPages
-from django_redis_lock.backends.servers import check_replicas, numbers
+from django_redis_lock.backends.settings import check_replicas
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
@@ -32,7 +32,7 @@ from django_redis_lock.support.threads import from_below
 from django_redis_lock.transport.async_client import AsyncClient
 from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location
-from django_redis_lock.transport.packing import Packed, Packing, Replicas
+from django_redis_lock.transport.packing import Packed, Packing, Replicas, numbers
 from django_redis_lock.transport.parking import OutboxCall
 from django_redis_lock.transport.receiving import ReceivingRegistry
 

@@ -23,7 +23,6 @@ from django.conf import settings
 
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock.votes import CONTESTED, PENDING, Count, NoQuorum, Pending
-from django_redis_lock.backends.servers import numbers
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
@@ -38,7 +37,7 @@ from django_redis_lock.support.threads import (
 )
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
-from django_redis_lock.transport.packing import Packed, Packing, Script
+from django_redis_lock.transport.packing import Packed, Packing, Script, numbers
 
 ACQUIRE = Script("quorum_acquire")
 CONFIRM = Script("quorum_confirm")
