@@ -14,7 +14,7 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import SETTINGS
+from django_redis_lock.backends.settings import KEYS, OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments
@@ -43,13 +43,9 @@ USES: set[tuple[str, str, bool]] = set()
 
 
 class LockHandler:
-    """The backends in ``LOCKS``, by alias.
+    """The backends in ``LOCKS``, by alias. Unlike Django's caches, all threads share them."""
 
-    Unlike Django's caches, the threads of a process share them: all waiters share a connection.
-    """
-
-    space: Any = None
-    """The ``LockSpace`` where a test has its locks, in place of where ``LOCKS`` says."""
+    space: Any = None  # the LockSpace where a test has its locks, in place of where LOCKS says
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseLockBackend] = {}
@@ -64,7 +60,7 @@ class LockHandler:
         if not isinstance(configured, Mapping):
             raise InvalidLockBackend(f"LOCKS must be a dict of aliases, not {configured!r}.")
         for alias in configured:
-            if alias in SETTINGS:
+            if alias in KEYS:
                 raise InvalidLockBackend(
                     f"LOCKS has {alias} itself, and is a dict of aliases: put its settings into "
                     f"LOCKS['default']. {HOW_TO_WRITE}"
@@ -88,11 +84,8 @@ class LockHandler:
         for other in [one for one in self if one != alias]:
             with suppress(InvalidLockBackend):
                 others.append(backends.get(other) or self.create(other, self.space))
-        if others:
-            from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
-
-            for problem in collisions(backend, others):
-                raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
+        for problem in collisions(backend, others):
+            raise InvalidLockBackend(f"{problem} {OTHER_PREFIX}")
         backend = backends.setdefault(alias, backend)  # where two threads make one, both use one
         if self.space is not None:
             self.space.note(backend)
@@ -178,10 +171,9 @@ def lock(
 ) -> Lock:
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
-    ``timeout`` is the lease in seconds. Without it, the lease is the backend's TIMEOUT and is
-    renewed in the background while the handle lives. With it, the lease is fixed unless
-    ``auto_renew`` is true. An explicit ``None`` never expires. A renewed lease is renewed for
-    ``max_hold`` seconds at most, and then lost.
+    ``timeout`` is the lease in seconds; an explicit ``None`` never expires. Without it, the lease
+    is the backend's TIMEOUT and is renewed in the background while the handle lives. With it, the
+    lease is fixed unless ``auto_renew`` is true. A renewed one is lost after ``max_hold`` seconds.
 
     ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most, by
     default the backend's BLOCKING_TIMEOUT; ``None`` waits without limit. ``wait`` overrides the
@@ -191,15 +183,13 @@ def lock(
     transaction takes effect when that ends, with ``after_commit=False`` at once.
 
     With ``shared``, all who ask for the lock so hold it together, and none without. All wait in one
-    queue: those who come after one who wants it alone wait behind it. ``max_waiters`` is how many
-    may wait; a further caller does not get the lock, at once.
+    queue, in order of arrival. ``max_waiters`` is how many may wait; a further caller does not get
+    the lock, at once. If the server can't be reached, or refuses, ``on_unavailable="run"`` goes on
+    without the lock, with a warning in the log, in place of raising ``LockUnavailable``.
+    ``guarded`` of the handle is False then.
 
-    If the server can't be reached, or refuses, ``on_unavailable`` says whether to raise
-    ``LockUnavailable``, by default, or with ``"run"`` to go on without the lock, with a warning in
-    the log. ``guarded`` of the handle is False then.
-
-    Raises ``ValueError`` or ``TypeError`` for invalid arguments. Nothing is sent to the server
-    before the lock is acquired.
+    Raises ``ValueError`` or ``TypeError`` for invalid arguments. Sends nothing to the server before
+    the lock is acquired.
     """
     if callable(getattr(name, "__func__", name)):  # of a class method, too
         raise TypeError(
@@ -242,13 +232,10 @@ def semaphore(
 ) -> Lock:
     """Return a handle for one of the ``limit`` permits of the semaphore ``name``.
 
-    It is used as the handle of a lock, of which it has all promises: a permit has a lease and a
-    fence, and is given to callers in the order of their arrival. Each says how many may hold one
-    then. A limit that an operator sets overrides it; with 0 none is granted. ``lock(name)`` waits
-    until no permit is held, and excludes all.
-
-    The other arguments are those of ``lock()``, and so are the errors. A backend that has no
-    semaphores raises ``InvalidLockBackend`` when one is acquired.
+    A permit has a lease and a fence, and is given to callers in the order of their arrival. A limit
+    that an operator sets overrides theirs; with 0 none is granted. ``lock(name)`` waits until no
+    permit is held, and excludes all. The other arguments and the errors are those of ``lock()``. A
+    backend without semaphores raises ``InvalidLockBackend`` when one is acquired.
     """
     if limit is None:  # which would let in any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")

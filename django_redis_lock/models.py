@@ -34,12 +34,9 @@ class HeldLock(models.Model):
 
     holder: Holder | None = None
     """The holder when its server was asked; ``None`` if it was free or not asked for."""
-    token_id = ""
-    """Whom it was shown with as the holder."""
-    follows = False
-    """Whether it is in the list below another holder of the same lock."""
-    may_release = False
-    """Whether the user of the page may release it."""
+    token_id = ""  # whom it was shown with as the holder
+    follows = False  # whether it is in the list below another holder of the same lock
+    may_release = False  # whether the user of the page may release it
 
     objects: ClassVar[HeldLocks] = HeldLocks()
 

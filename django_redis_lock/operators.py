@@ -24,7 +24,6 @@ from django.utils.translation import gettext_lazy as _
 from redis.exceptions import NoPermissionError, OutOfMemoryError, RedisError, ResponseError
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.index import in_pages
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -248,7 +247,7 @@ def unheld_among(
     No limit pauses what is held alone, or by readers.
     """
     size = backend.page_size if most is None else min(backend.page_size, max(100, most))
-    for page in in_pages(names, size):  # of which some may be held
+    for page in backend.operations.pages(names, size):  # of which some may be held
         _, *rest = backend.run(ask(Inspect(page)))
         for name, held, count in zip(page, rest[::3], rest[2::3], strict=True):
             values = (held[3] or [b""]) if name in paused and isinstance(held, list) else ()

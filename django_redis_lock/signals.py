@@ -1,9 +1,8 @@
 """Signals about locks, for metrics and logs.
 
 Each is sent with ``sender`` (the class of the backend), ``using`` (its alias) and ``name``. A
-receiver that fails is logged, and the lock is not affected. Receivers are called with
-``send_robust``, by asyncio code with ``asend_robust``; if ``never_blocks`` marks all of them, they
-are called in place.
+receiver that fails is logged, and the lock is not affected. They are called with ``send_robust``,
+by asyncio code with ``asend_robust``; if ``never_blocks`` marks all of them, in place.
 """
 
 from collections.abc import Callable
@@ -18,8 +17,7 @@ Receiver = TypeVar("Receiver", bound=Callable[..., Any])
 def never_blocks(receiver: Receiver) -> Receiver:
     """Mark a receiver that only counts: asyncio code may call it in the event loop's thread.
 
-    Django runs other synchronous receivers in a second thread then, which takes longer than
-    acquiring the lock.
+    Django runs others in a second thread, which takes longer than acquiring the lock.
     """
     receiver.never_blocks = True  # type: ignore[attr-defined]
     return receiver
@@ -33,12 +31,10 @@ class LockSignal(Signal):
 
     def __init__(self) -> None:
         super().__init__(use_caching=True)
-        self.quick: tuple[Callable[..., Any], ...] = ()
-        """The receivers with the mark of ``never_blocks``."""
+        self.quick: tuple[Callable[..., Any], ...] = ()  # the receivers that never block
 
     @property
     def may_block(self) -> bool:
-        """Whether a receiver without the mark of ``never_blocks`` is connected."""
         return len(self.receivers) > len(self.quick)
 
     def connect(
@@ -66,51 +62,37 @@ lock_acquired = LockSignal()
 """A lock was acquired. Also given: ``lock``, and ``waited`` in seconds."""
 
 lock_not_acquired = LockSignal()
-"""A lock was not acquired.
-
-Also given: ``lock``; ``waited`` in seconds; and ``reason``: ``"timeout"`` if the wait ran out,
-``"busy"`` if there was none, ``"full"`` if too many waited, or ``"unavailable"`` if the server was.
-"""
+"""A lock was not acquired. Also given: ``lock``; ``waited`` in seconds; and ``reason``:
+``"timeout"`` if the wait ran out, ``"busy"`` if there was none, ``"full"`` if too many waited, or
+``"unavailable"`` if the server was."""
 
 lock_released = LockSignal()
 """A holder released its lock. Also given: ``lock``, and ``held_for`` in seconds."""
 
 lock_lost = LockSignal()
-"""A holder lost its lock. Also given: ``lock``, or ``None`` if the handle no longer exists.
-
-Sent once for each loss, from the thread that noticed it: often the renewal thread.
-"""
+"""A holder lost its lock. Also given: ``lock``, or ``None`` if the handle no longer exists. Sent
+once for each loss, from the thread that noticed it: often the renewal thread."""
 
 lock_force_released = LockSignal()
-"""A lock was taken from its holder with ``force_release()``.
-
-Also given: ``holder``, a ``Holder``; ``held_for`` in seconds by the server's clock, ``None`` for a
-lock of another program; and ``by`` and ``reason`` as passed to ``force_release()``.
-"""
+"""A lock was taken from its holder with ``force_release()``. Also given: ``holder``, a ``Holder``;
+``held_for`` in seconds by the server's clock, ``None`` for a lock of another program; and ``by``
+and ``reason`` as passed to ``force_release()``."""
 
 lock_freed = LockSignal()
-"""A Celery worker freed the lock of a killed task or of a dropped message.
-
-Also given: ``holder``, ``held_for`` and ``reason``, as with ``lock_force_released``. The holder of
-a message's lock is its sender.
-"""
+"""A Celery worker freed the lock of a killed task or of a dropped message. Also given: ``holder``,
+``held_for`` and ``reason``, as with ``lock_force_released``. Of a message, its sender is the
+holder."""
 
 lock_unavailable = LockSignal()
-"""An operation failed because the server was unavailable. Also given: ``error``.
-
-Sent once for each operation that raises ``LockUnavailable``, however often it was tried; for each
-renewal of leases that fails; and for a release after a transaction that has to be retried.
-``name`` is empty if the operation is not about one lock.
-"""
+"""An operation failed because the server was unavailable. Also given: ``error``. Sent once for each
+operation that raises ``LockUnavailable``, however often it was tried; for each renewal of leases
+that fails; and for a release after a transaction that has to be retried. ``name`` is empty if the
+operation is not about one lock."""
 
 lock_waiting = LockSignal()
-"""A lock was found held, and the caller has joined its waiters. Also given: ``lock``.
-
-Sent once for each wait. The lock may be handed off meanwhile, so a receiver has to be quick.
-"""
+"""A lock was found held, and the caller has joined its waiters. Also given: ``lock``. Sent once for
+each wait. The lock may be handed off meanwhile, so a receiver has to be quick."""
 
 lock_detached = LockSignal()
-"""A holder left its lock locked, for another handle to take over.
-
-Also given: ``lock``, and ``held_for`` in seconds.
-"""
+"""A holder left its lock locked, for another handle to take over. Also given: ``lock``, and
+``held_for`` in seconds."""

@@ -19,7 +19,6 @@ from django_redis_lock.support.threads import InThread, cached_property_atomic
 
 if TYPE_CHECKING:
     from django_redis_lock.backends.operations import Operations
-    from django_redis_lock.backends.operator_settings import Operators
     from django_redis_lock.protocol.records import AuditEntry, Holder, Limit, Waiter
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
@@ -34,30 +33,23 @@ class BaseLockBackend(Port):
     registries of its waiters (``make_registry``).
     """
 
-    options: ClassVar[Collection[str]] = ()
-    """The keys that ``OPTIONS`` may have."""
-    schemes: ClassVar[Collection[str]] = ()
-    """The waiting schemes that a call may choose; a backend with only one has none."""
-    wait = "queue"
-    """The waiting scheme where a call gives none."""
+    options: ClassVar[Collection[str]] = ()  # the keys that OPTIONS may have
+    schemes: ClassVar[Collection[str]] = ()  # of waiting, if a call may choose among several
+    wait = "queue"  # the waiting scheme where a call gives none
     page_size: ClassVar[int] = 200
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True
     """Whether a lock can be shared, and its queue be bounded."""
-    can_pass: ClassVar[bool] = True
-    """Whether a lock can be passed on, as the server knows who holds it."""
+    can_pass: ClassVar[bool] = True  # to another handle, as the server knows who holds a lock
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
-    indexes = 1
-    """How many servers or shards list the locks."""
+    indexes = 1  # how many servers or shards list the locks
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        self.alias = alias
-        self.params = params
-        self.registries: dict[str, WaiterRegistry] = {}
-        """Where callers have waited, by waiting scheme."""
+        self.alias, self.params = alias, params
+        self.registries: dict[str, WaiterRegistry] = {}  # of those who have waited, by scheme
         self.failed_until: dict[Hashable, float] = {}
         """When (monotonic) callers that may run unguarded give a server its usual time again."""
-        settings.check_keys(params, settings.SETTINGS, f"LOCKS[{alias!r}]")
+        settings.check_keys(params, settings.KEYS, f"LOCKS[{alias!r}]")
         try:
             self.timeout = check_timeout(params.get("TIMEOUT", 30), "TIMEOUT")
             """The lease in seconds where a call gives none; ``None`` for no expiry."""
@@ -66,10 +58,8 @@ class BaseLockBackend(Port):
         except (TypeError, ValueError) as error:
             raise InvalidLockBackend(f"LOCKS[{alias!r}]: {error}") from None
         self.key_prefix = settings.read_key_prefix(params, alias)
-        self.lock_keys = f"{self.key_prefix}:"
-        """What the key of each lock begins with."""
-        if params.get("OPERATORS") is not None:
-            self.operators  # noqa: B018 - raises if they are invalid
+        self.lock_keys = f"{self.key_prefix}:"  # with which the key of each lock begins
+        self.operators = settings.read_operators(params.get("OPERATORS"), alias)
         options = settings.read_options(params, self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
 
@@ -91,8 +81,8 @@ class BaseLockBackend(Port):
     def open(self) -> None:
         """Import and make what calls need, without connecting. Raises ``InvalidLockBackend``.
 
-        The first call does it otherwise. A process that forks does it before it starts threads
-        that call: a child that is forked while a thread imports a module can never import it.
+        The first call does it otherwise. But a child that is forked while a thread imports a module
+        can never import it, so a process that forks does it before it starts threads.
         """
         self.registry_for(self.wait)
 
@@ -126,14 +116,10 @@ class BaseLockBackend(Port):
         return ()
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
-        """Return a registry of a waiting scheme; most backends have only one kind."""
         raise NotImplementedError
 
     def registry_for(self, scheme: str) -> WaiterRegistry:
-        """Return the registry of a waiting scheme, made when a caller first waits by it.
-
-        Raises ``InvalidLockBackend`` for a scheme that can't be used.
-        """
+        """Return the registry of a waiting scheme. Raises ``InvalidLockBackend`` without such."""
         scheme = scheme if scheme in self.schemes else self.wait
         registry = self.registries.get(scheme)
         if registry is None:  # where two threads make one, both use the same
@@ -163,13 +149,6 @@ class BaseLockBackend(Port):
     # What operators do.
 
     @cached_property_atomic
-    def operators(self) -> Operators:
-        """What the entry sets for the command, the admin page and metrics."""
-        from django_redis_lock.backends.operator_settings import read_operators
-
-        return read_operators(self.params.get("OPERATORS"), self.alias)
-
-    @cached_property_atomic
     def operations(self) -> Operations:
         """The steps of the methods below."""
         return InThread(self._import_operations).result()
@@ -188,11 +167,10 @@ class BaseLockBackend(Port):
         return next(iter(await self.arun(self.operations.read([check_name(name)]))), None)
 
     def holders(self, pattern: str = "*") -> Iterator[Holder]:
-        """Yield the holders of all locks whose name matches a shell pattern.
+        """Yield the holders of all locks whose name matches a shell pattern; case matters.
 
-        ``*``, ``?`` and ``[...]`` have their usual meaning; case matters. The names are read first,
-        then the locks in pages, the latest lease end first. Each holder is as current as its page.
-        Raises ``LockUnavailable``.
+        The names are read first, then the locks in pages, the latest lease end first. Each holder
+        is as current as its page. Raises ``LockUnavailable``.
         """
         yield from self.holders_of(self.read_index(pattern))
 
@@ -206,9 +184,9 @@ class BaseLockBackend(Port):
     def read_index(self, pattern: str = "*", queues: bool = False) -> dict[str, float]:
         """Return the names of the held locks with the ends of their leases, the latest first.
 
-        The ends are milliseconds by the server's clock, infinite for a lease with no expiry. Locks
-        themselves are not read, so what another program did to a lock does not show. With
-        ``queues``, the names are those of queues without a held lock. Raises ``LockUnavailable``.
+        The ends are milliseconds by the server's clock, infinite for a lease with no expiry. What
+        another program did to a lock does not show. With ``queues``, the names are those of queues
+        without a held lock. Raises ``LockUnavailable``.
         """
         return self.run(self.operations.read_index(pattern, queues=queues))
 
@@ -235,9 +213,8 @@ class BaseLockBackend(Port):
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
 
-        There is an entry for each forced release, and for each lock that a Celery worker freed.
-        About a thousand entries are kept; ``OPERATORS`` can set another number. Raises
-        ``LockUnavailable``.
+        It tells of each forced release, and of each lock that a Celery worker freed. About a
+        thousand entries are kept, unless ``OPERATORS`` says otherwise. Raises ``LockUnavailable``.
         """
         return self.run(self.operations.read_history(name, limit))
 
@@ -256,9 +233,9 @@ class BaseLockBackend(Port):
 
         The audit records it with ``by`` (who does it) and ``reason`` (at most 500 characters). A
         server that refuses to write the audit does not release the lock. ``REASON_REQUIRED`` of
-        ``OPERATORS`` does not apply here: it is for people, and this method is for programs.
+        ``OPERATORS`` is for people, and does not apply here.
 
-        Raises ``LockUnavailable``, whose ``undone`` says that certainly nothing was released.
+        Raises ``LockUnavailable``, whose ``not_applied`` says that certainly nothing was released.
         """
         return self.run(self.operations.force_release(name, token_id, by=by, reason=reason))
 
@@ -305,11 +282,7 @@ class BaseLockBackend(Port):
         return await self.arun(self.operations.read_limits())
 
     def free(self, name: str, token_id: str, *, reason: str = "") -> Holder | None:
-        """Release a lock for its dead holder.
-
-        It works as ``force_release()``, but the audit says ``freed`` and the signal is
-        ``lock_freed``.
-        """
+        """Do as ``force_release`` for a dead holder; audit and signal say that it was freed."""
         return self.run(self.operations.force_release(name, token_id, reason=reason, freed=True))
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:

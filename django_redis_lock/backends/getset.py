@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 
 from redis.exceptions import ResponseError
 
-from django_redis_lock.backends.index import write_page
 from django_redis_lock.backends.redis import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -30,15 +29,12 @@ from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Command, Packed
 
-NAME = "{name}"
-"""The placeholder of the lock's name in the key of a lock."""
-ENDLESS = 253_402_300_800
-"""Seconds since the epoch: the year 10000. A value from there on is a lease with no expiry."""
-TOO_LATE_MS = 50
-"""A lock with less left is not deleted, since DEL could hit the lock of the next holder."""
-MOST_WRITTEN = 1000
-"""How many holds are remembered before those whose lease has ended are forgotten."""
-
+NAME = "{name}"  # the placeholder of the lock's name in the key of a lock
+ENDLESS = 253_402_300_800  # the year 10000: a value from there on is a lease with no expiry
+TOO_LATE_MS = (
+    50  # a lock with less left is not deleted, since DEL could hit that of the next holder
+)
+MOST_WRITTEN = 1000  # how many holds are remembered before those that have ended are forgotten
 _SECONDS = re.compile(rb"\s*(\d{1,20}(?:\.\d{0,20})?)\s*")
 
 
@@ -277,10 +273,10 @@ class _PlainServer(SingleServer):
 
     def _read_index(self, call: calls.ReadIndex, now_ms: int) -> Steps[list[bytes]]:
         if call.start:
-            return write_page(())  # the first page has them all
+            return calls.write_page(())  # the first page has them all
         words = ("ZRANGEBYSCORE", self._index_key, now_ms, "+inf", "WITHSCORES")
         found = yield PlainCommand(*words)
-        return write_page(zip(found[0::2], found[1::2], strict=True))
+        return calls.write_page(zip(found[0::2], found[1::2], strict=True))
 
     _methods: ClassVar[dict[type[Call], Callable[[Any, Any, int], Steps[Any]]]] = {
         calls.Acquire: _acquire,

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, ClassVar
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request, limit_in, token_id, write_value
@@ -300,7 +299,7 @@ class _Store:
         ends.sort()
         first = bisect_right(ends, (float(call.start or 0), call.after))  # no name is empty
         page = ends[first : first + call.count]
-        return write_page((name, str(end).encode()) for end, name in page)
+        return calls.write_page((name, str(end).encode()) for end, name in page)
 
     _operations: ClassVar[dict[type[Call], Callable[[Any, Any], Any]]] = {
         calls.Acquire: _acquire,
@@ -324,5 +323,4 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-_stores: dict[tuple[str, str], _Store] = {}
-"""By LOCATION and KEY_PREFIX."""
+_stores: dict[tuple[str, str], _Store] = {}  # by LOCATION and KEY_PREFIX

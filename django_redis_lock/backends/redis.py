@@ -110,8 +110,7 @@ class ServersLockBackend(BaseLockBackend):
     """A backend with servers, which LOCATION names."""
 
     location: Location
-    servers: Any
-    """One server, or a cluster; ``call`` and ``acall`` raise the errors of redis-py."""
+    servers: Any  # one server, or a cluster; ``call`` and ``acall`` raise the errors of redis-py
 
     @property
     def pool(self) -> Any:

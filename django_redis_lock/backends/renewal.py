@@ -26,20 +26,14 @@ from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.threads import Background
 
 logger = logging.getLogger("django_redis_lock")
-RENEWALS = 3
-"""A lease is renewed after such a part of its length: a third."""
-BATCH = 500
-"""How many leases one call renews: the server does nothing else while it runs a script."""
-VERIFY_AFTER = 0.25
-"""Seconds after which the server is asked whether a lock that was handed off is still held."""
-SHORTEST_CALL = 0.05
-"""Seconds that a call may take at least, however soon a lease ends."""
-LONGEST_CALL = 5.0
-"""Seconds that a call may take at most, however long the leases and the socket timeout are."""
-WITHDRAW_EVERY = 0.5
-"""Seconds before each sending of a withdrawal."""
-EXIT = 1.0
-"""Seconds for which the end of the process waits for releases that could not be sent before."""
+RENEWALS = 3  # a lease is renewed after such a part of its length: a third
+BATCH = 500  # how many leases one call renews: the server does nothing else while it runs a script
+# In seconds:
+VERIFY_AFTER = 0.25  # when the server is asked whether a lock that was handed off is still held
+SHORTEST_CALL = 0.05  # what a call may take at least, however soon a lease ends
+LONGEST_CALL = 5.0  # and at most, however long the leases and the socket timeout are
+WITHDRAW_EVERY = 0.5  # before each sending of a withdrawal
+EXIT = 1.0  # for which the end of the process waits for releases that could not be sent before
 
 REASON_EXPIRED = "it expired or was forcibly released"
 MAX_HOLD_OVER = "it was held for as long as its max_hold allows"

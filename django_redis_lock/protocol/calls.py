@@ -6,7 +6,7 @@ A step says what is to be done. ``drivers`` carry it out, with blocking calls or
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -217,6 +217,30 @@ class ReadIndex(Call):
     after: bytes
     count: int
     queues: bool = False
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ReadPages(Call):
+    """Read a page of the index of each of several servers or shards.
+
+    ``None`` stands for an index that was read to its end and, in the answer, for a page that could
+    not be read.
+    """
+
+    parts: Sequence[ReadIndex | None]
+
+    def of(self, number: int) -> ReadIndex:
+        """Return the call for one of them; after its end it reads nothing."""
+        return self.parts[number] or ReadIndex("+inf", b"", 0)
+
+
+def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    """Return entries, each a name and a lease end, in the form of the reply of ``index.lua``."""
+    names, ends, name = [], [], b""
+    for name, end in entries:
+        names.append(b"" if b"\n" in name else name)
+        ends.append(end)
+    return [b"\n".join(names), b"\n".join(ends), name]
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -40,8 +40,7 @@ with suppress(ImportError):  # a lease must not end or stand still with a frozen
 
 logger = logging.getLogger("django_redis_lock")
 Kind = Literal["memory", "settings"]
-Holds = dict[tuple[str, str, str], Holder]
-"""Held locks by alias, name and token id."""
+Holds = dict[tuple[str, str, str], Holder]  # by alias, name and token id
 _lines: dict[str, str] = {}
 """Which line of the project acquired a lock, by token id; known in a ``LockSpace``."""
 
@@ -241,11 +240,9 @@ class LockSpace:
     def __init__(self, kind: Kind = "memory") -> None:
         check_choice("kind", kind, get_args(Kind))
         self.kind = kind
-        self.isolated = kind == "memory"
-        """Whether no other process has locks here."""
+        self.isolated = kind == "memory"  # no other process has locks here
         self._id = f"test-{secrets.token_hex(4)}"
-        self._made: dict[str, BaseLockBackend] = {}
-        """The backends, with those of settings that a test has had for a while."""
+        self._made: dict[str, BaseLockBackend] = {}  # those of settings of a while, too
         self._outer: Any = None
 
     def __enter__(self) -> Self:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.index import read_indexes, read_name, write_page
+from django_redis_lock.backends.operations import Operations, read_name
+from django_redis_lock.protocol.calls import Steps, write_page
 from example_project.embedded import EmbeddedServer
 from tests.protocol.steps import ended
 from tests.tools import counted
 from tests.tools.admin import hold_as
+
+
+def read_index(servers: int = 1, page_size: int = 1) -> Steps[dict[str, float]]:
+    """Read the indexes of a backend; a page of names is ten times as long, at least two."""
+    backend = SimpleNamespace(indexes=servers, page_size=page_size)
+    return Operations(backend).read_index("*")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +40,7 @@ from tests.tools.admin import hold_as
 def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str | None]) -> None:
     """Each member of a page is a name, or is left out if it can't be one."""
     ends = [str(number).encode() for number in range(len(members))]
-    steps = read_indexes("*", 1, 10, queues=False)
+    steps = read_index()
     next(steps)
     found = {name: float(end) for end, name in enumerate(names) if name is not None}
     assert ended(steps, write_page(zip(members, ends, strict=True))) == found
@@ -40,7 +48,7 @@ def test_a_page_is_read_as_it_was_written(members: list[bytes], names: list[str 
 
 def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
     """A lock that was renewed between two pages is listed once."""
-    steps: Any = read_indexes("*", 1, 2, queues=False)
+    steps: Any = read_index(page_size=0)
     next(steps)
     pages = [
         ([(b"a", b"1"), (b"b", b"2")], ("2", b"")),
@@ -56,7 +64,7 @@ def test_a_lock_on_two_pages_counts_on_the_later_one() -> None:
 
 def test_the_latest_end_that_a_server_knows_counts() -> None:
     """One server may have missed a renewal, and another may not answer."""
-    steps = read_indexes("*", 3, 10, queues=False)
+    steps = read_index(servers=3)
     next(steps)
     pages = [write_page([(b"a", b"5")]), write_page([(b"a", b"3")]), None]
     assert ended(steps, pages) == {"a": 5}

@@ -70,7 +70,7 @@ def test_the_settings_and_their_defaults_are_those_of_the_code(settings: Any) ->
         "OPTIONS": {},
         "OPERATORS": {},
     }
-    assert list(documented) == list(entry_settings.SETTINGS)
+    assert list(documented) == list(entry_settings.KEYS)
     of_operators = {row[0]: row[1] for row in table(DOCS / "reference/settings.md", "Operators")}
     assert {name: ast.literal_eval(default) for name, default in of_operators.items()} == {
         field.upper(): value for field, value in dataclasses.asdict(backend.operators).items()

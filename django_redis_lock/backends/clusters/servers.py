@@ -22,7 +22,6 @@ from django_redis_lock.backends.clusters.topology import (
     Topology,
     shard_of,
 )
-from django_redis_lock.backends.index import ReadPages
 from django_redis_lock.backends.settings import check_replicas
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -212,7 +211,7 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
             return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
         case OutboxCall():
             return dict.fromkeys(range(SHARDS), call), call.join
-        case ReadPages(parts=parts):
+        case calls.ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}
             return unread, lambda pages: [
                 dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)

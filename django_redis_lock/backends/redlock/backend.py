@@ -13,7 +13,6 @@ from django.core import checks
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.errors import lock_error, reason
-from django_redis_lock.backends.index import ReadPages
 from django_redis_lock.backends.redlock import servers, votes
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -142,7 +141,7 @@ class RedlockLockBackend(BaseLockBackend):
         # A release that is not patient is sent again by its caller.
         owed = isinstance(call, calls.Release) and call.patient
         packed = [
-            server.pack(call.of(number) if isinstance(call, ReadPages) else call)
+            server.pack(call.of(number) if isinstance(call, calls.ReadPages) else call)
             for number, server in enumerate(self.servers)
         ]
         call.sending()
@@ -315,7 +314,7 @@ _COUNTS: dict[type[Call], votes.Count] = {
     calls.Inspect: votes.holders,
     calls.ReadHistory: votes.history,
     calls.ReadQueue: votes.queue,
-    ReadPages: votes.everybody,
+    calls.ReadPages: votes.everybody,
     servers.ReadFences: votes.everybody,
     servers.Admit: votes.agree,
 }
