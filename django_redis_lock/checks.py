@@ -89,8 +89,7 @@ def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
 def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Import the Celery tasks and check those that are guarded.
 
-    Workers import them without that, and ``migrate`` (with databases) may have to create a table
-    first that a module reads.
+    Workers import them anyway; for ``migrate`` (with databases), a module may need a table first.
     """
     app = celery_app()
     if app and not databases and not app.loader.worker_initialized and (why := _why_not(app)):
@@ -121,21 +120,11 @@ def _why_not(app: Any) -> str:
 
 def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
     """Check, with ``--deploy``, that the locks of ``LOCKS`` exclude other processes."""
-    from django_redis_lock.backends.dummy import DummyLockBackend
-    from django_redis_lock.backends.locmem import LocMemLockBackend
-
-    callers = {
-        LocMemLockBackend: "only callers in the same process",
-        DummyLockBackend: "no callers",
-    }
     with suppress(InvalidLockBackend):  # check_locks reports it
         for alias in locks:
             with suppress(InvalidLockBackend):
                 backend = locks.create(alias)
-                for kind, excluded in callers.items():
-                    if isinstance(backend, kind):
-                        text = (
-                            f"The locks of LOCKS[{alias!r}] exclude {excluded}, as its BACKEND is "
-                            f"{type(backend).__name__}."
-                        )
-                        yield _found("W008", text, HOW_TO_WRITE)
+                if backend.excludes:
+                    which = f"LOCKS[{alias!r}] exclude {backend.excludes}"
+                    text = f"The locks of {which}, as its BACKEND is {type(backend).__name__}."
+                    yield _found("W008", text, HOW_TO_WRITE)

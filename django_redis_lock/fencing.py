@@ -1,8 +1,7 @@
 """Model rows that reject the writes of an earlier holder of a lock.
 
-Each row stores the highest fence that has written it. A write with a lower fence changes nothing.
-The ``UPDATE`` itself compares the two, so that nothing can happen between the check and the write
-(Kleppmann, "How to do distributed locking", 2016).
+Each row stores the highest fence that has written it. The ``UPDATE`` itself compares the two, so
+nothing can happen in between (Kleppmann, "How to do distributed locking", 2016).
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class _Guard:
 
 
 def _never_fenced(method: Method, owner: Callable[[], type]) -> Method:
-    """Return an override in ``owner`` of a method of Django, which refuses it under a fence."""
+    """Return an override of a method in ``owner`` that refuses it under a fence."""
 
     @wraps(method)
     def refusing(self: Any, *args: Any, **options: Any) -> Any:
@@ -77,13 +76,11 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
     def fenced(self, held: Lock | int) -> Self:
         """Return a queryset whose writes carry the fence of a held lock, or the given fence.
 
-        ``update()`` writes the rows whose stored fence is not higher, and stores this one. It is
-        one ``UPDATE``. If that writes nothing, one more query checks why: ``update()`` returns 0 if
-        no row matched, and raises ``StaleFence`` if a later holder has written one. Instances from
-        the queryset are saved in the same way, and ``create()`` stores the fence.
-
-        Raises ``LockNotOwned`` for a lock that is not held, and ``TypeError`` for a model with
-        fields in several tables.
+        ``update()`` is one ``UPDATE`` of the rows whose stored fence is not higher, and stores this
+        one. If that writes nothing, one more query checks why: ``update()`` returns 0 if no row
+        matched, and raises ``StaleFence`` if a later holder has written one. Instances from the
+        queryset are saved in the same way, and ``create()`` stores the fence. Raises
+        ``LockNotOwned`` for a lock that is not held, ``TypeError`` for fields in several tables.
         """
         parents = cast("Any", self.model._meta.concrete_model)._meta.parents
         if parents:
@@ -170,10 +167,10 @@ else:
 class Fenced(models.Model):
     """An abstract model whose rows store the highest fence that has written them.
 
-    Inherit from it, and write while holding a lock with ``Product.objects.fenced(held)`` or
-    ``product.fenced(held).save()``. For a manager of your own, pass a subclass of
-    ``FencedQuerySet`` to ``FencedManager.from_queryset()``. Writes without a fence succeed, and
-    leave the stored fence alone.
+    Write while holding a lock with ``Product.objects.fenced(held)`` or
+    ``product.fenced(held).save()``. A manager of your own is made by
+    ``FencedManager.from_queryset()`` of a subclass of ``FencedQuerySet``. Writes without a fence
+    succeed, and leave the stored fence alone.
     """
 
     fence: models.BigIntegerField[int, int] = models.BigIntegerField(

@@ -117,15 +117,16 @@ class LockHandler:
                 f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
             )
         path = params.get("BACKEND", DEFAULT_BACKEND)
-        which, others = f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which", ", ".join(BACKENDS)
+        kind, why, cause = None, "is not a subclass of BaseLockBackend", None
         try:
             kind = import_string(path)
         except (ImportError, TypeError, AttributeError) as error:
-            text = f"{which} can't be imported: {error}. The backends are {others}."
-            raise InvalidLockBackend(text) from error
+            why, cause = f"can't be imported: {error}", error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
-            text = f"{which} is not a subclass of BaseLockBackend. The backends are {others}."
-            raise InvalidLockBackend(text)
+            raise InvalidLockBackend(
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which {why}. The backends are "
+                f"{', '.join(BACKENDS)}."
+            ) from cause
         params = dict(params)
         if space is not None:
             kind, params = space.move(kind, params)

@@ -22,10 +22,9 @@ class HeldLocks(models.Manager["HeldLock"]):
 
 
 class HeldLock(models.Model):
-    """A held lock. It lives on a server of ``LOCKS`` and has no table.
+    """A held lock, on a server of ``LOCKS`` and in no table.
 
-    The migration creates the content type and the permissions ``view_heldlock`` and
-    ``release_heldlock``, which the admin and its log need.
+    The admin and its log need its content type and permissions, which the migration creates.
     """
 
     key: models.TextField[str, str] = models.TextField(primary_key=True, editable=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol import calls
@@ -13,6 +13,8 @@ from django_redis_lock.protocol.waiting import WaiterRegistry
 
 class DummyLockBackend(BaseLockBackend):
     """Acquires at once, excludes no caller and stores nothing. LOCATION means nothing."""
+
+    excludes: ClassVar[str] = "no callers"
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
         return WaiterRegistry()

@@ -17,8 +17,7 @@ _WHERE_IN_SCRIPT = re.compile(r"\.?\s*script: (?:\w+, )?on @user_script:\d+\.?$"
 _NO_SCRIPTS = re.compile(r"(unknown|unsupported) command .?eval", re.IGNORECASE)
 _NO_PERMISSION_FOR_SCRIPTS = re.compile(r"no permissions to run the 'eval", re.IGNORECASE)
 _TOO_OLD = re.compile(r"syntax error|unknown redis command", re.IGNORECASE)
-OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
-"""The oldest versions of servers that know all commands of the scripts."""
+OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}  # versions that know all commands of the scripts
 NEEDED = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in OLDEST.items())
 _WITHOUT_SCRIPTS = (
     "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
@@ -67,16 +66,15 @@ def reason(error: Exception) -> str:
 
 def refused(error: Exception) -> bool:
     """Return whether the server refused the call, so that nothing was done."""
-    return isinstance(error, ResponseError) and not _contains(error, _IN_DOUBT)
+    return isinstance(error, ResponseError) and not _is_in_doubt(error)
 
 
 def passes(error: Exception) -> bool:
     """Return whether it may end soon: silence, a failover, a moving slot, a slow script."""
     if not isinstance(error, ResponseError) or isinstance(error, CLUSTER_ERRORS):
         return True
-    return is_read_only(error) or _contains(error, _IN_DOUBT) or str(error).startswith("BUSY ")
+    return is_read_only(error) or _is_in_doubt(error) or str(error).startswith("BUSY ")
 
 
-def _contains(error: Exception, parts: tuple[str, ...]) -> bool:
-    text = str(error)
-    return any(part in text for part in parts)
+def _is_in_doubt(error: Exception) -> bool:
+    return any(part in str(error) for part in _IN_DOUBT)

@@ -42,13 +42,12 @@ class GetSetLockBackend(ServersLockBackend):
     """Locks whose value is the time at which they end, in whole seconds.
 
     SETNX acquires a free lock, GETSET one that has ended (the algorithm in the documentation of
-    SETNX). Only plain commands with one key each are sent: no scripts, transactions or channels. So
-    it works where these are forbidden, and beside programs that use the same scheme. It promises
-    less than the other backends: a value does not tell who holds the lock, and there are neither
-    fences nor an audit.
+    SETNX). Only plain commands with one key each are sent, so it works where scripts, transactions
+    or channels are forbidden, and beside programs that use the same scheme. It promises less than
+    the other backends: a value does not tell who holds the lock, and there are neither fences nor
+    an audit.
 
     LOCATION is an alias of CACHES that django-redis or Django's RedisCache serves, or a URL.
-
     OPTIONS["KEY"] is the key of a lock, by default ``"{KEY_PREFIX}:{name}"``. Waiters poll every
     OPTIONS["POLL_INTERVAL"] seconds.
     """
@@ -79,10 +78,7 @@ class GetSetLockBackend(ServersLockBackend):
 
 
 def end_of(value: bytes) -> float:
-    """Return when a value ends, in milliseconds since the epoch; infinite for no expiry.
-
-    A value that is no time is held until it is deleted.
-    """
+    """Return when a value ends, in ms since the epoch; infinite for no expiry, and for no time."""
     found = _SECONDS.fullmatch(value)
     seconds = float(found[1]) if found else math.inf
     return seconds * 1000 if seconds < ENDLESS else math.inf
@@ -100,8 +96,6 @@ def _left_ms(end_ms: float, now_ms: int) -> int:
 
 
 class PlainCommand(Step):
-    """A command of the server, its name first."""
-
     __slots__ = ("words",)
 
     def __init__(self, *words: bytes | str | int) -> None:
@@ -127,16 +121,14 @@ class _Port(Port):
 
 
 class _PlainServer(SingleServer):
-    """A server that carries out each call in some plain commands.
+    """A server that carries out each call in some plain commands, the first for its time.
 
-    Each call begins with the server's time (``now_ms``). Leases count from it, and its callers
-    count them from the sending before, so no holder relies on a lease for too long.
+    Leases count from that, and for callers from its sending, so none relies on one for too long.
     """
 
     def __init__(self, location: Location, index_key: str, key: str) -> None:
         super().__init__(location)
-        self._index_key = index_key
-        self._pattern = key
+        self._index_key, self._pattern = index_key, key
         # By token: the values that this process wrote, and when (ms) they end. There are several if
         # it is not known which of them is stored.
         self._written: dict[str, dict[bytes, float]] = {}
@@ -170,7 +162,7 @@ class _PlainServer(SingleServer):
             return None
 
     def _put_back(self, name: str, value: bytes | None) -> PlainCommand:
-        """Return the command that undoes a GETSET which replaced another's value, or none."""
+        """Return the command that undoes a GETSET of another's value, or of none."""
         if value is None:
             return PlainCommand("DEL", self._key(name))
         return PlainCommand("SET", self._key(name), value, "XX")  # unless released meanwhile

@@ -31,6 +31,8 @@ class LocMemLockBackend(BaseLockBackend):
     locks of their own. Entries with the same LOCATION share their locks.
     """
 
+    excludes: ClassVar[str] = "only callers in the same process"
+
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self._location = str(location or "")
         self.store = _stores.setdefault((self._location, self.key_prefix), _Store())

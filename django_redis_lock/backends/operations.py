@@ -20,12 +20,7 @@ from django_redis_lock.exceptions import LockError
 from django_redis_lock.protocol import calls, records
 from django_redis_lock.protocol.calls import Steps, ask
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import (
-    MAX_NAME_LENGTH,
-    check_name,
-    check_number,
-    check_text,
-)
+from django_redis_lock.support.arguments import check_name, check_number, check_text
 from django_redis_lock.support.text import escape_unprintable
 
 logger = logging.getLogger("django_redis_lock")
@@ -178,7 +173,7 @@ class Operations:
 
 
 def read_name(member: bytes) -> str | None:
-    """Return a member of the index as a name, ``None`` if it is not one."""
+    """Return what the index has as a name, ``None`` if it is not one."""
     with suppress(ValueError):
         return check_name(member.decode())
     return None
@@ -188,7 +183,8 @@ def _read_names(members: bytes) -> list[str] | list[str | None]:
     """Read the names of a page: all at once if that suffices, which is ten times faster."""
     with suppress(ValueError):
         names = members.decode().split("\n")
-        if all(names) and max(map(len, names)) <= MAX_NAME_LENGTH and "".join(names).isprintable():
+        fit = max(map(len, names)) <= arguments.MAX_NAME_LENGTH
+        if fit and all(names) and "".join(names).isprintable():
             return names
     return [*map(read_name, members.split(b"\n"))]
 

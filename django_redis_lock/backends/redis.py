@@ -32,8 +32,7 @@ class SingleServer:
     """A server, or a proxy that looks like one."""
 
     def __init__(self, location: Location, replicas: Replicas | None = None) -> None:
-        self.location = location
-        self.replicas = replicas
+        self.location, self.replicas = location, replicas
 
     @cached_property_atomic
     def pool(self) -> redis.ConnectionPool:
@@ -71,28 +70,21 @@ class ScriptedServer(SingleServer):
     ) -> None:
         super().__init__(location, replicas)
         self.packing = Packing(key_prefix, replicas=replicas)
-        self._key_prefix = key_prefix
-        self._poll_interval = poll_interval
+        self._key_prefix, self._poll_interval = key_prefix, poll_interval
 
     def make_registry(
         self, scheme: str, give_back: Callable[[Release, float], object]
     ) -> WaiterRegistry:
         from django_redis_lock.protocol.waiting import WaiterRegistry
-        from django_redis_lock.transport.receiving import (
-            PoppedList,
-            ReceivingRegistry,
-            Subscription,
-        )
+        from django_redis_lock.transport import receiving
 
         if scheme == "poll":
             return WaiterRegistry(self._poll_interval, give_back)
-        receiver = PoppedList if scheme == "blpop" else Subscription
-        return ReceivingRegistry(
-            receiver(lambda: new_connection(self.pool), self._key_prefix),
-            give_back,
-            # A lock that was handed off counts only once the replicas have it, too.
-            confirming=self.replicas is not None,
-        )
+        kind = receiving.PoppedList if scheme == "blpop" else receiving.Subscription
+        receiver = kind(lambda: new_connection(self.pool), self._key_prefix)
+        # A lock that was handed off counts only once the replicas have it, too.
+        confirming = self.replicas is not None
+        return receiving.ReceivingRegistry(receiver, give_back, confirming=confirming)
 
     def call(self, call: Call) -> Any:
         if type(call) is Claim:
@@ -184,7 +176,7 @@ class RedisLockBackend(ServersLockBackend):
 
     def configure(self, location: Any, options: dict[str, Any]) -> None:
         self.location = Location("default" if location is None else location, self.alias)
-        self.wait = settings.read_choice(options, "WAIT", WAITING_SCHEMES, self.alias)
+        self.wait = settings.read_wait(options, self.alias)
         self.replicas = settings.read_replicas(options, self.alias)
         interval = settings.read_poll_interval(options, self.alias)
         if self.location.urls:

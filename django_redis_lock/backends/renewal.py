@@ -1,7 +1,4 @@
-"""Renews leases in the background, and sends releases that did not reach their server.
-
-Each server has a thread of its own, so that none waits for another.
-"""
+"""Renews leases, and sends releases that did not arrive, in a thread of its own for each server."""
 
 from __future__ import annotations
 
@@ -172,8 +169,7 @@ class ServerRenewer(Background):
     """Renews the leases on one server, and sends again what did not reach it."""
 
     def __init__(self, renewer: Renewer, key: tuple[Any, Hashable]) -> None:
-        self._renewer = renewer
-        self._key = key
+        self._renewer, self._key = renewer, key
         self.backend, self._together = key
         self.withdrawals: dict[Withdrawal, None] = {}
         super().__init__(f"django-redis-lock-renewal-{self.backend.alias}")

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from django_redis_lock.exceptions import InvalidLockBackend
-from django_redis_lock.support.arguments import LONGEST_LEASE
+from django_redis_lock.support.arguments import LONGEST_LEASE, WAITING_SCHEMES
 from django_redis_lock.transport.packing import Replicas
 
 if TYPE_CHECKING:
@@ -60,17 +60,14 @@ def read_options(
     return dict(options)
 
 
-def read_choice(
-    options: Mapping[str, Any], option: str, choices: Collection[str], using: str
-) -> str:
-    """Return an option that is one of several texts; the first one is the default."""
-    chosen = options.get(option, next(iter(choices)))
-    if chosen not in choices:
-        raise InvalidLockBackend(
-            f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {chosen!r}; "
-            f"it can be {' or '.join(map(repr, choices))}."
-        )
-    return next(choice for choice in choices if choice == chosen)  # not a subclass of str
+def read_wait(options: Mapping[str, Any], using: str) -> str:
+    chosen = options.get("WAIT", WAITING_SCHEMES[0])
+    for scheme in WAITING_SCHEMES:
+        if chosen == scheme:
+            return scheme  # not a subclass of str
+    there_are = " or ".join(map(repr, WAITING_SCHEMES))
+    text = f"LOCKS[{using!r}]['OPTIONS']['WAIT'] is {chosen!r}; it can be {there_are}."
+    raise InvalidLockBackend(text)
 
 
 def read_seconds(
@@ -189,9 +186,7 @@ class Operators:
 
 
 def read_operators(value: Any, alias: str) -> Operators:
-    where = f"LOCKS[{alias!r}]['OPERATORS']"
-    if value is None:
-        return Operators()
+    where, value = f"LOCKS[{alias!r}]['OPERATORS']", {} if value is None else value
     if not isinstance(value, Mapping):
         raise InvalidLockBackend(f"{where} must be a dict, not {value!r}.")
     check_keys(value, _RULES, where)

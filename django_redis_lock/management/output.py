@@ -19,8 +19,6 @@ from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.dummy import DummyLockBackend
-from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, in_units, sharing, unwritable_because
@@ -70,8 +68,7 @@ class Backends:
         for alias in self.aliases:
             with self.noting(alias):
                 self.all.append(locks[alias])
-        near = LocMemLockBackend | DummyLockBackend
-        self.alone = [one for one in self.all if isinstance(one, near)]
+        self.alone = [one for one in self.all if one.excludes]
         for one in self.alone:
             which = f"LOCKS[{one.alias!r}] is a {type(one).__name__}"
             terminal.notice(f"{which}, which neither shows nor excludes other processes.")

@@ -1,7 +1,4 @@
-"""What tests of a project need: a lock space of their own, and locks in every state.
-
-With pytest, ``django_redis_lock.testing.plugin`` offers the same as options and fixtures.
-"""
+"""What tests need: a lock space, and locks in every state. ``plugin`` offers it to pytest."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,4 @@
-"""The pytest plugin. Loading it imports nothing else of the package but what is needed for that.
-
-``django_redis_lock.testing.tools`` says what the lock spaces are.
-"""
+"""The pytest plugin. It imports only what it needs, as pytest loads it for every project."""
 
 from __future__ import annotations
 

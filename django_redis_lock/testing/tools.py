@@ -58,9 +58,8 @@ def held_by_another(
 
     It excludes the test's own thread as well, and locks that are ``reentrant`` there. Its lease is
     renewed until the end of the block, or with ``timeout`` a fixed one of so many seconds. Waiters
-    get the lock at the end. With ``shared`` it reads, and with a ``limit`` it has one permit of a
-    semaphore; without both, it holds all permits. Raises ``LockNotAcquired`` if the lock is
-    held already.
+    get the lock at the end. With ``shared`` it reads, with a ``limit`` it has one permit, and
+    without both, all permits. Raises ``LockNotAcquired`` if the lock is held already.
     """
     backend = _backend(using)
     lease_s, by = DEFAULT if timeout is None else timeout, {"held": "by held_by_another()"}
@@ -89,8 +88,7 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
 
     The lock is free, or goes to a waiter. A holder in this process finds ``held.lost`` true; if its
     lease was to be renewed, the signal ``lock_lost`` has been sent. Of several that share the lock,
-    ``fence`` says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not
-    held.
+    ``fence`` (``held.fence``) says which one. Raises ``LockError`` if the lock is not held.
     """
     _end(using, name, fence, "expire")
 
@@ -98,10 +96,8 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
 def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
     """Take a held lock from its holder, as an operator does on another machine.
 
-    The lock is free, or goes to a waiter. A holder in this process whose lease is renewed finds out
-    at once: ``held.lost`` is true and the signal ``lock_lost`` has been sent. One with a fixed
-    lease finds out when it asks or releases, as always. Of several that share the lock, ``fence``
-    says which one: a holder's ``held.fence``. Raises ``LockError`` if the lock is not held.
+    As with ``expire_now()``, but a holder with a fixed lease finds out only when it asks or
+    releases, as always.
     """
     _end(using, name, fence, "be lost")
 
@@ -146,11 +142,10 @@ def _backend(using: str) -> BaseLockBackend:
 
 @contextmanager
 def unavailable(using: str | None = None) -> Iterator[None]:
-    """Let every operation in this process raise ``LockUnavailable`` during the block.
+    """Let every operation in this process, or on one alias, raise ``LockUnavailable`` in the block.
 
-    ``using`` limits it to an alias. Nothing is sent and nothing is retried, so the errors come at
-    once, on a server as with locmem and dummy. Renewals fail, too; a lock whose lease ends
-    meanwhile is lost. At the end, releases that failed are sent.
+    Nothing is sent or retried, so the errors come at once, on a server as with locmem and dummy.
+    Renewals fail, too; a lock whose lease ends is lost. At the end, failed releases are sent.
     """
     with ExitStack() as stack:
         for module, name in ((drivers, "carry_out"), (async_driver, "acarry_out")):
@@ -176,10 +171,9 @@ def _failing(carry_out: Callable[..., Any], using: str | None) -> Callable[..., 
 
 
 class LockRecorder:
-    """Notes what happens to locks during a block, from the signals of the package.
+    """Notes what happens to locks during a block, by signals: their names in order, in lists.
 
-    Each list has the names of the locks, in the order of the events. What the tools of
-    ``django_redis_lock.testing`` do to a lock themselves is not in it.
+    What the tools of ``django_redis_lock.testing`` do to a lock themselves is not in it.
     """
 
     def __init__(self) -> None:
@@ -233,8 +227,7 @@ class LockSpace:
     - ``"memory"``: in the memory of this process; no server is needed.
     - ``"settings"``: where ``LOCKS`` says, with nothing changed.
 
-    It goes on to apply when a test changes ``LOCKS``. Entries with the dummy backend stay as they
-    are.
+    It also applies when a test changes ``LOCKS``. Entries with the dummy backend stay as they are.
     """
 
     def __init__(self, kind: Kind = "memory") -> None:
@@ -266,10 +259,10 @@ class LockSpace:
 
     @contextmanager
     def one_test(self, *, fail_on_held: bool = False) -> Iterator[None]:
-        """Release what is acquired during the block and still held at its end.
+        """Release what is acquired during the block and still held at its end, if isolated.
 
         Locks that were held before, as by a fixture of the session, stay. With ``fail_on_held``
-        raises ``AssertionError`` if there is any. A space that is not isolated is left as it is.
+        raises ``AssertionError`` if there is any.
         """
         _lines.clear()
         before = self._held()
@@ -361,9 +354,9 @@ class LockTestMixin(TestCase):
 def assert_no_locks_held(using: str | None = None) -> None:
     """Raise ``AssertionError`` if a lock is held, saying which, where it was acquired and by whom.
 
-    It checks all aliases that were used, or one. Outside of a ``LockSpace``, only locks that this
-    process holds count. A task's lock that rests (``at_least_for``) never does. Releases that
-    failed are sent first. Raises ``LockUnavailable``.
+    It checks all aliases that were used, or one; outside of a ``LockSpace``, only what this process
+    holds. A task's lock that rests (``at_least_for``) does not count. Releases that failed are sent
+    first. Raises ``LockUnavailable``.
     """
     backends = locks.made() if using is None else [locks[using]]
     finish_releases(backends)
