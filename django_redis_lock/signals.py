@@ -1,8 +1,8 @@
 """Signals about locks, for metrics and logs.
 
 Each is sent with ``sender`` (the class of the backend), ``using`` (its alias) and ``name``. A
-receiver that fails is logged, and the lock is not affected. They are called with ``send_robust``,
-by asyncio code with ``asend_robust``; if ``never_blocks`` marks all of them, in place.
+receiver that fails is logged, and the lock is not affected. They are sent by ``send_robust``, in
+asyncio code by ``asend_robust``, unless ``never_blocks`` marks all receivers.
 """
 
 from collections.abc import Callable

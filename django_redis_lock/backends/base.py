@@ -42,7 +42,7 @@ class BaseLockBackend(Port):
     """Whether a lock can be shared, and its queue be bounded."""
     can_pass: ClassVar[bool] = True  # to another handle, as the server knows who holds a lock
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats
-    excludes: ClassVar[str] = ""  # whom alone, if not the callers in all processes
+    excludes: ClassVar[str] = ""  # whom alone its locks exclude, if not all callers
     indexes = 1  # how many servers or shards list the locks
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:

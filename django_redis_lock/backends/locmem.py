@@ -90,7 +90,6 @@ class _Store:
         self._last_fence = 0
 
     def carry_out(self, call: Call) -> Any:
-        """Carry out a call atomically."""
         with self._mutex:
             return self._operations[type(call)](self, call)
 
@@ -321,7 +320,6 @@ class _Store:
 
 
 def _now_ms() -> int:
-    """Return what would be the server's clock."""
     return time.time_ns() // 1_000_000
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger("django_redis_lock")
 
 
 class Operations:
-    """The steps of one backend's methods for operators."""
+    """The steps of a backend's methods for operators."""
 
     def __init__(self, backend: Any) -> None:
         self._backend = backend
@@ -38,7 +38,6 @@ class Operations:
             yield page
 
     def read(self, names: list[str]) -> Steps[list[records.Holder]]:
-        """Read the holders of locks."""
         now_ms, *rest = yield from ask(calls.Inspect(names))
         holders: list[records.Holder] = []
         for name, value, ttl, waiters in zip(names, rest[::3], rest[1::3], rest[2::3], strict=True):

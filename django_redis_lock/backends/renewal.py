@@ -53,13 +53,12 @@ class Entry:
 
     @property
     def renews(self) -> bool:
-        """Whether the lease is renewed, and not only verified."""
         return self.period < math.inf
 
     def wanted_ms(self, lease: Lease) -> int:
-        """Return how long a lease to ask for; 0 only looks at it."""
+        """Return how long a lease to ask for."""
         if not self.renews:
-            return 0
+            return 0  # which only looks at it
         return milliseconds(max(0.0, min(RENEWALS * self.period, lease.renew_until - monotonic())))
 
     def lost_at(self) -> float:

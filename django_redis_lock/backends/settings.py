@@ -123,11 +123,8 @@ def check_replicas(replicas: Replicas | None, arguments: dict[str, Any], using: 
 
 
 def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Iterator[str]:
-    """Yield a message for each other entry that can write a key of this one.
-
-    Entries with the same prefix share their locks on purpose.
-    """
-    for other in others:
+    """Yield a message for each entry with another prefix that can write a key of this one."""
+    for other in others:  # those with the same prefix share their locks on purpose
         if one.key_prefix == other.key_prefix or not one.databases() & other.databases():
             continue
         shared = (
