@@ -280,9 +280,7 @@ def lock_many(
     at once. Duplicate names count once. ``blocking_timeout`` is for all locks together. With
     ``limit``, it takes a permit of each as with ``semaphore()``. Names in ``shared`` are further
     locks, which are shared, and a dict as ``limit`` has further names, with the limit of each. The
-    other arguments are those of ``lock()``.
-
-    Raises ``ValueError`` or ``TypeError`` for invalid arguments.
+    other arguments and the errors are those of ``lock()``.
     """
     if callable(names):
         raise TypeError(

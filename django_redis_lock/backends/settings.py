@@ -152,19 +152,14 @@ def _key_beginnings(backend: BaseLockBackend) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Operators:
-    """The operators' settings of one alias."""
+    """The operators' settings of one alias. Names are matched by shell patterns."""
 
-    warn_after: Mapping[str, float] = field(default_factory=dict)
-    """After how many seconds a held lock is marked, by shell patterns of names."""
+    warn_after: Mapping[str, float] = field(default_factory=dict)  # seconds, by pattern
     audit_entries: int = 1000
     reason_required: bool = False
-    release_permission: str | None = None
-    """The permission to release locks of this alias, such as ``shop.release_locks``; ``None`` for
-    the general one."""
-    task_links: Mapping[str, str] = field(default_factory=dict)
-    """Links from a Celery task, by title; ``{task_id}`` stands for the task's id."""
-    groups: Mapping[str, str] = field(default_factory=dict)
-    """Groups of locks for metrics, by shell patterns of names."""
+    release_permission: str | None = None  # to release locks of this alias; None: the general one
+    task_links: Mapping[str, str] = field(default_factory=dict)  # URLs with {task_id}, by title
+    groups: Mapping[str, str] = field(default_factory=dict)  # for metrics, by pattern
 
     def threshold(self, name: str) -> float | None:
         """Return after how many seconds a lock is marked, by the first pattern that matches."""
