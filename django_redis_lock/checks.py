@@ -15,7 +15,7 @@ from django.db import DatabaseError
 from django.urls import get_resolver
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import OTHER_PREFIX, collisions
+from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
 from django_redis_lock.support.celery_app import celery_app, import_tasks

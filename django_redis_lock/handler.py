@@ -14,7 +14,8 @@ from django.utils.module_loading import import_string
 from django.views.decorators.debug import sensitive_variables
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import KEYS, OTHER_PREFIX, collisions
+from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
+from django_redis_lock.backends.settings import KEYS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments

@@ -11,6 +11,7 @@ from django.core import checks
 
 from django_redis_lock import signals
 from django_redis_lock.backends import settings
+from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
 from django_redis_lock.protocol.calls import Emit, Steps
 from django_redis_lock.protocol.drivers import Port
@@ -60,7 +61,7 @@ class BaseLockBackend(Port):
             raise InvalidLockBackend(f"LOCKS[{alias!r}]: {error}") from None
         self.key_prefix = settings.read_key_prefix(params, alias)
         self.lock_keys = f"{self.key_prefix}:"  # with which the key of each lock begins
-        self.operators = settings.read_operators(params.get("OPERATORS"), alias)
+        self.operators = read_operators(params.get("OPERATORS"), alias)
         options = settings.read_options(params, self.options, alias, type(self).__name__)
         self.configure(params.get("LOCATION"), options)
 

@@ -16,7 +16,7 @@ from time import monotonic
 from django.db import connections
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import OTHER
+from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import locks
 from django_redis_lock.operators import aliases, backlogs_of, queues_of, unheld_among

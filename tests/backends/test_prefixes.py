@@ -8,7 +8,7 @@ import pytest
 from django.core import checks
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.settings import KEY_WORDS
+from django_redis_lock.backends.prefixes import KEY_WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.packing import Packing
 from tests.tools import findings

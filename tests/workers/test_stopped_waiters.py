@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, locks
-from django_redis_lock.backends.settings import OTHER
+from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.contrib.gauges import read_held
 from django_redis_lock.protocol.heartbeats import BEAT_EVERY
 from django_redis_lock.protocol.waiting import CLAIM

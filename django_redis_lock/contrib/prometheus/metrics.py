@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from django_redis_lock import signals
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.settings import OTHER
+from django_redis_lock.backends.operator_settings import OTHER
 from django_redis_lock.contrib.gauges import MEANINGS, read_gauges, reads
 from django_redis_lock.handler import locks
 from django_redis_lock.tasks import conflicts
