@@ -29,15 +29,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.handler import locks
 from django_redis_lock.protocol import records
 from django_redis_lock.protocol.calls import Inspect, ask
-from django_redis_lock.protocol.records import (
-    Attention,
-    AuditEntry,
-    Holder,
-    Limit,
-    Unheld,
-    Waiter,
-    attention,
-)
+from django_redis_lock.protocol.records import Attention, AuditEntry, Holder, Limit, Unheld
 from django_redis_lock.support.arguments import check_text
 from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.support.text import escape_unprintable, without_passwords
@@ -86,6 +78,8 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
     """
     shown = list(shown)
     by, reason = check_text(by, "by"), check_reason(reason, (one.using for one in shown))
+    operator = escape_unprintable(by) or "an unnamed operator"
+    why = escape_unprintable(reason) or "no reason given"
     failed: dict[str, Outcome] = {}  # by alias; not asked again
     outcomes: list[Outcome] = []
     for one in shown:
@@ -103,14 +97,8 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
             if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
                 failed[one.using] = outcome  # the others would run into the same, and a timeout
         if loser := outcome.loser:
-            logger.warning(
-                "Lock %r of LOCKS[%r] was taken from %s by %s: %s",
-                loser.name,
-                loser.using,
-                loser,
-                escape_unprintable(by) or "an unnamed operator",
-                escape_unprintable(reason) or "no reason given",
-            )
+            text = "Lock %r of LOCKS[%r] was taken from %s by %s: %s"
+            logger.warning(text, loser.name, loser.using, loser, operator, why)
         outcomes.append(outcome)
     return outcomes
 
@@ -150,20 +138,15 @@ def _release(one: Shown, by: str, reason: str) -> Outcome:
         holder = backend.holder(one.name)
         changed = holder is not None and not holder.shared
         return Outcome(one, Result.CHANGED if changed else Result.GONE, holder=holder)
-    holder = None
+    found: list[Holder] = []
     if loser.waiters != 0:
         with suppress(LockError):  # it is released all the same
-            holder = _next_holder(backend, loser)
-    return Outcome(one, Result.RELEASED, loser, holder)
-
-
-def _next_holder(backend: BaseLockBackend, loser: Holder) -> Holder | None:
-    """Return who has got a lock since its former holder was read; of several the latest."""
-    found = list(backend.holders_of([loser.name]))
+            found = list(backend.holders_of([loser.name]))
     if loser.shared and loser.acquired_at is not None:
         read_at = loser.acquired_at + timedelta(seconds=loser.held_for or 0.0)
         found = [one for one in found if one.acquired_at and one.acquired_at > read_at]
-    return max(found, key=lambda one: one.fence or 0, default=None)
+    holder = max(found, key=lambda one: one.fence or 0, default=None)  # the latest of several
+    return Outcome(one, Result.RELEASED, loser, holder)
 
 
 @dataclass
@@ -174,7 +157,7 @@ class LockState:
     holders: list[Holder]
     first: list[Holder | Unheld]
     """One that says how many wait; none if the lock was acquired meanwhile."""
-    queue: list[Waiter] | None = None
+    queue: list[records.Waiter] | None = None
     backlogs: records.Backlogs | None = None
     limit: Limit | None = None
     history: list[AuditEntry] | None = None
@@ -281,13 +264,9 @@ def set_aside(backend: BaseLockBackend, outbox: str, name: str) -> list[records.
 def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: str) -> None:
     """Set the limit of a semaphore, or clear it with ``None``, and log who does it."""
     backend.set_limit(name, limit, by=by)
-    logger.warning(
-        "The limit of %r of LOCKS[%r] was %s by %s",
-        name,
-        backend.alias,
-        "cleared" if limit is None else f"set to {limit}",
-        escape_unprintable(by) or "an unnamed operator",
-    )
+    done = "cleared" if limit is None else f"set to {limit}"
+    operator = escape_unprintable(by) or "an unnamed operator"
+    logger.warning("The limit of %r of LOCKS[%r] was %s by %s", name, backend.alias, done, operator)
 
 
 def newest_first(entries: Iterable[AuditEntry]) -> list[AuditEntry]:
@@ -309,12 +288,12 @@ UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 def in_units(seconds: int) -> list[tuple[int, str]]:
     """Return the two largest units of a duration, without a second one that is 0."""
-    found = []
+    found: list[tuple[int, str]] = []
     for unit, size in UNITS.items():
         amount, seconds = divmod(seconds, size)
-        found.append((amount, unit))
-    first = next((n for n, (amount, _) in enumerate(found) if amount), len(found) - 1)
-    return [found[first], *(one for one in found[first + 1 : first + 2] if one[0])]
+        if amount or found or unit == "s":
+            found.append((amount, unit))
+    return [found[0], *(one for one in found[1:2] if one[0])]
 
 
 ORDERS: dict[str, Callable[[Holder], Any]] = {
@@ -353,7 +332,7 @@ def attention_of(holder: Holder) -> Attention | None:
     life = judge(holder, partial(_state_at, int(monotonic() * 10))).life
     if life in (Liveness.DEAD, Liveness.STOPPED):
         return Attention(life)
-    return attention(holder, locks[holder.using].operators.threshold(holder.name))
+    return records.attention(holder, locks[holder.using].operators.threshold(holder.name))
 
 
 class Liveness(StrEnum):

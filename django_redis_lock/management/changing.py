@@ -1,12 +1,14 @@
-"""``locks release`` and ``limit``: what operators change, after showing it."""
+"""``locks release``, ``limit`` and ``unpark``: what operators change, after showing it."""
 
 from __future__ import annotations
 
 import getpass
 import os
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -15,9 +17,11 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Terminal, counted, nothing, usage
-from django_redis_lock.operators import Liveness, Result, Verdict, change_limit, limit_of
-from django_redis_lock.protocol.records import Holder
+from django_redis_lock.operators import Liveness, Result, Verdict
+from django_redis_lock.protocol.records import Aside, Holder
 from django_redis_lock.support.arguments import check_text
+from django_redis_lock.support.celery_app import celery_app, import_tasks
+from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 
 def release(options: dict[str, Any], terminal: Terminal) -> None:
@@ -65,18 +69,15 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
     if not (options["names"] and several) or options["token_id"] or options["only_dead"]:
         return
     backends.write_holders(several, Column("TOKEN ID"))
-    raise usage(
-        f"Lock {several[0].name!r} has {several[0].holders} holders: "
-        f"give the --token-id of the one to release."
-    )
+    has = f"Lock {several[0].name!r} has {several[0].holders} holders"
+    raise usage(f"{has}: give the --token-id of the one to release.")
 
 
 def _check(options: dict[str, Any]) -> None:
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
     if sum(ways) != 1:
-        raise usage(
-            "Specify what to release: names, --pattern GLOB or --all, but only one of them."
-        )
+        which = "names, --pattern GLOB or --all, but only one of them"
+        raise usage(f"Specify what to release: {which}.")
     if options["token_id"] and len(options["names"]) != 1:
         raise usage("--token-id needs exactly one name.")
 
@@ -167,14 +168,12 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
 
 
 def _conclude(results: list[Result], holds: str, missing: list[str], *, dry_run: bool) -> None:
-    released, not_known, refused = map(
-        results.count, (Result.RELEASED, Result.UNAVAILABLE, Result.REFUSED)
-    )
+    released = results.count(Result.RELEASED)
     share = f"{released} of {holds} released"
-    if not_known:
+    if not_known := results.count(Result.UNAVAILABLE):
         message = f"{share}; the outcome of {not_known} is not known."
         raise CommandError(message, returncode=output.NOT_KNOWN)
-    if refused:
+    if refused := results.count(Result.REFUSED):
         raise CommandError(f"{share}; the server refused {refused}.")
     if not results:
         raise nothing("There is nothing to release.")
@@ -230,7 +229,7 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
     before, rows = None, list[output.Row]()
     for backend in backends.all:
         with backends.noting(backend.alias):
-            before = limit_of(backend, name)
+            before = operators.limit_of(backend, name)
             if before is None and limit is None:
                 break
             if hint := output.hint_at_pattern(name, "locks list"):
@@ -240,7 +239,7 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
                 way = "as a reader" if holders[0].shared else "alone"
                 held = f"{holders[0]} holds {name!r} {way}."
                 terminal.notice(f"{held} Only semaphores have limits.")
-            change_limit(backend, name, limit, by=by)
+            operators.change_limit(backend, name, limit, by=by)
             done = "cleared" if limit is None else str(limit)
             if terminal.as_json:
                 rows = _rows(backend, name)
@@ -262,10 +261,132 @@ def _rows(backend: BaseLockBackend, name: str | None) -> list[output.Row]:
     return [{**output.facts(one), "held": held[one.name]} for one in limits]
 
 
-LIMIT = [
-    *map(Column, ("NAME", "USING")),
-    Column("LIMIT", right=True),
-    Column("HELD", right=True),
-    Column("BY"),
-    output.AT,
-]
+NUMBERS = [output.number("LIMIT"), output.number("HELD")]
+LIMIT = [Column("NAME"), Column("USING"), *NUMBERS, Column("BY"), output.AT]
+
+
+def unpark(options: dict[str, Any], terminal: Terminal) -> None:
+    """Send them by the current Celery app, and say which can't be sent, or may not."""
+    name, done = options["name"], _restored_or_due(options)
+    of = f" of {name!r}" if name else ""
+    app = celery_app()
+    if app is None:
+        raise CommandError("No Celery app is loaded: import it in the project's __init__.py.")
+    from django_redis_lock.celery.outbox import Publisher
+
+    import_tasks(app)  # messages of a task that is not known can't be read
+    publisher, whys = Publisher(app), list[str]()
+    backends = Backends(options["using"], terminal)
+    able = [one for one in backends.all if one.runs_scripts]
+    if backends.all and not able:
+        which = ", ".join(f"LOCKS[{one.alias!r}]" for one in backends.all)
+        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
+    backends.all = able
+    if options["delete"] and options["interactive"]:
+        aside = partial(operators.set_aside, outbox=publisher.outbox, name=name or "")
+        _ask_to_delete(list(backends.each(aside)), backends)
+    rows = list(backends.each(partial(_unpark, publisher, options, done, whys)))
+    _say_sent(rows, done, backends, is_sent=not publisher.unreachable)
+    if name and not options["aside"]:
+        _name_reservations(name, backends)
+    number = sum(row[done] for row in rows)
+    if number or options["due"]:
+        _check_sent(f"{counted(number, 'parked task')}{of}", whys, publisher.unreachable)
+    backends.finish(f"{'delete' if options['delete'] else 'send'} the parked tasks{of}")
+    if not number:
+        _say_none_parked(options, terminal, of, here=" of this broker" if rows else "")
+
+
+def _unpark(
+    publisher: Any, options: dict[str, Any], done: str, whys: list[str], backend: BaseLockBackend
+) -> Iterator[dict[str, Any]]:
+    """Yield to how many tasks it was done, how many are of others, and how many can't be sent."""
+    name, others = options["name"], 0
+    if options["aside"]:
+        number = publisher.restore(backend, name or "", delete=options["delete"])
+    elif options["due"]:
+        publisher.publish_due(backend, attends=True)
+        number = publisher.published + len(publisher.put_off)
+    else:
+        number = publisher.unpark(backend, name, options["task_id"])
+        turns = operators.backlogs_of(backend, name).turns
+        others = sum(one.parked for one in turns if one.outbox != publisher.outbox)
+    failed = [why for lock, why in publisher.put_off if name in (None, lock)]
+    whys += failed
+    if number or others:
+        about = {done: number, "parked": others, "put_off": len(failed)}
+        yield {"name": name, "using": backend.alias, **about}
+
+
+def _restored_or_due(options: dict[str, Any]) -> str:
+    """Return what is done, as the JSON says."""
+    name, due, aside = options["name"], options["due"], options["aside"]
+    ways = due + aside + bool(options["task_id"])
+    if ways > 1 or (due and name) or not (name or due or aside) or name == "":
+        raise usage("Give a NAME, with or without --task-id or --aside; or only --aside or --due.")
+    if options["delete"] and not aside:
+        raise usage("--delete needs --aside.")
+    restored = "deleted" if options["delete"] else "restored"
+    return "due" if due else restored if aside else "unparked"
+
+
+def _ask_to_delete(shown: list[Aside], backends: Backends) -> None:
+    if shown and not backends.terminal.as_json:
+        backends.write("aside", map(Aside._asdict, shown), output.ASIDE)
+    if shown:
+        question = f"Delete {counted(len(shown), 'parked message')}? Their tasks will not run."
+        backends.terminal.confirm(question, "deleted")
+
+
+def _say_sent(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: bool) -> None:
+    terminal = backends.terminal
+    if terminal.as_json:
+        terminal.json_object("locks", rows, backends.not_known)
+    sent = {"deleted": "deleted", "due": "sent to the broker"}.get(done, "sent back to the broker")
+    for row in rows:
+        where = "all locks" if row["name"] is None else row["name"]
+        if backends.many:
+            where += f" (backend {row['using']})"
+        number = row[done] - row["put_off"]
+        if number > 0 and is_sent and not terminal.as_json:
+            text = f"{where}: {counted(number, 'parked task')} {sent}"
+            terminal.say(text, terminal.style.SUCCESS)
+        if left := row["parked"]:
+            text = f"{counted(left, 'parked task')} of another broker not touched"
+            terminal.notice(f"{where}: {text}")
+
+
+def _check_sent(tasks: str, whys: list[str], unreachable: str) -> None:
+    """Raise ``CommandError`` if some could not be sent."""
+    if unreachable:
+        why = escape_unprintable(without_passwords(unreachable))
+        text = f"{tasks} left the queue, but the broker can't be reached: {why}. "
+        text += "A worker sends what was not sent as soon as it can."
+        raise CommandError(text, returncode=output.NOT_KNOWN)
+    if whys:
+        text = f"{counted(len(whys), 'parked task')} could not be sent: "
+        text += f"{escape_unprintable(whys[0])}. "
+        text += "Workers try again every minute, and set aside what none of them can read."
+        raise CommandError(text)
+
+
+def _name_reservations(name: str, backends: Backends) -> None:
+    """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
+    holders = backends.each(lambda backend: backend.holders_of([name]))
+    if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
+        messages, release = counted(len(reserved), "message"), f"locks release {shlex.quote(name)}"
+        backends.terminal.notice(
+            f"{name}: held for {messages} in the broker's queue, the first for {reserved[0]}. "
+            f"If the queue was purged, use: {release} --token-id {reserved[0].token_id}"
+        )
+
+
+def _say_none_parked(options: dict[str, Any], terminal: Terminal, of: str, here: str) -> None:
+    if options["due"]:
+        terminal.notice("No parked task is due.")
+        return
+    if options["aside"]:
+        raise nothing(f"No message{of} is set aside.")
+    which = f"No task {escape_unprintable(options['task_id'] or '')}".rstrip()
+    hint = output.hint_at_pattern(options["name"], "locks list")
+    raise nothing(f"{which}{here} is parked for {options['name']!r}.{hint}")

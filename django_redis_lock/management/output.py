@@ -7,7 +7,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -22,7 +22,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, in_units, sharing, unwritable_because
-from django_redis_lock.protocol.records import AuditEntry, Holder, Waiter
+from django_redis_lock.protocol.records import AuditEntry, Holder
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 
 ERROR, USAGE, NOT_KNOWN, NOTHING, INTERRUPTED = 1, 2, 2, 3, 130
@@ -48,7 +48,6 @@ BATCH = 250
 
 UNKNOWN = "-"
 """Shown for an absent value, whose text is empty."""
-
 _encode = json.JSONEncoder(check_circular=False, default=datetime.isoformat).encode
 
 
@@ -103,28 +102,25 @@ class Backends:
         key: str,
         rows: Iterable[Row],
         columns: Iterable[Column],
-        *trailers: Callable[[], Mapping[str, Any]],
+        more: Callable[[], Row] = dict,
     ) -> None:
-        """Write rows as JSON, with what is not known; or as a table."""
+        """Write rows as JSON, with more and what is not known; or as a table."""
         if self.terminal.as_json:
-            self.terminal.json_object(key, rows, *trailers, self.not_known)
+            self.terminal.json_object(key, rows, lambda: {**more(), **self.not_known()})
         else:
             shown = [one for one in columns if self.many or one.heading != "USING"]
             self.terminal.table(shown, rows)
 
     def write_holders(
-        self,
-        holders: Iterable[Holder],
-        *columns: Column,
-        trailers: Iterable[Callable[[], Mapping[str, Any]]] = (),
+        self, holders: Iterable[Holder], *columns: Column, more: Callable[[], Row] = dict
     ) -> None:
         """Write holders, with further columns; those of one lock come together in a table."""
         rows: Iterable[Row] = map(holder_facts, holders)
         if not self.terminal.as_json:
             rows = _together(rows)
-        self.write("locks", rows, [*HOLDER, *columns], *trailers)
+        self.write("locks", rows, [*HOLDER, *columns], more)
 
-    def not_known(self) -> dict[str, Any]:
+    def not_known(self) -> Row:
         """Return for JSON which backends did not answer, and why."""
         return {"not_known": [{"using": one, "error": why} for one, why in self.silent.items()]}
 
@@ -139,9 +135,9 @@ class Backends:
         """Raise ``CommandError`` if a backend could not be read, or did not make a change."""
         self.warn_of_unwritable()
         if self.silent:
-            which, errors = ", ".join(map(repr, self.silent)), self._errors
-            refused = change and all(map(_is_refusal, errors))
-            misconfigured = all(isinstance(error, InvalidLockBackend) for error in errors)
+            which = ", ".join(map(repr, self.silent))
+            refused = change and all(map(_is_refusal, self._errors))
+            misconfigured = all(isinstance(error, InvalidLockBackend) for error in self._errors)
             code = ERROR if refused or misconfigured else NOT_KNOWN
             did = f"The server of {which} {'refused' if refused else 'failed'} to {change}"
             text = did if change else f"The locks of {which} could not be read"
@@ -225,25 +221,21 @@ class Terminal:
                 columns = list(widths)
                 headings = [one.heading for one in columns]
                 self.say(_line(widths, headings, width), self.style.MIGRATE_HEADING)
-            rows_of_texts = zip(*(texts[one] for one in columns), strict=True)
-            lines = [_line(widths, each, width) for each in rows_of_texts]
-            paint = self.style.WARNING
-            marked = zip(batch, lines, strict=True)
-            painted = (paint(line) if row.get("attention") else line for row, line in marked)
-            self._out.write("\n".join(painted))
+            lines = []
+            for row, *cells in zip(batch, *(texts[one] for one in columns), strict=True):
+                line = _line(widths, cells, width)
+                lines.append(self.style.WARNING(line) if row.get("attention") else line)
+            self._out.write("\n".join(lines))
             self._out.flush()
 
-    def json_object(
-        self, name: str, items: Iterable[Any], *trailers: Callable[[], Mapping[str, Any]]
-    ) -> None:
-        """Write a JSON object of the items as they are read, and of what trailers return then."""
+    def json_object(self, name: str, items: Iterable[Any], more: Callable[[], Row]) -> None:
+        """Write a JSON object of the items as they are read, and of what there is more then."""
         line, comma, end = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', "", ""
         for item in items:  # a line waits for the next item, which may come after a notice
             self._out.write(line + comma)
             line, comma, end = _encode(item), ",", "\n"
-        rest = {key: item for trailer in trailers for key, item in trailer().items()}
-        shown = (f", {json.dumps(key)}: {_encode(item)}" for key, item in rest.items())
-        self._out.write(f"{line}{end}]{''.join(shown)}}}")
+        rest = (f", {json.dumps(key)}: {_encode(item)}" for key, item in more().items())
+        self._out.write(f"{line}{end}]{''.join(rest)}}}")
 
     def ask(self, question: str, done: str) -> str:
         """Ask on standard error before something is done; return the answer."""
@@ -302,10 +294,6 @@ def holder_facts(holder: Holder) -> Row:
     return {**named, **facts(holder, LEFT_OUT), **known}
 
 
-def waiter_facts(waiter: Waiter) -> Row:
-    return {"waiter": str(waiter), **facts(waiter, ("name", "using"))}
-
-
 def entry_facts(entry: AuditEntry) -> Row:
     return {"holder": str(entry), **facts(entry)}
 
@@ -321,11 +309,8 @@ def outcome_facts(outcome: Outcome) -> Row:
 
 def facts(one: Any, without: Sequence[str] = ()) -> Row:
     """Return the fields of a dataclass."""
-    return {
-        each.name: _rounded(getattr(one, each.name))
-        for each in fields(one)
-        if each.name not in without
-    }
+    names = (each.name for each in fields(one) if each.name not in without)
+    return {name: _rounded(getattr(one, name)) for name in names}
 
 
 def _together(rows: Iterable[Row]) -> Iterator[Row]:
@@ -363,14 +348,15 @@ def sharing_of(row: Row) -> str:
     return sharing(row["shared"], row["limit"], row.get("holders"))
 
 
+number = partial(Column, right=True)
 AT = Column("AT (UTC)", clock)
 ASIDE = [Column("NAME"), Column("USING"), AT, Column("REASON")]
 HOLDER = [
     *map(Column, ("NAME", "USING", "HOLDER")),
-    Column("HELD FOR", duration, right=True),
-    Column("LEASE LEFT", lambda left: duration(left) or "endless", right=True),
-    Column("WAITERS", lambda number: text(number) or "?", right=True),
+    number("HELD FOR", duration),
+    number("LEASE LEFT", lambda left: duration(left) or "endless"),
+    number("WAITERS", lambda waiters: text(waiters) or "?"),
     Column("ATTENTION"),
-    Column("SHARED", right=True, optional=True),
-    Column("FENCE", right=True, optional=True),
+    number("SHARED", optional=True),
+    number("FENCE", optional=True),
 ]

@@ -17,13 +17,7 @@ from django_redis_lock import operators
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Row, Terminal, nothing
-from django_redis_lock.operators import (
-    Liveness,
-    LockState,
-    attention_of,
-    judge,
-    unheld,
-)
+from django_redis_lock.operators import Liveness, LockState
 from django_redis_lock.protocol.records import Aside, Holder, Limit, Unheld
 from django_redis_lock.support.celery_app import celery_app
 
@@ -31,6 +25,7 @@ WAITERS = 100
 """Waiters shown, from the head of the queue."""
 MOST_FIRST = ("held", "waiters", "fence")
 """Orders in which the highest comes first."""
+OF_LOCK = ("name", "using")
 
 
 def list_held(options: dict[str, Any], terminal: Terminal) -> None:
@@ -39,9 +34,8 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     found = _selected(options, backends.each(lambda one: one.holders(options["pattern"])), held)
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
-    others = islice(backends.each(lambda backend: unheld(backend, matches, most)), most)
-    rest = partial(_unheld_facts, others)
-    backends.write_holders(found, trailers=[rest])
+    others = islice(backends.each(lambda one: operators.unheld(one, matches, most)), most)
+    backends.write_holders(found, more=partial(_unheld_facts, others))
     if not terminal.as_json:
         for one in others:
             where = f" of {one.using!r}" if backends.many else ""
@@ -61,8 +55,8 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
         terminal.notice("No locks are held.")
 
 
-def _unheld_facts(found: Iterable[Unheld]) -> dict[str, list[dict[str, Any]]]:
-    facts: dict[str, list[dict[str, Any]]] = {"limits": [], "queues": []}
+def _unheld_facts(found: Iterable[Unheld]) -> Row:
+    facts: dict[str, list[Row]] = {"limits": [], "queues": []}
     for one in found:
         limit = output.facts(one.limit) if one.limit else {}
         facts["limits" if limit else "queues"].append({**one._asdict(), **limit})
@@ -79,7 +73,7 @@ def _selected(
     if options["older_than"]:
         found = (one for one in found if (one.held_for or 0.0) >= options["older_than"])
     if options["attention"]:
-        found = filter(attention_of, found)
+        found = filter(operators.attention_of, found)
     if options["sort"]:
         reverse = (options["sort"] in MOST_FIRST) != options["reverse"]
         found = iter(sorted(found, key=operators.ORDERS[options["sort"]], reverse=reverse))
@@ -138,12 +132,12 @@ def _read(
 
 
 def _facts(name: str, one: LockState, aside: list[Aside]) -> Row:
-    holders = [
-        {**output.holder_facts(each), "life": life, "life_because": why}
-        for each in one.holders
-        for life, why in [judge(each)]
-    ]
+    holders = []
+    for each in one.holders:
+        life, why = operators.judge(each)
+        holders.append({**output.holder_facts(each), "life": life, "life_because": why})
     first = holders[0] if holders else {}
+    waiting = [{"waiter": str(each), **output.facts(each, OF_LOCK)} for each in one.queue or ()]
     turns = [each._asdict() for each in one.backlogs.turns] if one.backlogs else []
     return {
         "name": name,
@@ -154,7 +148,7 @@ def _facts(name: str, one: LockState, aside: list[Aside]) -> Row:
         "holders": holders,
         "limit": one.limit and output.facts(one.limit),
         "waiters": one.waiters,
-        "waiting": one.queue and [*map(output.waiter_facts, one.queue[:WAITERS])],
+        "waiting": None if one.queue is None else waiting,
         "backlogs": one.backlogs and {"number": one.backlogs.number, "turns": turns},
         "aside": [each._asdict() for each in aside],
         "history": one.history and [*map(output.entry_facts, one.history)],
@@ -210,16 +204,14 @@ def _particulars(one: LockState, holders: list[Row]) -> Iterator[tuple[str, str]
     if one.limit:
         kinds = {each.limit is None for each in one.holders}
         yield "limit", _set(one.limit) + ", without effect on this lock" * (kinds == {True})
-    alone = len(holders) == 1
     for row in holders[:1]:
-        if alone:
-            yield from _particulars_of(row)
+        alone = len(holders) == 1
+        yield from _particulars_of(row) if alone else ()
         if row["shared"]:
             yield "shared", output.sharing_of(row)
         yield "waiters", (output.text(row["waiters"]) or "not known") + _parked(one.holders[0])
-        for label, texts in (("marks", row["marks"]), ("metadata", row["metadata"])):
-            for key, value in texts.items() if alone else ():
-                yield label, f"{key} = {value}"
+        for label in ("marks", "metadata") if alone else ():
+            yield from ((label, f"{key} = {value}") for key, value in row[label].items())
 
 
 def _particulars_of(row: Row) -> Iterator[tuple[str, str]]:
@@ -265,16 +257,16 @@ HOLD = [
     Column("METADATA", lambda texts: ", ".join(map(" = ".join, texts.items())), optional=True),
 ]
 QUEUE = [
-    Column("", right=True),
+    output.number(""),
     Column("WAITER"),
     Column("SINCE (UTC)", output.clock),
-    Column("WAITED", output.duration, right=True),
-    Column("LEASE", output.duration, right=True),
-    Column("SHARED", right=True, optional=True),
+    output.number("WAITED", output.duration),
+    output.number("LEASE", output.duration),
+    output.number("SHARED", optional=True),
     Column("PARKED", lambda parked: "yes" if parked else "", optional=True),
     Column("TOKEN ID"),
 ]
-BACKLOG = [Column("TURN"), Column("PARKED", right=True)]
+BACKLOG = [Column("TURN"), output.number("PARKED")]
 
 
 def history(options: dict[str, Any], terminal: Terminal) -> None:
@@ -293,5 +285,5 @@ def history(options: dict[str, Any], terminal: Terminal) -> None:
 EVENT = [
     output.AT,
     *map(Column, ("EVENT", "NAME", "USING", "HOLDER", "BY", "REASON")),
-    Column("FENCE", right=True, optional=True),
+    output.number("FENCE", optional=True),
 ]

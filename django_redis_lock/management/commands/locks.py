@@ -16,7 +16,7 @@ from django.core.management import base
 from django.core.management.base import BaseCommand, CommandParser
 
 from django_redis_lock import __version__
-from django_redis_lock.management import changing, doctor, locked, parked, showing
+from django_redis_lock.management import changing, doctor, locked, showing
 from django_redis_lock.management.output import INTERRUPTED, Terminal
 from django_redis_lock.operators import ORDERS, UNITS
 from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
@@ -85,7 +85,8 @@ class Command(BaseCommand):
         add("limit", nargs="?", type=_whole, help=text)
         add("--clear", action="store_true", help="leave the limit to the callers")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
-        add = _add(commands, "unpark", "send parked Celery tasks back to the broker", parked.unpark)
+        text = "send parked Celery tasks back to the broker"
+        add = _add(commands, "unpark", text, changing.unpark)
         add("name", nargs="?", help="the name of the lock they are parked for")
         add("--task-id", metavar="ID", help="only the task with this id")
         add("--due", action="store_true", help="only those whose turn it is, of all locks")
