@@ -25,13 +25,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
-from django_redis_lock.operators import (
-    ORDERS,
-    attention_of,
-    by_lock,
-    unheld,
-    unwritable_because,
-)
+from django_redis_lock.operators import ORDERS, attention_of, by_lock, unheld, unwritable_because
 from django_redis_lock.protocol.records import Holder, Unheld
 from django_redis_lock.support.text import escape_unprintable, without_passwords
 

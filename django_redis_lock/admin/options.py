@@ -168,10 +168,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if lock is None:
             if HEADER in request.headers:
                 raise Http404("There is no such lock.")  # each redirect would leave a message
-            text = _("“%(key)s” does not name a lock of an alias in LOCKS.") % {
-                "key": escape_unprintable(key)
-            }
-            messages.warning(request, text)
+            text = _("“%(key)s” does not name a lock of an alias in LOCKS.")
+            messages.warning(request, text % {"key": escape_unprintable(key)})
             return HttpResponseRedirect(self._url("changelist"))
         context = {
             "subtitle": escape_unprintable(lock.name),
@@ -290,9 +288,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         allowed = [hold for hold in holds if self.has_release_permission(request, hold)]
         if holds and not allowed:
             raise PermissionDenied
-        return allowed, [
-            *{escape_unprintable(one.name): one for one in holds if one not in allowed}
-        ]
+        denied = (escape_unprintable(one.name) for one in holds if one not in allowed)
+        return allowed, list(dict.fromkeys(denied))
 
     def _confirm(
         self, request: HttpRequest, holds: list[HeldLock], denied: list[str], error: str = ""

@@ -232,36 +232,29 @@ def row_of(holder: Holder) -> dict[str, Any]:
         for name, one in COLUMNS.items()
         if name != "fence"
     ]
-    hold = HeldLock.of_holder(holder).hold
-    return {"name": escape_unprintable(holder.name), "hold": hold, "cells": cells}
+    return {"hold": HeldLock.of_holder(holder).hold, "cells": cells}
 
 
 def message(outcome: Outcome) -> str:
     """Return the message; it starts with no name, because Django capitalizes it."""
-    values = {
+    loser, holder = outcome.loser, outcome.holder
+    released = _("Released “%(name)s”, which %(loser)s held.")
+    if loser and loser.held_for is not None:
+        released = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.")
+    ended = _("Nothing to release: that hold of “%(name)s” has ended.")
+    text = {
+        Result.RELEASED: released,
+        Result.CHANGED: _("Left “%(name)s” alone: it has changed hands, to %(holder)s."),
+        Result.GONE: ended if holder else _("Nothing to release: “%(name)s” was free already."),
+        Result.REFUSED: _("The server refused, so “%(name)s” was not released: %(error)s"),
+        Result.UNAVAILABLE: _("It is not known what became of “%(name)s”: %(error)s"),
+    }[outcome.result]
+    if loser and holder:
+        text += " " + _("It went to %(holder)s.")
+    return text % {
         "name": escape_unprintable(outcome.shown.name),
         "error": escape_unprintable(outcome.error),
+        "loser": loser and wording.who(loser),
+        "held_for": loser and wording.duration(loser.held_for or 0.0),
+        "holder": holder and wording.who(holder),
     }
-    match outcome.result:
-        case Result.CHANGED:
-            assert outcome.holder
-            values["holder"] = wording.who(outcome.holder)
-            return _("Left “%(name)s” alone: it has changed hands, to %(holder)s.") % values
-        case Result.GONE:
-            if outcome.holder:
-                return _("Nothing to release: that hold of “%(name)s” has ended.") % values
-            return _("Nothing to release: “%(name)s” was free already.") % values
-        case Result.REFUSED:
-            return _("The server refused, so “%(name)s” was not released: %(error)s") % values
-        case Result.UNAVAILABLE:
-            return _("It is not known what became of “%(name)s”: %(error)s") % values
-    assert outcome.loser
-    values["loser"] = wording.who(outcome.loser)
-    if outcome.loser.held_for is None:
-        text = _("Released “%(name)s”, which %(loser)s held.") % values
-    else:
-        values["held_for"] = wording.duration(outcome.loser.held_for)
-        text = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.") % values
-    if outcome.holder:
-        text += " " + _("It went to %(holder)s.") % {"holder": wording.who(outcome.holder)}
-    return text

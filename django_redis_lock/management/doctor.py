@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 import statistics
-import time
+import timeit
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
+from time import sleep
 from typing import Any, NamedTuple
 
 import redis
@@ -108,11 +109,11 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         silent = {using: finding.found for using, finding in failed if finding.check in SILENT}
         not_known = [{"using": using, "error": why} for using, why in silent.items()]
         terminal.json_object("findings", facts, lambda: {"not_known": not_known})
-    warned = options["fail_level"] == "warn"
-    bad = ("fail", "warn") if warned else ("fail",)
+    bad = {"fail": "failed"}
+    if options["fail_level"] == "warn":
+        bad["warn"] = "warned"
     if count := sum(finding.status in bad for _, finding in findings):
-        what = "failed or warned" if warned else "failed"
-        raise CommandError(f"{count} of {len(findings)} checks {what}.")
+        raise CommandError(f"{count} of {len(findings)} checks {' or '.join(bad.values())}.")
 
 
 def _say(using: str, findings: list[Finding], terminal: Terminal) -> None:
@@ -218,12 +219,7 @@ def _check_version(client: Any, server: Server) -> Iterator[Finding]:
 
 
 def _check_round_trip(client: Any, server: Server) -> Iterator[Finding]:
-    took = []
-    for _ in range(ROUND_TRIPS):
-        began = time.monotonic()
-        client.time()
-        took.append(time.monotonic() - began)
-    median = statistics.median(took)
+    median = statistics.median(timeit.repeat(client.time, number=1, repeat=ROUND_TRIPS))
     found = f"{median * 1000:.2f} ms (median of {ROUND_TRIPS})"
     remedy = "Move the server closer: acquire and release take a round trip each."
     yield (warn if median > SLOW else ok)("round trip", found, remedy)
@@ -300,10 +296,8 @@ def _check_cluster(client: Any, server: Server) -> Iterator[Finding]:
         remedy = "Run CLUSTER NODES to find failed nodes and unserved slots."
         yield status("cluster", found, remedy)
     elif client.info("cluster").get("cluster_enabled"):
-        remedy = (
-            "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
-            "the cluster's nodes as LOCATION, as a list."
-        )
+        remedy = "Use 'django_redis_lock.backends.redis.RedisLockBackend' with the URLs of some of "
+        remedy += "the cluster's nodes as LOCATION, as a list."
         found = "this is a cluster node, but LOCATION names a single server"
         yield fail("cluster", found, remedy)
 
@@ -343,9 +337,8 @@ def _test(backend: BaseLockBackend) -> Finding:
             user = (pool.connection_kwargs.get("username") if pool else None) or "default"
             remedy = f"ACL SETUSER {user} +{command[1].lower()}"
         elif _REFUSED.search(why):
-            remedy = (
-                "Compare the user's rule with that of the documentation, Restrict the user by ACL."
-            )
+            remedy = "Compare the user's rule with that of the documentation, "
+            remedy += "Restrict the user by ACL."
         return fail("self-test", f"{step}: {why}", remedy)
     shared = ", and shared up to a limit" if backend.can_share else ""
     return ok("self-test", f"acquired, listed, waited, handed off, released by force{shared}")
@@ -364,12 +357,9 @@ def _steps(backend: BaseLockBackend) -> Iterator[str]:
         yield "wait"
         _expect(not successor.acquire(blocking_timeout=PAUSE), "two holders have the lock")
         waiting = threads.submit(successor.acquire)
-        while not waiting.done():
-            holder = backend.holder(name)
-            if holder is None or holder.waiters != 0:  # as far as the server knows
-                break
-            time.sleep(PAUSE)
-        else:
+        while not waiting.done() and (holder := backend.holder(name)) and holder.waiters == 0:
+            sleep(PAUSE)  # until the server knows that it waits
+        if waiting.done():
             waiting.result()
         yield "hand off"
         first.release()

@@ -64,7 +64,7 @@ def test_each_lock_has_its_message_and_entries(client: redis.Redis) -> None:
         each.release()
     successor = held("changed")
     page = browser.post(RELEASE, {"_selected_action": shown[:2]})
-    assert [row["name"] for row in page.context["held"]] == [name]
+    assert [row["hold"] for row in page.context["held"]] == shown[:1]
     assert page.context["changed"] == ["changed"]
     page = browser.post(RELEASE, {"_selected_action": shown[1]})
     assert "There is nothing to release." in page.content.decode()

@@ -77,9 +77,8 @@ class Command(BaseCommand):
         add = _add(commands, "show", text, showing.show)
         add("name", help="the lock's name")
         _add_release(commands)
-        add = _add(
-            commands, "limit", "list, set and clear the limits of semaphores", changing.limit
-        )
+        text = "list, set and clear the limits of semaphores"
+        add = _add(commands, "limit", text, changing.limit)
         add("name", nargs="?", help="the semaphore's name")
         text = "how many may hold a permit, whatever the callers say; 0 pauses it"
         add("limit", nargs="?", type=_whole, help=text)
@@ -216,19 +215,13 @@ def _epilog(name: str) -> str:
 
 def _add(commands: Any, name: str, text: str, run: Callable[..., None]) -> Callable[..., Any]:
     """Add a command; return what adds its arguments."""
-    parser: CommandParser = commands.add_parser(
-        name,
-        help=text,
-        description=f"{text[0].upper()}{text[1:]}.",
-        epilog=_epilog(name),
-        formatter_class=Formatter,
-    )
+    about = {"description": f"{text[0].upper()}{text[1:]}.", "epilog": _epilog(name)}
+    parser: CommandParser = commands.add_parser(name, help=text, formatter_class=Formatter, **about)
     parser.set_defaults(run=run)
     if name != "run":  # its output is that of the program
         parser.add_argument("--format", choices=("table", "json"), default="table")
-    parser.add_argument(
-        "--using", metavar="ALIAS", help="an alias in LOCKS; by default all, for run 'default'"
-    )
+    text = "an alias in LOCKS; by default all, for run 'default'"
+    parser.add_argument("--using", metavar="ALIAS", help=text)
     # Options that may stand before or after the command.
     anywhere = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
     for word in ("--no-color", "--force-color", "--traceback"):
@@ -258,8 +251,7 @@ def parse_duration(text: str) -> float:
         is_whole = bool(parts) and "".join(map("".join, parts)) == text
         seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
     if not 0 <= seconds <= LONGEST_LEASE:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a duration of at most a hundred years; give seconds, or for example "
-            f"90s, 10m, 1h30m or 2d."
-        )
+        why = f"{text!r} is not a duration of at most a hundred years"
+        give = "give seconds, or for example 90s, 10m, 1h30m or 2d"
+        raise argparse.ArgumentTypeError(f"{why}; {give}.")
     return seconds
