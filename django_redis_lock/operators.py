@@ -270,7 +270,6 @@ def change_limit(backend: BaseLockBackend, name: str, limit: int | None, *, by: 
 
 
 def newest_first(entries: Iterable[AuditEntry]) -> list[AuditEntry]:
-    """Sort the audit of several aliases."""
     unknown = datetime.min.replace(tzinfo=UTC)
     return sorted(entries, key=lambda one: one.at or unknown, reverse=True)
 

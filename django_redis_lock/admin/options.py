@@ -40,7 +40,6 @@ from django_redis_lock.support.text import escape_unprintable, without_passwords
 logger = logging.getLogger("django_redis_lock")
 HEADER = "X-Held-Locks"
 """Sent by the script to ask for the part of a page that changes."""
-
 TEMPLATES = "admin/django_redis_lock/heldlock"
 
 

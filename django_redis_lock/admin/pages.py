@@ -122,9 +122,11 @@ def _hold(holder: Holder) -> dict[str, Any]:
 
 
 def _held(holder: Holder) -> dict[str, Any]:
+    ttl, full = holder.ttl, holder.lease or (holder.ttl or 0.0) + (holder.held_for or 0.0)
     return {
         **_hold(holder),
-        "lease_bar": wording.lease_bar(holder),
+        "lease": full,
+        "lease_now": None if ttl is None else min(ttl, full),
         "owner": _known(
             (_("Celery task"), holder.task_name and wording.latin(holder.task_name)),
             (_("Task id"), holder.task_id and wording.latin(holder.task_id)),

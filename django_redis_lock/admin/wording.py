@@ -154,17 +154,5 @@ def lease_left_html(holder: Holder) -> SafeString | str:
     return format_html("{} {}", left, aside(_("renewed"))) if is_renewed(holder) else left
 
 
-def lease_bar(holder: Holder) -> SafeString:
-    """Return a bar of the lease that is left, nothing where its length is not known."""
-    if holder.ttl is None or not (full := holder.lease or holder.ttl + (holder.held_for or 0)):
-        return SafeString("")
-    return format_html(
-        '<progress class="lock-lease" max="{}" value="{}" aria-label="{}"></progress>',
-        f"{full:.3f}",
-        f"{min(holder.ttl, full):.3f}",
-        _("Lease left"),
-    )
-
-
 def waiters_text(one: Holder | Unheld) -> str:
     return _("not known") if one.waiters is None else str(one.waiters)

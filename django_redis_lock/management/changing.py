@@ -185,12 +185,11 @@ def _conclude(results: list[Result], holds: str, missing: list[str], *, dry_run:
 
 
 def operator(options: dict[str, Any]) -> str:
-    """Return who does it, as ``--by`` says."""
     return (options["by"] or "").strip() or system_user()
 
 
 def system_user() -> str:
-    """Return the name of the process's user, from the system rather than the environment."""
+    """Return the process's user, from the system rather than the environment."""
     try:
         import pwd
     except ImportError:  # on Windows
@@ -255,7 +254,6 @@ def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
 
 
 def _rows(backend: BaseLockBackend, name: str | None) -> list[output.Row]:
-    """Return the limits, and how many permits are held."""
     limits = [one for one in backend.limits() if name in (None, one.name)]
     held = Counter(holder.name for holder in backend.holders_of(one.name for one in limits))
     return [{**output.facts(one), "held": held[one.name]} for one in limits]
@@ -357,7 +355,6 @@ def _say_sent(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_s
 
 
 def _check_sent(tasks: str, whys: list[str], unreachable: str) -> None:
-    """Raise ``CommandError`` if some could not be sent."""
     if unreachable:
         why = escape_unprintable(without_passwords(unreachable))
         text = f"{tasks} left the queue, but the broker can't be reached: {why}. "

@@ -19,7 +19,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnavailable
+from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.operators import Outcome, attention_of, in_units, sharing, unwritable_because
 from django_redis_lock.protocol.records import AuditEntry, Holder
@@ -88,7 +88,7 @@ class Backends:
             raise usage(str(error)) from error
         except (LockError, InvalidLockBackend) as error:
             text = without_passwords(str(error))
-            if _is_refusal(error):
+            if getattr(error, "refused", False):
                 remedies = (remedy for part, remedy in REMEDIES.items() if part in text)
                 text = ". ".join([text.rstrip("."), *remedies])
             if self._using and isinstance(error, InvalidLockBackend):
@@ -97,28 +97,20 @@ class Backends:
                 self.terminal.notice(text)
             self._errors.append(error)
 
-    def write(
-        self,
-        key: str,
-        rows: Iterable[Row],
-        columns: Iterable[Column],
-        more: Callable[[], Row] = dict,
-    ) -> None:
-        """Write rows as JSON, with more and what is not known; or as a table."""
+    def write(self, key: str, rows: Iterable[Row], columns: Iterable[Column]) -> None:
+        """Write rows as JSON, with what is not known; or as a table."""
         if self.terminal.as_json:
-            self.terminal.json_object(key, rows, lambda: {**more(), **self.not_known()})
+            self.terminal.json_object(key, rows, self.not_known)
         else:
             shown = [one for one in columns if self.many or one.heading != "USING"]
             self.terminal.table(shown, rows)
 
-    def write_holders(
-        self, holders: Iterable[Holder], *columns: Column, more: Callable[[], Row] = dict
-    ) -> None:
+    def write_holders(self, holders: Iterable[Holder], *columns: Column) -> None:
         """Write holders, with further columns; those of one lock come together in a table."""
         rows: Iterable[Row] = map(holder_facts, holders)
         if not self.terminal.as_json:
             rows = _together(rows)
-        self.write("locks", rows, [*HOLDER, *columns], more)
+        self.write("locks", rows, [*HOLDER, *columns])
 
     def not_known(self) -> Row:
         """Return for JSON which backends did not answer, and why."""
@@ -136,16 +128,12 @@ class Backends:
         self.warn_of_unwritable()
         if self.silent:
             which = ", ".join(map(repr, self.silent))
-            refused = change and all(map(_is_refusal, self._errors))
+            refused = change and all(getattr(error, "refused", False) for error in self._errors)
             misconfigured = all(isinstance(error, InvalidLockBackend) for error in self._errors)
             code = ERROR if refused or misconfigured else NOT_KNOWN
             did = f"The server of {which} {'refused' if refused else 'failed'} to {change}"
             text = did if change else f"The locks of {which} could not be read"
             raise CommandError(f"{text}; see above.", returncode=code)
-
-
-def _is_refusal(error: Exception) -> bool:
-    return isinstance(error, LockUnavailable) and error.refused
 
 
 def aliases_of(using: str | None) -> list[str]:
@@ -229,7 +217,7 @@ class Terminal:
             self._out.flush()
 
     def json_object(self, name: str, items: Iterable[Any], more: Callable[[], Row]) -> None:
-        """Write a JSON object of the items as they are read, and of what there is more then."""
+        """Write a JSON object of the items as they are read, and of what there is more."""
         line, comma, end = f'{{"schema": {SCHEMA}, {json.dumps(name)}: [', "", ""
         for item in items:  # a line waits for the next item, which may come after a notice
             self._out.write(line + comma)
@@ -255,8 +243,7 @@ class Terminal:
     def confirm(self, question: str, done: str) -> None:
         """Raise ``CommandError`` unless the user agrees. No input means no."""
         if self.ask(f"{question} [y/N]", done).lower() not in ("y", "yes"):
-            text = f"Declined: nothing was {done}. Use --noinput to skip the question."
-            raise CommandError(text)
+            raise CommandError(f"Declined: nothing was {done}. Use --noinput to skip the question.")
 
 
 def _fit(texts: dict[Column, list[str]], most: int | None) -> dict[Column, int]:

@@ -35,8 +35,11 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     matches = partial(fnmatchcase, pat=options["pattern"])
     most = options["limit"]
     others = islice(backends.each(lambda one: operators.unheld(one, matches, most)), most)
-    backends.write_holders(found, more=partial(_unheld_facts, others))
-    if not terminal.as_json:
+    if terminal.as_json:
+        facts = map(output.holder_facts, found)
+        terminal.json_object("locks", facts, lambda: _unheld_facts(others) | backends.not_known())
+    else:
+        backends.write_holders(found)
         for one in others:
             where = f" of {one.using!r}" if backends.many else ""
             state = "paused" if one.limit and not one.limit.limit else "not held"
