@@ -115,10 +115,8 @@ def check_reason(reason: str, usings: Iterable[str]) -> str:
     """Return a reason without blanks around it. Raises ``ValueError``, as ``release_shown``."""
     reason = check_text(reason, "reason")
     if not reason and (using := requires_reason(usings)):
-        raise ValueError(
-            f"A release of locks of LOCKS[{using!r}] needs a reason, because its "
-            f"OPERATORS['REASON_REQUIRED'] is True; give one."
-        )
+        needs = f"A release of locks of LOCKS[{using!r}] needs a reason"
+        raise ValueError(f"{needs}, because its OPERATORS['REASON_REQUIRED'] is True; give one.")
     return reason
 
 

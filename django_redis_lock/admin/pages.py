@@ -229,11 +229,8 @@ def lock_of(key: str) -> HeldLock | None:
 def row_of(holder: Holder) -> dict[str, Any]:
     """Return the row of a hold on the page that asks for confirmation."""
     whole = {"lock": wording.lock_html, "holder": wording.origin_html}
-    cells = [
-        (one.label, whole.get(name, one.html)(holder))
-        for name, one in COLUMNS.items()
-        if name != "fence"
-    ]
+    shown = [(name, one) for name, one in COLUMNS.items() if name != "fence"]
+    cells = [(one.label, whole.get(name, one.html)(holder)) for name, one in shown]
     return {"hold": HeldLock.of_holder(holder).hold, "cells": cells}
 
 

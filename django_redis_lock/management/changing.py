@@ -192,13 +192,12 @@ def system_user() -> str:
     """Return the process's user, from the system rather than the environment."""
     try:
         import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
     except ImportError:  # on Windows
         return getpass.getuser()
-    uid = os.getuid()
-    try:
-        return pwd.getpwuid(uid).pw_name
     except KeyError:  # common in containers
-        return f"uid {uid}"
+        return f"uid {os.getuid()}"
 
 
 def limit(options: dict[str, Any], terminal: Terminal) -> None:
@@ -371,11 +370,10 @@ def _name_reservations(name: str, backends: Backends) -> None:
     """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
     holders = backends.each(lambda backend: backend.holders_of([name]))
     if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
-        messages, release = counted(len(reserved), "message"), f"locks release {shlex.quote(name)}"
-        backends.terminal.notice(
-            f"{name}: held for {messages} in the broker's queue, the first for {reserved[0]}. "
-            f"If the queue was purged, use: {release} --token-id {reserved[0].token_id}"
-        )
+        text = f"{name}: held for {counted(len(reserved), 'message')} in the broker's queue, the "
+        text += f"first for {reserved[0]}. If the queue was purged, use: locks release "
+        text += f"{shlex.quote(name)} --token-id {reserved[0].token_id}"
+        backends.terminal.notice(text)
 
 
 def _say_none_parked(options: dict[str, Any], terminal: Terminal, of: str, here: str) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from secrets import token_hex
 from time import sleep
 from typing import Any, NamedTuple
@@ -171,13 +172,12 @@ def _check_backend(backend: BaseLockBackend) -> Iterator[Finding]:
 
 def _check_servers(servers: list[Server]) -> list[Finding]:
     """Check servers at once: several timeouts take as long as one."""
+
+    def check(server: Server) -> list[Finding]:
+        return [one._replace(server=server.address) for one in _check_server(server)]
+
     with ThreadPoolExecutor(len(servers)) as threads:
-        reports = list(threads.map(lambda server: list(_check_server(server)), servers))
-    return [
-        finding._replace(server=server.address)
-        for server, report in zip(servers, reports, strict=True)
-        for finding in report
-    ]
+        return list(chain(*threads.map(check, servers)))
 
 
 def _check_server(server: Server) -> Iterator[Finding]:

@@ -136,10 +136,8 @@ class Command(BaseCommand):
         if any(word in ("-h", "--help", "--version") for word in words):
             return words
         for meant in difflib.get_close_matches(first, self._parsers, n=1):
-            parser.error(
-                f"There is no command {first!r}; did you mean {meant!r}? "
-                f"To list the locks with that name, use: locks list {escape_unprintable(first)}"
-            )
+            text = f"There is no command {first!r}; did you mean {meant!r}? To list the locks "
+            parser.error(f"{text}with that name, use: locks list {escape_unprintable(first)}")
         return ["list", *words]
 
     def run_from_argv(self, argv: list[str]) -> None:
