@@ -68,13 +68,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             css={"all": ["django_redis_lock/held_locks.css"]},
         )
 
-    lock = changelist.column("lock")
-    holder = changelist.column("holder")
-    held_for = changelist.column("held_for")
-    lease_left = changelist.column("lease_left")
-    waiters = changelist.column("waiters")
-    fence = changelist.column("fence")
-    backend = changelist.column("backend")
+    lock, holder, held_for, lease_left, waiters, fence, backend = map(changelist.column, COLUMNS)
 
     def has_add_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
         """Return False: programs take locks, and releasing one has its own permission."""
