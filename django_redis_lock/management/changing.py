@@ -280,8 +280,12 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
         raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
     backends.all = able
     if options["delete"] and options["interactive"]:
-        aside = partial(operators.set_aside, outbox=publisher.outbox, name=name or "")
-        _ask_to_delete(list(backends.each(aside)), backends)
+        read = partial(operators.set_aside, outbox=publisher.outbox, name=name or "")
+        if aside := list(backends.each(read)):
+            if not terminal.as_json:
+                backends.write("aside", map(Aside._asdict, aside), output.ASIDE)
+            question = f"Delete {counted(len(aside), 'parked message')}? Their tasks will not run."
+            terminal.confirm(question, "deleted")
     rows = list(backends.each(partial(_unpark, publisher, options, done, whys)))
     _say_sent(rows, done, backends, is_sent=not publisher.unreachable)
     if name and not options["aside"]:
@@ -325,14 +329,6 @@ def _restored_or_due(options: dict[str, Any]) -> str:
         raise usage("--delete needs --aside.")
     restored = "deleted" if options["delete"] else "restored"
     return "due" if due else restored if aside else "unparked"
-
-
-def _ask_to_delete(shown: list[Aside], backends: Backends) -> None:
-    if shown and not backends.terminal.as_json:
-        backends.write("aside", map(Aside._asdict, shown), output.ASIDE)
-    if shown:
-        question = f"Delete {counted(len(shown), 'parked message')}? Their tasks will not run."
-        backends.terminal.confirm(question, "deleted")
 
 
 def _say_sent(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_sent: bool) -> None:

@@ -72,7 +72,15 @@ class Command(BaseCommand):
         parser.formatter_class = Formatter
         commands = parser.add_subparsers(dest="command", title="commands", metavar="COMMAND")
         self._parsers: dict[str, CommandParser] = commands.choices
-        _add_list(commands)
+        add = _add(commands, "list", "list the held locks (the default)", showing.list_held)
+        add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
+        text = "sort key; by default, the lease that ends last comes first"
+        add("--sort", choices=ORDERS, help=text)
+        add("--reverse", action="store_true", help="reverse the order")
+        text = "only locks held for at least this long, such as 90s, 10m, 1h30m or 2d"
+        add("--older-than", type=parse_duration, metavar="DURATION", help=text)
+        add("--attention", action="store_true", help="only locks that need attention")
+        add("--limit", type=_count, metavar="N", help="show at most N holders")
         text = "show one lock with its holder, waiters and history"
         add = _add(commands, "show", text, showing.show)
         add("name", help="the lock's name")
@@ -160,17 +168,6 @@ class Command(BaseCommand):
             options["run"](options, Terminal(self, options))
         finally:
             self.stdout.flush()  # ahead of an error, and while a closed pipe can be reported
-
-
-def _add_list(commands: Any) -> None:
-    add = _add(commands, "list", "list the held locks (the default)", showing.list_held)
-    add("pattern", nargs="?", default="*", help="a shell pattern such as 'product:*'")
-    add("--sort", choices=ORDERS, help="sort key; by default, the lease that ends last comes first")
-    add("--reverse", action="store_true", help="reverse the order")
-    text = "only locks held for at least this long, such as 90s, 10m, 1h30m or 2d"
-    add("--older-than", type=parse_duration, metavar="DURATION", help=text)
-    add("--attention", action="store_true", help="only locks that need attention")
-    add("--limit", type=_count, metavar="N", help="show at most N holders")
 
 
 def _add_release(commands: Any) -> None:
