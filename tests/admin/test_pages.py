@@ -15,7 +15,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER
+from django_redis_lock.admin import HEADER
 from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock

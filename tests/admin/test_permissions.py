@@ -14,7 +14,7 @@ from django.test import Client
 from django.urls import resolve
 
 from django_redis_lock import lock, locks
-from django_redis_lock.admin.options import HEADER as LIVE_HEADER
+from django_redis_lock.admin import HEADER as LIVE_HEADER
 from django_redis_lock.models import HeldLock
 from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, box_of, page_of, root, staff, told
 

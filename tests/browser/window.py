@@ -8,7 +8,7 @@ from typing import Any
 from playwright.sync_api import BrowserContext, Locator, Page, Request
 
 from django_redis_lock import Lock
-from django_redis_lock.admin.options import HEADER as LIVE_HEADER
+from django_redis_lock.admin import HEADER as LIVE_HEADER
 from tests.tools.admin import LIST
 
 
