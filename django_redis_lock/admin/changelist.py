@@ -174,8 +174,7 @@ def _matches(holder: Holder, words: list[str]) -> bool:
     return all(word in text for word in words)
 
 
-@dataclass(frozen=True)
-class Problem:
+class Problem(NamedTuple):
     """A backend that is not available, or refuses writes, and why; safe to show."""
 
     using: str

@@ -9,11 +9,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandError
 from django.core.management.color import no_style
@@ -162,8 +162,7 @@ def text(value: object) -> str:
     return "" if value is None else str(value)
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column for the fact that it is named after, or for another ``key``."""
 
     heading: str
