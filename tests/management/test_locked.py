@@ -9,8 +9,7 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management import LockedCommand
-from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE
+from django_redis_lock.management import BUSY, LOST, UNAVAILABLE, LockedCommand
 from example_project.embedded import EmbeddedServer
 
 

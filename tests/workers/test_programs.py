@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management.locked import BUSY, LOST, UNAVAILABLE, _runs
+from django_redis_lock.management import BUSY, LOST, UNAVAILABLE, _runs
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, alive, eventually, waiters
 from tests.tools.console import Screen, arguments, environment, program

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from django.core.management import base
 from django.core.management.base import BaseCommand, CommandParser
 
-from django_redis_lock import __version__
-from django_redis_lock.management import changing, doctor, locked, showing
+from django_redis_lock import __version__, management
+from django_redis_lock.management import changing, doctor, showing
 from django_redis_lock.management.output import INTERRUPTED, Terminal
 from django_redis_lock.operators import ORDERS, UNITS
 from django_redis_lock.support.arguments import DEFAULT, LONGEST_LEASE, MOST_AT_ONCE
@@ -186,7 +186,7 @@ def _add_release(commands: Any) -> None:
 
 
 def _add_run(commands: Any) -> None:
-    add = _add(commands, "run", "run a program while a lock is held", locked.run)
+    add = _add(commands, "run", "run a program while a lock is held", management.run)
     options = "[--timeout S] [--wait S | --no-wait] [--grace S] [--using ALIAS]"
     commands.choices["run"].usage = f"%(prog)s NAME {options} -- PROGRAM [ARGUMENT ...]"
     add("name", help="the lock's name")
