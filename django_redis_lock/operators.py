@@ -6,8 +6,8 @@ import logging
 import math
 import socket
 from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache, partial
@@ -159,6 +159,8 @@ class LockState:
     backlogs: records.Backlogs | None = None
     limit: Limit | None = None
     history: list[AuditEntry] | None = None
+    unknown: dict[str, LockError] = field(default_factory=dict)
+    """Why ``"waiters"``, ``"limit"`` or ``"history"`` could not be read."""
 
     @property
     def waiters(self) -> int | None:
@@ -167,28 +169,30 @@ class LockState:
         return max((number for number in known if number is not None), default=None)
 
 
-def read_lock(
-    backend: BaseLockBackend,
-    name: str,
-    most: tuple[int, int],
-    noting: Callable[[str], AbstractContextManager[None]],
-) -> LockState:
-    """Read who holds a lock, who waits, its limit and its audit; ``most`` waiters and entries.
+def read_lock(backend: BaseLockBackend, name: str, waiters: int, entries: int) -> LockState:
+    """Read who holds a lock, who waits, its limit and its audit, with so many at most.
 
-    What can't be read, except the holders, is left out: its name is given to ``noting``, which
-    handles the errors.
+    What can't be read, except the holders, is left out.
     """
     holders = list(backend.holders_of([name]))
     state = LockState(backend.alias, holders, [*holders[:1]])
+
+    @contextmanager
+    def noting(part: str) -> Iterator[None]:
+        try:
+            yield
+        except LockError as error:
+            state.unknown[part] = error
+
     with noting("waiters"):
         state.first = state.first or [*unheld_among(backend, [name])]
-        state.queue = backend.waiting(name, most[0])
+        state.queue = backend.waiting(name, waiters)
         if any(one.parked for one in state.first):
             state.backlogs = backlogs_of(backend, name)
     with noting("limit"):
         state.limit = limit_of(backend, name)
     with noting("history"):
-        state.history = backend.history(name, most[1])
+        state.history = backend.history(name, entries)
     return state
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -16,7 +16,6 @@ from django.utils.translation import gettext as _
 from django_redis_lock import operators
 from django_redis_lock.admin import wording
 from django_redis_lock.admin.changelist import COLUMNS, Problem, ask_each, unwritable
-from django_redis_lock.exceptions import LockError
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import LockState, Outcome, Result, aliases
@@ -30,31 +29,23 @@ MOST_SHOWN = 100
 
 def detail(lock: HeldLock, recent_entries: int) -> dict[str, Any]:
     """Return the context of a lock's page; a backend that is not available is a problem in it."""
-    unknown: dict[str, str] = {}
-
-    @contextmanager
-    def noting(what: str) -> Iterator[None]:
-        try:
-            yield
-        except LockError as error:
-            unknown[f"{what}_unknown"] = Problem.of(lock.using, error).reason
-
-    most = MOST_SHOWN, recent_entries
-    read = partial(operators.read_lock, name=lock.name, most=most, noting=noting)
+    read = partial(operators.read_lock, name=lock.name, waiters=MOST_SHOWN, entries=recent_entries)
     found, problems = ask_each([lock.using], read)
-    context = {
+    return {
         "name": wording.name_html(lock.name),
         "backend": wording.name_html(lock.using) if len(aliases()) > 1 else "",
         "problems": problems,
+        **(_known_of(found[lock.using]) if found else {}),
     }
-    return {**context, **unknown, **(_known_of(found[lock.using]) if found else {})}
 
 
 def _known_of(state: LockState) -> dict[str, Any]:
     holders, waiting, backlogs = state.holders, state.queue or [], state.backlogs
     in_queue = state.first[0].waiters if state.first else 0
     turns = backlogs.turns if backlogs and any(each.turn for each in backlogs.turns) else []
+    unknown = {part: Problem.of(state.using, why).reason for part, why in state.unknown.items()}
     return {
+        **{f"{part}_unknown": why for part, why in unknown.items()},
         **(_held(holders[0]) if len(holders) == 1 else {}),
         "holders": [_hold(one) for one in holders[:MOST_SHOWN]] if len(holders) > 1 else [],
         "holders_more": max(0, len(holders) - MOST_SHOWN),

@@ -124,8 +124,10 @@ def _read(
     name: str, backends: Backends, backend: BaseLockBackend
 ) -> Iterator[tuple[LockState, list[Aside]]]:
     """Yield what a backend knows of a lock, and its messages that were set aside."""
-    noting = partial(backends.noting, backend.alias)
-    state, aside = operators.read_lock(backend, name, (WAITERS, 10), lambda _: noting()), []
+    state, aside = operators.read_lock(backend, name, WAITERS, 10), []
+    for error in state.unknown.values():
+        with backends.noting(backend.alias):
+            raise error
     if backend.runs_scripts and (app := celery_app()):
         with suppress(Exception):  # of Celery, its settings or the server
             from django_redis_lock.celery.outbox import outbox_of
