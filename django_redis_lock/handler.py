@@ -114,9 +114,7 @@ class LockHandler:
             )
         params = configured[alias]
         if not isinstance(params, Mapping):
-            raise InvalidLockBackend(
-                f"LOCKS[{alias!r}] must be a dict of settings, not {params!r}."
-            )
+            raise InvalidLockBackend(f"LOCKS[{alias!r}] must be a dict, not {params!r}.")
         path = params.get("BACKEND", DEFAULT_BACKEND)
         kind, why, cause = None, "is not a subclass of BaseLockBackend", None
         try:

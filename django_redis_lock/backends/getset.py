@@ -31,9 +31,7 @@ from django_redis_lock.transport.packing import Command, Packed
 
 NAME = "{name}"  # the placeholder of the lock's name in the key of a lock
 ENDLESS = 253_402_300_800  # the year 10000: a value from there on is a lease with no expiry
-TOO_LATE_MS = (
-    50  # a lock with less left is not deleted, since DEL could hit that of the next holder
-)
+TOO_LATE_MS = 50  # with less left a lock is not deleted: DEL could hit that of the next holder
 MOST_WRITTEN = 1000  # how many holds are remembered before those that have ended are forgotten
 _SECONDS = re.compile(rb"\s*(\d{1,20}(?:\.\d{0,20})?)\s*")
 

@@ -44,12 +44,11 @@ def read_options(
 
 def read_wait(options: Mapping[str, Any], using: str) -> str:
     chosen = options.get("WAIT", WAITING_SCHEMES[0])
-    for scheme in WAITING_SCHEMES:
-        if chosen == scheme:
-            return scheme  # not a subclass of str
-    there_are = " or ".join(map(repr, WAITING_SCHEMES))
-    text = f"LOCKS[{using!r}]['OPTIONS']['WAIT'] is {chosen!r}; it can be {there_are}."
-    raise InvalidLockBackend(text)
+    if chosen not in WAITING_SCHEMES:
+        there_are = " or ".join(map(repr, WAITING_SCHEMES))
+        text = f"LOCKS[{using!r}]['OPTIONS']['WAIT'] is {chosen!r}; it can be {there_are}."
+        raise InvalidLockBackend(text)
+    return WAITING_SCHEMES[WAITING_SCHEMES.index(chosen)]  # not a subclass of str
 
 
 def read_seconds(

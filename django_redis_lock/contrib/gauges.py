@@ -29,12 +29,10 @@ MOST_HOLDERS = 2000
 """The holders of at most this many held locks are read: those whose lease ends first."""
 MOST_QUEUES = 100
 """The first waiter and the backlogs of at most this many queues are read: of the longest."""
-SHARED_FOR = 1.0
-"""Seconds for which all that read share what was read."""
-PATIENCE = 3.0
-"""Seconds after the begin of a reading during which callers wait for its end."""
+SHARED_FOR = 1.0  # seconds for which all that read share what was read
+PATIENCE = 3.0  # seconds from the begin of a reading for which callers wait for its end
 
-MEANINGS = {
+MEANINGS = {  # the gauges of a group, and their descriptions
     "held": "Locks and permits that are held now.",
     "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
     "waiting": "Waiters for locks, held or not.",
@@ -44,7 +42,6 @@ MEANINGS = {
     "oldest_hold": "The longest that one of the held locks has been held.",
     "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
 }
-"""The gauges of a group, and their descriptions."""
 
 
 @dataclass

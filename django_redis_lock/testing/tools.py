@@ -41,8 +41,7 @@ with suppress(ImportError):  # a lease must not end or stand still with a frozen
 logger = logging.getLogger("django_redis_lock")
 Kind = Literal["memory", "settings"]
 Holds = dict[tuple[str, str, str], Holder]  # by alias, name and token id
-_lines: dict[str, str] = {}
-"""Which line of the project acquired a lock, by token id; known in a ``LockSpace``."""
+_lines: dict[str, str] = {}  # where a lock was acquired, by token id; known in a ``LockSpace``
 
 
 @contextmanager
@@ -147,27 +146,23 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     Nothing is sent or retried, so the errors come at once, on a server as with locmem and dummy.
     Renewals fail, too; a lock whose lease ends is lost. At the end, failed releases are sent.
     """
-    with ExitStack() as stack:
-        for module, name in ((drivers, "carry_out"), (async_driver, "acarry_out")):
-            failing = _failing(getattr(module, name), using)
-            stack.enter_context(patch.object(module, name, failing))
+    fail = partial(_fail, using, drivers.carry_out)
+    afail = partial(_fail, using, async_driver.acarry_out)
+    with patch.object(drivers, "carry_out", fail), patch.object(async_driver, "acarry_out", afail):
         yield
     renewer.at_exit()
 
 
-def _failing(carry_out: Callable[..., Any], using: str | None) -> Callable[..., Any]:
-    def fail(port: Any, step: Any) -> Any:
-        alias = getattr(port, "alias", None)  # which the port of a part of a call has not
-        if not isinstance(step, Call) or alias is None or using not in (None, alias):
-            return carry_out(port, step)
-        error = LockUnavailable(
-            f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
-        )
-        error.passing = False  # a retry would meet the same
-        error.not_applied = isinstance(step, FORCED_RELEASE)  # nothing was sent
-        raise error
-
-    return fail
+def _fail(using: str | None, carry_out: Callable[..., Any], port: Any, step: Any) -> Any:
+    alias = getattr(port, "alias", None)  # which the port of a part of a call has not
+    if not isinstance(step, Call) or alias is None or using not in (None, alias):
+        return carry_out(port, step)
+    error = LockUnavailable(
+        f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
+    )
+    error.passing = False  # a retry would meet the same
+    error.not_applied = isinstance(step, FORCED_RELEASE)  # nothing was sent
+    raise error
 
 
 class LockRecorder:
@@ -185,10 +180,8 @@ class LockRecorder:
         self.lost: list[str] = []
         self.force_released: list[str] = []
         self.freed: list[str] = []
-        self.unavailable: list[str] = []
-        """The names for which the server was unavailable; empty for all or several locks."""
-        self.events: list[tuple[str, str]] = []
-        """All of these in their order, as ``("acquired", name)``."""
+        self.unavailable: list[str] = []  # with an empty name for all or several locks
+        self.events: list[tuple[str, str]] = []  # all in their order, as ``("acquired", name)``
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -335,10 +328,8 @@ class LockTestMixin(TestCase):
     for all methods. ``setUp`` and ``setUpClass`` of a subclass have to call those of ``super()``.
     """
 
-    lock_space: ClassVar[Kind] = "memory"
-    """Where the locks are kept; see ``LockSpace``."""
-    fail_on_held_locks: ClassVar[bool] = True
-    """Whether a test fails that leaves a lock held."""
+    lock_space: ClassVar[Kind] = "memory"  # where the locks are kept; see ``LockSpace``
+    fail_on_held_locks: ClassVar[bool] = True  # whether a test fails that leaves a lock held
     _space: ClassVar[LockSpace]
 
     @classmethod

@@ -32,15 +32,11 @@ logger = logging.getLogger("django_redis_lock")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 Answer = Callable[[Any, Exception], HttpResponse]
 
-BLOCKING_TIMEOUT = 10.0
-"""Seconds that a request waits where neither the view nor the alias says how long."""
-MAX_HOLD = 60.0
-"""Seconds for which a lock is renewed by default."""
+BLOCKING_TIMEOUT = 10.0  # seconds that a request waits if neither the view nor the alias says so
+MAX_HOLD = 60.0  # seconds for which a lock is renewed by default
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-STATUSES = (409, 423, 503)
-"""The statuses to choose from when another request holds the lock."""
-RETRY_AFTER = 5
-"""Seconds for Retry-After when the server is unavailable and the view gives none."""
+STATUSES = (409, 423, 503)  # to choose from when another request holds the lock
+RETRY_AFTER = 5  # seconds when the server is unavailable and the view gives none
 TEMPLATE = "django_redis_lock/locked.html"
 
 

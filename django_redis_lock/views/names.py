@@ -17,8 +17,7 @@ Name = str | Callable[..., str]
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
-REQUEST = "request"
-"""The name of the request in templates, whatever the view calls it."""
+REQUEST = "request"  # what templates call the request, whatever the view calls it
 
 
 class NameMaker:

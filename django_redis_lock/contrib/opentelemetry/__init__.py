@@ -53,7 +53,7 @@ ERROR_TYPE = "error.type"
 
 BOUNDARIES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 """Seconds: an uncontended lock takes less than the first, a report may hold one up to the last."""
-GAUGES = {
+GAUGES = {  # the name and the unit of the gauge for each of the figures of a group
     "held": ("django_redis_lock.held", "{lock}"),
     "limit": ("django_redis_lock.limit", "{permit}"),
     "waiting": ("django_redis_lock.waiting", "{waiter}"),
@@ -63,17 +63,15 @@ GAUGES = {
     "oldest_wait": ("django_redis_lock.wait.oldest", "s"),
     "lease_used": ("django_redis_lock.lease.used", "1"),
 }
-"""The name and the unit of the gauge for each of the figures of a group."""
 
 ERRORS = ("timeout", "unavailable", "lost")
 """Outcomes that make a span an error. Who does not want to wait expects ``busy`` and ``full``."""
 
-ENDS: dict[Signal, str] = {
+ENDS: dict[Signal, str] = {  # the outcome of a hold that ends with a signal
     signals.lock_released: "released",
     signals.lock_detached: "detached",
     signals.lock_lost: "lost",
 }
-"""The outcome of a hold that ends with a signal."""
 
 
 class LockInstrumentor:

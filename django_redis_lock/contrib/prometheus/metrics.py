@@ -34,6 +34,7 @@ BUCKETS = (
 """Seconds: a lock is held for a millisecond around a row, or for an hour around a report."""
 REASONS = ("timeout", "busy", "full", "unavailable")
 
+histogram = partial(Histogram, labelnames=LOCK, buckets=BUCKETS)
 OF_GROUPS = {
     "acquired": Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK),
     "lost": Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK),
@@ -43,17 +44,13 @@ OF_GROUPS = {
     "freed": Counter(
         "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
     ),
-    "wait": Histogram(
+    "wait": histogram(
         "django_redis_lock_wait_seconds",
         "How long callers waited for a lock, whether they acquired it or not.",
-        LOCK,
-        buckets=BUCKETS,
     ),
-    "hold": Histogram(
+    "hold": histogram(
         "django_redis_lock_hold_seconds",
         "How long locks were held, until their holder released them.",
-        LOCK,
-        buckets=BUCKETS,
     ),
 }
 NOT_ACQUIRED = Counter(
@@ -95,8 +92,7 @@ def _go_on() -> None:
 os.register_at_fork(
     before=_counting.acquire, after_in_parent=_counting.release, after_in_child=_go_on
 )
-_begun: list[bool] = []
-"""Not empty while something is being counted."""
+_begun: list[bool] = []  # not empty while something is being counted
 
 
 @signals.never_blocks
@@ -169,8 +165,7 @@ COUNTS: dict[Signal, Callable[..., None]] = {
     conflicts.task_parked: _task_parked,
 }
 
-MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable that turns on prometheus_client's multiprocess mode."""
+MULTIPROCESS = "PROMETHEUS_MULTIPROC_DIR"  # turns on prometheus_client's multiprocess mode
 
 
 class HeldLocks(Collector):
