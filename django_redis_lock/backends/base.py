@@ -37,7 +37,8 @@ class BaseLockBackend(Port):
     options: ClassVar[Collection[str]] = ()  # the keys that OPTIONS may have
     schemes: ClassVar[Collection[str]] = ()  # of waiting, if a call may choose among several
     wait = "queue"  # the waiting scheme where a call gives none
-    page_size: ClassVar[int] = 200  # how many locks ``holders()`` reads in one round trip
+    page_size: ClassVar[int] = 200
+    """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True  # whether a lock can be shared, and its queue be bounded
     can_pass: ClassVar[bool] = True  # to another handle, as the server knows who holds a lock
     runs_scripts: ClassVar[bool] = False  # beside those of locks, for Celery's tasks and beats

@@ -328,8 +328,10 @@ class LockTestMixin(TestCase):
     for all methods. ``setUp`` and ``setUpClass`` of a subclass have to call those of ``super()``.
     """
 
-    lock_space: ClassVar[Kind] = "memory"  # where the locks are kept; see ``LockSpace``
-    fail_on_held_locks: ClassVar[bool] = True  # whether a test fails that leaves a lock held
+    lock_space: ClassVar[Kind] = "memory"
+    """Where the locks are kept; see ``LockSpace``."""
+    fail_on_held_locks: ClassVar[bool] = True
+    """Whether a test fails that leaves a lock held."""
     _space: ClassVar[LockSpace]
 
     @classmethod
