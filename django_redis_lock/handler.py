@@ -129,8 +129,7 @@ class LockHandler:
         params = dict(params)
         if space is not None:
             kind, params = space.move(kind, params)
-        backend: BaseLockBackend = kind(alias, params)
-        return backend
+        return kind(alias, params)
 
     def make_name(self, using: str, given: str) -> str:
         """Return the name that a lock has on the server, which the cache of an alias may make."""

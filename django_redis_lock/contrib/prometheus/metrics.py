@@ -192,10 +192,7 @@ class HeldLocks(Collector):
 
 def _families() -> dict[str, GaugeMetricFamily]:
     units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
-    unread = (
-        "Held locks (holders) and queues (queues) that the other gauges leave out, as there are "
-        "many."
-    )
+    unread = "Held locks (holders) and queues that the other gauges leave out, as there are many."
     meanings = {
         **{key: (key + units.get(key, ""), text, LOCK) for key, text in MEANINGS.items()},
         "unread": ("unread", unread, (*SERVER, "what")),
