@@ -55,7 +55,6 @@ class SingleServer:
         self.client  # noqa: B018 - is made when it is first read
 
     def close(self) -> None:
-        """Close the clients; new ones are made when they are needed."""
         for attribute in ("client", "async_client"):
             client = self.__dict__.pop(attribute, None)
             if client is not None:

@@ -56,7 +56,6 @@ class Entry:
         return self.period < math.inf
 
     def wanted_ms(self, lease: Lease) -> int:
-        """Return how long a lease to ask for."""
         if not self.renews:
             return 0  # which only looks at it
         return milliseconds(max(0.0, min(RENEWALS * self.period, lease.renew_until - monotonic())))
@@ -112,7 +111,6 @@ class Renewer:
             server.wake(entry.due)
 
     def discard(self, lease: Lease) -> None:
-        """Stop renewing a lease, at once."""
         self.entries.pop(lease.token, None)
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
