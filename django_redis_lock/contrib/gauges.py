@@ -59,7 +59,10 @@ def read_gauges() -> list[tuple[BaseLockBackend, Held | None]]:
     readings = []
     for using in aliases():
         with suppress(InvalidLockBackend):  # as the system checks say
-            readings.append((locks[using], _reading_of(locks[using])))
+            backend, reading = locks[using], _latest.get(using)
+            if reading is None or not reading.serves(backend):
+                reading = _latest[using] = _Reading(backend)
+            readings.append((backend, reading))
     return [(backend, reading.result()) for backend, reading in readings]
 
 
@@ -139,6 +142,7 @@ class _Reading(threading.Thread):
         self.start()
 
     def serves(self, backend: BaseLockBackend) -> bool:
+        """Whether it is of this backend, and still going on or at most a second old."""
         if self._backend is not backend or self._process is not current_process():
             return False
         return self.is_alive() or monotonic() - self._began < SHARED_FOR
@@ -162,11 +166,3 @@ class _Reading(threading.Thread):
 
 _latest: dict[str, _Reading] = {}
 forget_readings = _latest.clear
-
-
-def _reading_of(backend: BaseLockBackend) -> _Reading:
-    """Return a reading of a backend that is at most a second old, or still going on."""
-    reading = _latest.get(backend.alias)
-    if reading is None or not reading.serves(backend):
-        reading = _latest[backend.alias] = _Reading(backend)
-    return reading
