@@ -35,7 +35,7 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
     name = call.lock_name
     why = reason(error)
     if isinstance(error, ResponseError) and "WRONGTYPE" in why:
-        from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+        from django_redis_lock.transport.parking import NoteTick, ReadTicks
 
         key_prefix += "-ticks" * isinstance(call, ReadTicks | NoteTick)
         return LockError(

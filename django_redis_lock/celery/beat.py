@@ -20,15 +20,13 @@ from django_redis_lock.exceptions import LockError, LockLost
 from django_redis_lock.handler import lock
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.tasks.conflicts import logger
-from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+from django_redis_lock.transport.parking import NoteTick, ReadTicks
 
 STANDBY = 5.0
 """Seconds for which a beat waits for the lead at a time. That of ``worker -B`` ends in between."""
-TRY_AGAIN = 1.0
-"""Seconds after which a beat tries again after an error of the lock server."""
+TRY_AGAIN = 1.0  # seconds after which a beat tries again after an error of the lock server
 TIME = re.compile(rb"\d{1,10}(\.\d+)?")
-AHEAD = 86400.0
-"""Seconds by which the clock of a former leader may have been ahead."""
+AHEAD = 86400.0  # seconds by which the clock of a former leader may have been ahead
 
 
 class LeaderScheduler(Scheduler):
@@ -41,14 +39,10 @@ class LeaderScheduler(Scheduler):
     Raises ``InvalidLockBackend`` for an alias that is not of ``RedisLockBackend``.
     """
 
-    scheduler: ClassVar[str | type[Scheduler] | None] = None
-    """The scheduler that is led, or where it is: ``"module:Class"``."""
-    lock_name: ClassVar[str] = "celery-beat"
-    """The name of the lock whose holder leads. Apps that share a server need a name each."""
-    lease: ClassVar[float] = 15.0
-    """Seconds after which another leads if this beat was killed."""
-    using: ClassVar[str] = "default"
-    """An alias of LOCKS."""
+    scheduler: ClassVar[str | type[Scheduler] | None] = None  # what is led, or ``"module:Class"``
+    lock_name: ClassVar[str] = "celery-beat"  # apps that share a server need a name each
+    lease: ClassVar[float] = 15.0  # seconds after which another leads if this beat was killed
+    using: ClassVar[str] = "default"  # an alias of LOCKS
     info = ""  # what the banner of beat says
 
     def __init__(self, app: Any, *, lazy: bool = False, **options: Any) -> None:
@@ -97,10 +91,8 @@ class LeaderScheduler(Scheduler):
             self._led.sync()
 
     def close(self) -> None:
-        """Hand over the lead. A tick that this interrupts ends first.
-
-        Beat calls this in the handler of a signal, which raises an exception, and then once more.
-        """
+        """Hand over the lead. A tick that this interrupts ends first."""
+        # Beat calls this in the handler of a signal, which raises an exception, and then once more.
         self._asked_to_end = self._busy
         if not self._busy:
             self._resign(self._led)
@@ -146,11 +138,7 @@ class LeaderScheduler(Scheduler):
         self._sent[entry.name] = at
 
     def catch_up(self, entry: Any) -> None:
-        """Have an entry know when it was sent last, by whichever beat.
-
-        A beat that was killed could not store it. One that has never led has no state, and takes
-        the time of its start for that of the last run.
-        """
+        """Have an entry know when it was sent last, also by a beat that could not store that."""
         at, model = self._sent.get(entry.name), getattr(entry, "model", None)
         known = maybe_make_aware(entry.last_run_at).timestamp()
         if model is not None and model.start_time is not None:

@@ -36,8 +36,7 @@ def check_tasks() -> list[checks.CheckMessage]:
         if using is not None and using not in list(locks):
             return [_found("E008", f"{SETTING}: using={using!r} is not an alias of LOCKS.")]
     apps = sorted(active_apps(), key=lambda app: str(app.main))
-    found = {str(message): message for app in apps for message in _check_app(app)}
-    return list(found.values())
+    return list({str(found): found for app in apps for found in _check_app(app)}.values())
 
 
 def _found(number: str, text: str, hint: str | None = None) -> checks.CheckMessage:

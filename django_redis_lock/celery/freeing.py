@@ -28,31 +28,25 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.process import began_at, current_process, state_of
 from django_redis_lock.tasks.conflicts import logger
 
-POLL_EVERY = 0.2
-"""Seconds between checks for dead children."""
-FIRST_CHANCE = 2.0
-"""Seconds that a worker's start waits at most for the release of dead workers' locks."""
-LAST_CHANCE = 5.0
-"""Seconds that a worker's shutdown waits at most for the release of killed children's locks."""
-RETRY_EVERY = 0.5
-"""Seconds between attempts while a server does not answer."""
-MOST = 10_000
-"""How many locks of one alias can be pending; more end with their leases."""
+POLL_EVERY = 0.2  # seconds between checks for dead children
+FIRST_CHANCE = 2.0  # seconds that a worker's start waits at most for locks of dead workers
+LAST_CHANCE = 5.0  # seconds that a worker's shutdown waits at most for locks of killed children
+RETRY_EVERY = 0.5  # seconds between attempts while a server does not answer
+MOST = 10_000  # how many locks of one alias can be pending; more end with their leases
 
 Work = Callable[[BaseLockBackend], None]
-Killed = Mapping[int, float]
-"""Since when (monotonic) a task had run in which a child was killed, by process id."""
+Killed = Mapping[int, float]  # since when (monotonic) the task of a killed child ran, by its id
 
 
 def free(using: str, name: str, token_id: str) -> None:
     """Release a lock as soon as the server is available, if this holder still has it."""
-    _later(using, lambda backend: _release(backend, name, token_id))
+    _later(using, partial(_release, name=name, token_id=token_id))
 
 
 def free_dead(aliases: Iterable[str], killed: Killed) -> list[threading.Event]:
-    """Release the locks of dead tasks of this host, and what ``killed`` children had locked.
+    """Release the locks of this host's dead tasks, and what ``killed`` children had locked.
 
-    The event of each alias is set after the first attempt.
+    The events are set after the first attempt.
     """
     return [_later(using, partial(_release_dead, killed=killed)) for using in aliases]
 
@@ -90,8 +84,7 @@ def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
 
 def _release_dead(backend: BaseLockBackend, killed: Killed) -> None:
     for holder in list(backend.holders()):
-        gone = is_dead(holder) or _was_cut_off(holder, killed)
-        if gone and not leave_to_rest(backend, holder):
+        if (is_dead(holder) or _was_cut_off(holder, killed)) and not leave_to_rest(backend, holder):
             _release(backend, holder.name, holder.token_id)
 
 
@@ -212,7 +205,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
                 opened.append(using)
         until = monotonic() + FIRST_CHANCE
         for attempted in free_dead(opened, {}):
-            attempted.wait(max(0.0, until - monotonic()))
+            attempted.wait(until - monotonic())
         from celery.concurrency.prefork import TaskPool  # clients don't need it
 
         if isinstance(sender.pool, TaskPool):

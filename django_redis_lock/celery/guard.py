@@ -13,8 +13,7 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 from celery import Task
 
 from django_redis_lock.celery import private
-from django_redis_lock.celery.guarded import AnyTask, Guard
-from django_redis_lock.celery.options import GUARD, Options
+from django_redis_lock.celery.options import GUARD, AnyTask, Guard, Options
 from django_redis_lock.celery.policies import carry_out
 from django_redis_lock.celery.run import Run, current_lock, runs
 from django_redis_lock.celery.sending import Sending
@@ -31,16 +30,13 @@ STRATEGY = "django_redis_lock.celery.receiving:strategy"
 WAYS_TO_RUN = {"Strategy": (Task.Strategy, STRATEGY), "__trace__": (Task.__trace__,)}
 """The attributes by which workers handle a task's messages and run it, and their usual values."""
 
-OTHER_GUARDS = ("celery_once", "celery_singleton")
-"""The packages whose base classes guard a task with locks of their own."""
+OTHER_GUARDS = ("celery_once", "celery_singleton")  # packages with locks of their own
 
 
 def install(guard: Guard, cls: type[AnyTask]) -> None:
     """Guard the tasks of a class: their calls, by workers or directly, and their sending.
 
-    The guard of a call is outermost, because ``autoretry_for`` would take a conflict for a failure.
-    The guard of sending is innermost, because a base class may delay the sending. Once more for a
-    guarded class, it guards what has replaced the guard since.
+    Once more for a guarded class, it guards what has replaced the guard since.
     """
     _refuse_unguardable(cls)
     installed, sender = getattr(cls, GUARD, None), cls
@@ -50,8 +46,7 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
         on_bound = inspect.getattr_static(cls, "on_bound")
 
         def guarded_on_bound(bound: type[AnyTask], app: Any) -> None:
-            """Guard what the annotations of the app have replaced."""
-            install(guard, bound)
+            install(guard, bound)  # what the annotations of the app have replaced
             on_bound.__get__(None, bound)(app)
 
         cls.on_bound = classmethod(guarded_on_bound)  # type: ignore[assignment]
@@ -64,9 +59,11 @@ def install(guard: Guard, cls: type[AnyTask]) -> None:
     if TaskAlreadyRunning not in throws:
         cls.throws = (*throws, TaskAlreadyRunning)  # so it is not logged as a failure
     cls.Strategy = STRATEGY
+    # The guard of a call is outermost: autoretry_for would take a conflict for a failure.
     if not _is_guarded(cls.__call__):
         cls.__call__ = _guarded_call(guard, cls)  # type: ignore[method-assign]
     if not any(_is_guarded(vars(base).get("apply_async")) for base in cls.__mro__):
+        # That of sending is innermost, because a base class may delay it.
         method = _guarded_apply_async(guard, sender)
         del method.__wrapped__  # type: ignore[attr-defined] # annotations go around the guard
         sender.apply_async = method  # type: ignore[method-assign]
@@ -105,17 +102,13 @@ def _is_guarded(method: Any) -> bool:
 
 
 def _beneath_overrides(cls: type[AnyTask]) -> type[AnyTask]:
-    """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's.
-
-    That is the class itself if it has none but an annotation, and otherwise one inserted for it.
-    """
+    """Return the class whose ``apply_async`` to replace: beneath all overrides of Celery's."""
     overrides = [base for base in cls.__mro__ if "apply_async" in base.__dict__]
     if overrides == [Task] or (overrides == [cls, Task] and "__wrapped__" in vars(cls)):
-        return cls
+        return cls  # it has none but an annotation
     following = cls.__mro__[cls.__mro__.index(overrides[-2]) + 1]
     beneath = type(f"Guarded{following.__name__}", (following,), {"abstract": True})
-    bases = [base for base in cls.__bases__ if base is not following]
-    cls.__bases__ = (*bases, beneath)
+    cls.__bases__ = (*(base for base in cls.__bases__ if base is not following), beneath)
     return beneath
 
 
@@ -207,8 +200,7 @@ class SingleInstanceTask(Generic[Given]):
     def current(self) -> Lock:
         """Return the lock that the running task holds, with its ``fence`` and ``ensure_held()``.
 
-        Raises ``LockNotOwned`` outside a guarded task, and in one that runs without its lock
-        because the server could not be reached.
+        Raises ``LockNotOwned`` outside a guarded task, and in one that runs unguarded.
         """
         lock = current_lock()
         if lock is None:
@@ -300,7 +292,6 @@ def _unguarded_task(guard: Guard) -> Any:
 
 
 def guard_for(cls: type[AnyTask]) -> Guard | None:
-    """Return the guard with which the function of a task is decorated."""
     return getattr(cls.run, GUARD, None) or getattr(private.function_of(cls), GUARD, None)
 
 

@@ -27,22 +27,16 @@ from django_redis_lock.handler import locks
 from django_redis_lock.primitives.lock import DETACHED, Lock
 from django_redis_lock.protocol.lease import Lease, Request, token_id
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import (
-    EXCLUSIVE,
-    MAX_NAME_LENGTH,
-    Default,
-    Sharing,
-    check_name,
-)
+from django_redis_lock.support import arguments
+from django_redis_lock.support.arguments import EXCLUSIVE, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
+from django_redis_lock.tasks.guard import WorkerStops
 
 FAMILY = secrets.token_hex(8)
-"""Shared by a worker and the children that it forks: only among these a process id says whether a
-process lives, because machines and containers may share a host name."""
+"""Shared by a worker and its forks. Only among these a process id says whether a process lives."""
 HEADER = "single_instance_task"
-MARK = "~~"
-"""Separates a key from what the guard adds to it in the name of a lock."""
+MARK = "~~"  # separates a key from what the guard adds to it in the name of a lock
 
 # What the mark ``state`` of a lock says:
 QUEUED = "queued"  # it is held for a message in a queue
@@ -57,13 +51,10 @@ RECEIVED = "received"  # a worker has received the delivery; the next one takes 
 SINCE = "queued_since"
 """From when on the work of a reservation counts as waiting: by the server's clock in seconds, or,
 with a ``+``, that many seconds after the reservation was made."""
-UNSENT_LEASE = 30.0
-"""Seconds of lease for a reservation until its message was sent."""
-POLL_EVERY = 0.8
-"""Seconds between checks whether the lock that a task waits for is held for a message."""
+UNSENT_LEASE = 30.0  # seconds of lease for a reservation until its message was sent
+POLL_EVERY = 0.8  # seconds between checks whether a lock that is waited for is held for a message
 
-stops = mmap.mmap(-1, 1)
-"""Whether the worker is to stop. It shares this with its children: no signal tells them."""
+stops = mmap.mmap(-1, 1)  # 1 if the worker is to stop; children share it, as no signal tells them
 
 
 def is_for_message(holder: Holder) -> bool:
@@ -95,10 +86,6 @@ def leave_to_rest(backend: BaseLockBackend, dead: Holder) -> bool:
     return True
 
 
-class WorkerStops(Exception):
-    """The worker in which a task waits for its lock is to stop."""
-
-
 class HeldForMessage(Exception):
     """A worker must not wait for this lock: its holder is a message."""
 
@@ -107,7 +94,6 @@ class TaskLock(Lock):
     """A lock held by a task, or for its message."""
 
     task: Any = None
-    task_id: str | None = None
     until_worker_stops = False  # whether a wait ends with ``WorkerStops`` in one that is to stop
     passed_to_message = False  # its release handed it off to one that is to be published
     token = ""  # with which to take it; random by default
@@ -141,10 +127,7 @@ class TaskLock(Lock):
 
 @dataclass(frozen=True)
 class MessageHeader:
-    """The header that travels with a message from sender to worker, and through retries.
-
-    The reference of Celery describes its fields under "Message header".
-    """
+    """What travels with a message; ``docs/reference/celery.md`` describes its fields."""
 
     task_id: str
     lock: str = ""
@@ -178,9 +161,9 @@ class MessageHeader:
 
     @classmethod
     def of(cls, headers: Any, task_id: str | None) -> MessageHeader:
-        """Return the header in a message's headers, or ``NO_HEADER`` if none belongs to the task.
+        """Return the header of this task in a message's headers; ``NO_HEADER`` without a valid one.
 
-        A malformed header counts as none. Fields of a later version are ignored.
+        Fields of a later version are ignored.
         """
         found = headers.get(HEADER) if isinstance(headers, Mapping) else None
         if not isinstance(found, Mapping) or found.get("task_id") != task_id or task_id is None:
@@ -261,10 +244,10 @@ class GuardedCall:
     ) -> TaskLock:
         if self.header.sent:
             marks.setdefault("sent", repr(self.header.sent))
-        task_id = task_id or self.task_id
         backend = partial(locks.__getitem__, using) if using else lambda: self.backend
-        lock = TaskLock(backend, name, timeout, task_id=task_id, task_name=self.task.name)
-        lock.task, lock.task_id = self.task, task_id
+        about = {"task_id": task_id or self.task_id, "task_name": self.task.name}
+        lock = TaskLock(backend, name, timeout, **about)
+        lock.task = self.task
         lock.origin["marks"] = {"worker": FAMILY, **marks}
         return lock
 
@@ -276,9 +259,8 @@ class GuardedCall:
         why, own = self.why, holder and self.task_id is not None and holder.task_id == self.task_id
         shared = holder is None or (holder.limit is not None and holder.name == self.name)
         if why is None and shared and not own:
-            why = self.backend.run(
-                self.backend.operations.why_refused(self.name, self.sharing.limit)
-            )
+            steps = self.backend.operations.why_refused(self.name, self.sharing.limit)
+            why = self.backend.run(steps)
         about = self.task, self.task_id, self.key, holder, *self.arguments
         return Conflict(self.moment, *about, policy=policy or self.policy, why=why or "")
 
@@ -317,10 +299,10 @@ def sent_of(holder: Holder) -> float:
 def _marked(key: str, part: str) -> str:
     """Return the name of a lock, different for each key and part, and from every lock of a run."""
     name = f"{check_name(key)}{MARK}{part}"
-    if len(name) <= MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
+    if len(name) <= arguments.MAX_NAME_LENGTH and part.isprintable() and MARK not in part:
         return name
     digest = "#" + hashlib.sha256(f"{key}\0{part}".encode()).hexdigest()[:32]
-    return key[: MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
+    return key[: arguments.MAX_NAME_LENGTH - len(MARK) - len(digest)] + MARK + digest
 
 
 def is_generated_id(task_id: str) -> bool:
@@ -334,7 +316,7 @@ def is_generated_id(task_id: str) -> bool:
 def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | None:
     """Return the state stored for a task that was sent at ``sent``; ``None`` if it can't be known.
 
-    The end of an earlier task with its id does not count: it is ``PENDING`` then.
+    It is ``PENDING`` if an earlier task with its id has ended.
     """
     if task.ignore_result or task_id is None:
         return None
@@ -348,13 +330,18 @@ def stored_state(task: Any, task_id: str | None, sent: float = 0.0) -> str | Non
     return state if 0 < sent <= ended else states.PENDING
 
 
-def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
-    """Remove the success of an earlier task with the id of one that was sent at ``sent``.
+def has_ended(task: Any, reserved: Holder) -> bool:
+    """Whether the task of a reservation has ended, as that of a revoked message."""
+    if reserved.marks.get("state") != QUEUED:
+        return False
+    return stored_state(task, reserved.task_id, sent_of(reserved)) in states.READY_STATES
 
-    Celery would take it for that of a run whose child was killed.
-    """
+
+def forget_earlier(task: Any, task_id: str | None, sent: float) -> None:
+    """Remove the success of an earlier task with the id of one that was sent at ``sent``."""
     if not sent or task.ignore_result:
         return
+    # Celery would take it for that of a run whose child was killed.
     with contextlib.suppress(Exception):  # of any result backend
         result = task.AsyncResult(task_id)
         if result.state == states.SUCCESS and 0 < _seconds_of(result.date_done) < sent:

@@ -1,37 +1,45 @@
-"""The options of ``single_instance_task``, and the setting with their defaults for all tasks."""
+"""What a decorated task was given: its options over those of the setting, and what these make of a
+call: its key, its turn, and with whom it shares its lock.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import inspect
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from urllib.parse import quote
 
+from celery import Task
 from django.conf import ENVIRONMENT_VARIABLE, settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from django_redis_lock.celery import private
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
-from django_redis_lock.tasks.keys import Key, UniqueOn
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, Sharing
+from django_redis_lock.tasks import keys
+from django_redis_lock.tasks.keys import Key, KeyMaker
+
+AnyTask: TypeAlias = "Task[Any, Any]"
 
 Scope = Literal["run", "queue", "queue_and_run"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
-QueuePolicy = Literal["skip", "raise", "supersede"]
-RunPolicy = Literal["skip", "raise", "wait", "retry", "park"]
+QueuePolicy = Literal["skip", "raise", "supersede"]  # for a duplicate when it is sent
+RunPolicy = Literal["skip", "raise", "wait", "retry", "park"]  # and when it is about to run
 Beyond = Literal["raise", "skip", "retry"]
 ON_CONFLICT = {"queue": get_args(QueuePolicy), "run": get_args(RunPolicy)}
-"""The policies for a duplicate when it is sent, and when it is about to run."""
 
 SETTING = "SINGLE_INSTANCE_TASK"
-GUARD = "single_instance_guard"
-"""The attribute of a decorated function and of a guarded task that holds its guard."""
+GUARD = "single_instance_guard"  # the attribute of a decorated function and of a guarded task
 
 Handler = Callable[..., Any]
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""The arguments of a task, by position and by name."""
 
 
 class Policies(TypedDict, total=False):
@@ -44,16 +52,13 @@ OnConflict = QueuePolicy | RunPolicy | Handler | Policies
 
 @dataclass(eq=False)
 class Options:
-    """The options of one guard, of which its key is made elsewhere.
-
-    Raises ``TypeError`` or ``ValueError`` naming the option that is wrong.
-    """
+    """The options of one guard. Raises ``TypeError`` or ``ValueError`` for one that is wrong."""
 
     timeout: float | Default | None = DEFAULT
     _: KW_ONLY
     scope: Scope = "run"
     key: Key = None
-    unique_on: UniqueOn = None
+    unique_on: keys.UniqueOn = None
     on_conflict: OnConflict = "skip"
     blocking_timeout: float | Default | None = DEFAULT
     countdown: float = 1.0
@@ -69,12 +74,9 @@ class Options:
     beyond: Beyond = "raise"
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("scope", SCOPES),
-            ("on_unavailable", get_args(OnUnavailable)),
-            ("beyond", get_args(Beyond)),
-        ):
-            arguments.check_choice(name, getattr(self, name), choices)
+        arguments.check_choice("scope", self.scope, SCOPES)
+        arguments.check_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
+        arguments.check_choice("beyond", self.beyond, get_args(Beyond))
         arguments.check_types(self.using)
         on_queue, on_run = _policies(self.scope, self.on_conflict)
         self.on_queue_conflict, self.on_run_conflict = on_queue, on_run
@@ -100,13 +102,10 @@ NAMES = tuple(Options.__dataclass_fields__)
 
 
 def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Options:
-    """Return the given options over the defaults. Raises ``ValueError`` for one without effect.
-
-    A given ``on_conflict`` also replaces the default ``blocking_timeout``.
-    """
+    """Return the given options over the defaults. Raises ``ValueError`` for one without effect."""
     merged = {**defaults, **given}
     if "on_conflict" in given and "blocking_timeout" not in given:
-        merged.pop("blocking_timeout", None)
+        merged.pop("blocking_timeout", None)  # that of the default policy
     for name in merged:
         if name not in NAMES:
             raise TypeError(f"{name!r} is not an option; choose from {', '.join(NAMES)}.")
@@ -176,7 +175,7 @@ _checked: list[Mapping[str, Any]] = []
 
 
 def project_defaults() -> Mapping[str, Any]:
-    """Return ``SINGLE_INSTANCE_TASK``, the same object until the setting changes.
+    """Return ``SINGLE_INSTANCE_TASK``, the same object until it changes, if it is valid.
 
     Raises ``ImproperlyConfigured``.
     """
@@ -204,3 +203,77 @@ def project_defaults() -> Mapping[str, Any]:
 def _forget(*, setting: str, **kwargs: Any) -> None:
     if setting == SETTING:
         _checked.clear()
+
+
+class Guard:
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = given
+        keys.check_key(given.get("key"), given.get("unique_on"))
+        keys.check_key(given.get("turns"), None, "turns")
+        self._options: Options | None = None
+        self._defaults: Mapping[str, Any] = {}
+        self.key_makers: dict[type, tuple[KeyMaker, KeyMaker]] = {}
+        """Of keys and turns, for the classes that it guards; each may have a ``run`` of its own."""
+        with contextlib.suppress(ImproperlyConfigured):  # reported by the checks
+            self.options  # noqa: B018 - to check them
+
+    @property
+    def options(self) -> Options:
+        """Raises ``TypeError``, ``ValueError``, and ``ImproperlyConfigured`` for the setting."""
+        defaults = project_defaults()
+        if self._options is None or self._defaults is not defaults:
+            self._options, self._defaults = make_options(defaults, self._given), defaults
+        return self._options
+
+    def key(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self.makers(type(task))[0](task.name, args, kwargs)
+
+    def turn(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return which backlog of its lock the message of a call waits in, in printable ASCII."""
+        if self._given.get("turns") is None:
+            return "="
+        text = self.makers(type(task))[1](task.name, args, kwargs)
+        made = "=" + quote(text, safe="", errors="surrogatepass")
+        if len(made) <= keys.MAX_KEY_LENGTH:
+            return made
+        digest = "#" + hashlib.sha256(made.encode()).hexdigest()[:32]
+        return made[: keys.MAX_KEY_LENGTH - len(digest)] + digest
+
+    def sharing(self, task: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sharing:
+        """Return how a call, whose key was made, shares its lock with others that may run."""
+        number = self.options.concurrency
+        if callable(number):
+            try:
+                number = number(**self.key_makers[type(task)][0].named(args, kwargs))
+            except TypeError as error:
+                raise TypeError(
+                    f"The concurrency of task {task.name} is a function that is given all "
+                    f"arguments by name; let it take **_ as well. {error}"
+                ) from error
+        what, most = f"Task {task.name}: concurrency", arguments.MOST_AT_ONCE
+        limit = arguments.check_number(what, number, 0, most)
+        return Sharing(shared=True, limit=limit)
+
+    def makers(self, cls: type[AnyTask]) -> tuple[KeyMaker, KeyMaker]:
+        if cls in self.key_makers:
+            return self.key_makers[cls]
+        # That of the function, if Celery made the class of one.
+        run = vars(cls).get("__wrapped__") or inspect.getattr_static(cls, "run")
+        signature, static = inspect.signature(run), isinstance(run, staticmethod)
+        if not static:
+            signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+        as_models = private.argument_models(cls.run, static)
+        return self.key_makers.setdefault(cls, self.make_makers(cls.run, signature, as_models))
+
+    def make_makers(
+        self, run: Handler, signature: inspect.Signature, as_models: keys.AsModels | None = None
+    ) -> tuple[KeyMaker, KeyMaker]:
+        """Return what makes the keys and turns of calls. Raises ``TypeError`` or ``ValueError``."""
+        if arguments.is_async(run) or arguments.is_generator(run):
+            raise TypeError(
+                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
+                f"take the lock inside it, with a with statement."
+            )
+        given = self._given.get
+        turns = KeyMaker(given("turns"), None, signature, as_models, "turns")
+        return KeyMaker(given("key"), given("unique_on"), signature, as_models), turns

@@ -1,4 +1,8 @@
-"""The outbox of a broker: workers publish the messages of parked tasks that got their locks."""
+"""Tasks that wait without a worker: their messages are parked in a backlog of their lock.
+
+Those that got the lock come into the outbox of the broker, from which workers publish them.
+"Parked messages" in ``docs/explanation/celery.md`` explains it.
+"""
 
 from __future__ import annotations
 
@@ -7,52 +11,52 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import states
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signing import BadSignature, Signer
 from kombu.exceptions import OperationalError
 from kombu.utils.json import dumps, loads
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.celery import private
-from django_redis_lock.celery.key_locks import FAMILY, QUEUED, sent_of, stored_state
+from django_redis_lock.celery import key_locks, private
+from django_redis_lock.celery.key_locks import FAMILY, QUEUED, MessageHeader
 from django_redis_lock.celery.options import GUARD
-from django_redis_lock.protocol.calls import ask
+from django_redis_lock.exceptions import LockError, LockUnavailable
+from django_redis_lock.protocol.calls import ask, withdrawal
+from django_redis_lock.protocol.lease import Request
+from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import Sharing
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.text import escape_unprintable
-from django_redis_lock.tasks.conflicts import logger
+from django_redis_lock.tasks.conflicts import logger, parked, task_parked
 from django_redis_lock.transport import parking as calls
+
+if TYPE_CHECKING:
+    from django_redis_lock.celery.run import Run
 
 PARKED = "PARKED"
 """State of a parked task; its result is a dict of ``key``, and ``position`` while it waits."""
-AT_ONCE = 20
-"""How many messages are published in one go, and how many functions asked for their limits."""
-CONFIRM_WITHIN = 4.0
-"""Seconds that a broker has to confirm a message, twice."""
-RETURNED_AGAIN = 60.0
-"""Seconds after which a message is tried again that the broker has returned."""
-UNREAD_KEEPS_LOCK = 10.0
-"""Seconds for which a message that this worker can't read holds its lock; others may read it."""
-UNREAD_ASIDE = 3600.0
-"""Seconds after which it is put aside."""
-OLD = 60.0
-"""Seconds after which the result of a reservation's task is checked."""
+AT_ONCE = 20  # how many messages are published in one go, or functions asked for limits
+CONFIRM_WITHIN = 4.0  # seconds that a broker has to confirm a message, twice
+RETURNED_AGAIN = 60.0  # seconds after which a message is tried again that the broker has returned
+UNREAD_KEEPS_LOCK = 10.0  # seconds for which an unreadable message has its lock: others may read it
+UNREAD_ASIDE = 3600.0  # seconds after which it is put aside
+OLD = 60.0  # seconds after which the result of a reservation's task is checked
 
 _SALT = "django_redis_lock.parked"
 _SIGNED = re.compile(r".+:[\w-]{20,}", re.DOTALL)
 
 
 class Unreadable(Exception):
-    """A message can't be read: by this worker, or by none, if it ``is_poison``."""
+    """A message can't be read by this worker; others may."""
 
-    def __init__(self, why: str, *, is_poison: bool = False) -> None:
-        super().__init__(why)
-        self.is_poison = is_poison
+
+class Poison(Unreadable):
+    """A message can't be read by any worker."""
 
 
 def digest(text: str) -> str:
@@ -77,15 +81,15 @@ def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
     try:
         signed = text.decode()
         if not _SIGNED.fullmatch(signed):
-            raise Unreadable("it is no signed text", is_poison=True)
+            raise Poison("it is no signed text")
         message = loads(Signer(salt=_SALT).unsign(signed))
     except BadSignature:
         raise Unreadable("it was signed with another SECRET_KEY, or changed") from None
     except ValueError as error:
-        raise Unreadable(f"it is no JSON: {error}", is_poison=True) from None
+        raise Poison(f"it is no JSON: {error}") from None
     known = isinstance(message, dict) and (message.get("lock"), message.get("token"))
     if known != (name, token):
-        raise Unreadable("it is a message of another lock or token", is_poison=True)
+        raise Poison("it is a message of another lock or token")
     return dict(message)
 
 
@@ -105,8 +109,103 @@ def worker() -> str:
     return f"{(monotonic() - _began[0]) * 1000:.0f} {FAMILY}"
 
 
+def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> bool:
+    """Park the message of a run. Returns False if too many wait, or the lock is reserved for it.
+
+    ``body``: that of the message as it came, if it is known. Raises ``LockUnavailable``,
+    ``ImproperlyConfigured`` without a ``SECRET_KEY``, and ``InvalidLockBackend``.
+    """
+    backend, options = run.backend, run.options
+    space = "(in a test, it needs the lock space 'settings')"
+    backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
+    _store_state(run, holder)  # first, because the task may run at once then
+    request, header = _reserved(run)
+    unparked, outbox = replace(header, parked=run.header.parked), outbox_of(run.task.app)
+    call = calls.Park(
+        request,
+        f"@{outbox}",
+        message=_message_of(run, header, request.token, body),
+        turn=run.turn,
+        limit=limit_of(run.sharing),
+        worker=worker(),
+        instead_of=_superseded(run),
+    )
+    try:
+        answer = backend.run(ask(call))
+    except LockUnavailable:
+        run.reservation = unparked  # in case it has it nevertheless
+        with contextlib.suppress(LockError):  # the task fails now, and must not run later
+            backend.run(ask(calls.EndParking(outbox, run.name, token=request.token, turn=run.turn)))
+            backend.run(ask(withdrawal(request)))
+        raise
+    if run.header.lock not in run.reservations:
+        run.try_to_give_up_reservation()  # of another key, before a deploy
+    if call.lease(answer) is not None:
+        run.reservation = unparked
+        return False
+    if answer[3] % 3 == 0:
+        run.policy = options.beyond
+        return False
+    parked[run.task.name] += 1
+    run.conflict(holder).notify(task_parked, "is parked: lock %r is %s")
+    return True
+
+
+def _store_state(run: Run, holder: Holder | None) -> None:
+    if not (run.task.ignore_result or run.request.ignore_result):
+        with contextlib.suppress(Exception):  # of any result backend
+            position = 1 + (holder.waiters or 0 if holder else 0)
+            meta = {"key": run.key, "position": position}
+            run.task.backend.store_result(run.task_id, meta, PARKED, request=run.request)
+
+
+def _reserved(run: Run) -> tuple[Request, MessageHeader]:
+    """Return the request for the lock, as a reservation for the message, and its header."""
+    old, lock = run.header, run.handle(run.name, run.options.queue_timeout, state=QUEUED)
+    # A token, as ``parked.lua`` describes it, that is the same for each delivery:
+    attempt = f"{run.task_id} {old.sent!r} {run.retries} {old.attempts} {old.parked}"
+    lock.token = digest(run.task_id or "") + digest(attempt) + digest(run.task.name)
+    lock.sharing = run.sharing._replace(max_waiters=run.options.queue_limit)
+    request = lock.make_request(run.backend)
+    queued = [old.lock, old.ticket, old.using] if old.lock in run.reservations else None
+    header = replace(run.header_to_send(), queued=queued, parked=old.parked + 1)
+    return request, header.naming(lock)
+
+
+def _superseded(run: Run) -> str:
+    """Return the digest of the id of a parked task whose reservation newer arguments have."""
+    if run.options.on_queue_conflict == "supersede":
+        newest = {one.task_id for one in run.holders(run.reservations)}
+        for one in run.backend.waiting(run.name):
+            if one.parked and one.task_name == run.task.name and one.task_id not in newest:
+                return digest(one.task_id or "")
+    return ""
+
+
+def _message_of(run: Run, header: MessageHeader, token: str, body: private.Body | None) -> str:
+    """Return a message as it came, but with this header, as a signed text."""
+    request = run.request
+    headers = {**private.headers_of(request), **header.as_headers()}
+    content, content_type, encoding = body or private.encode_body(request)
+    delivery = request.delivery_info or {}
+    options = {
+        **private.properties_of(request),
+        "exchange": delivery.get("exchange") or "",
+        "routing_key": delivery.get("routing_key"),
+        "headers": headers,
+        "compression": headers.pop("compression", None),
+        "content_type": content_type,
+        "content_encoding": encoding,
+    }
+    known = {"lock": run.name, "token": token, "id": run.task_id}
+    return sealed({**known, "body": content, "options": options})
+
+
 class Publisher:
-    """Publishes messages of an app, over a connection of its own on which brokers confirm them."""
+    """Publishes messages of an app, over a connection of its own on which brokers confirm them.
+
+    Its methods that take a ``backend`` raise ``LockUnavailable``.
+    """
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -132,8 +231,7 @@ class Publisher:
     def publish(self, backend: BaseLockBackend, skip: int = -1) -> tuple[float, list[Any]]:
         """Hand locks off to messages that are next, and publish some that have them.
 
-        Returns the seconds until the next poll; and some locks for ``attend``, after the ``skip``
-        first ones. Raises ``LockUnavailable``.
+        Returns the seconds until the next poll, and some locks for ``attend`` after ``skip`` ones.
         """
         self.published, self.put_off = 0, []
         call = calls.PollOutbox(self.outbox, most=AT_ONCE, skip=skip)
@@ -148,10 +246,7 @@ class Publisher:
         return (pause_ms / 1000 if pause_ms >= 0 else math.inf), found
 
     def publish_due(self, backend: BaseLockBackend, *, attends: bool = False) -> None:
-        """Publish until nothing is due or the broker is ``unreachable``; ``attends`` to all locks.
-
-        Raises ``LockUnavailable``.
-        """
+        """Publish until nothing is due or the broker is unreachable; ``attends`` to all locks."""
         published, put_off, skip, is_due = 0, list[tuple[str, str]](), 0, True
         while (is_due or skip) and not self.unreachable:
             is_due = is_due and skip > 0
@@ -163,18 +258,15 @@ class Publisher:
         self.published, self.put_off = published, put_off
 
     def unpark(self, backend: BaseLockBackend, name: str, task_id: str | None = None) -> int:
-        """Send the parked messages of a lock, or of one task, back to the broker.
+        """Send the parked messages of a lock, or of one task, back to the broker; return how many.
 
-        Returns how many they are. They lose their positions. Raises ``LockUnavailable``.
+        They lose their positions.
         """
         ids = () if task_id is None else (digest(task_id),)
         return self._repeat(backend, calls.Unpark(self.outbox, name, ids=ids))
 
     def restore(self, backend: BaseLockBackend, name: str, *, delete: bool) -> int:
-        """Publish messages that were put aside, of a lock or of all (""), or delete them.
-
-        Returns how many they are. Raises ``LockUnavailable``.
-        """
+        """Publish or delete messages put aside, of a lock or of all (""); return how many."""
         return self._repeat(backend, calls.Restore(self.outbox, name, delete=delete))
 
     def _repeat(self, backend: BaseLockBackend, call: calls.OutboxCall) -> int:
@@ -196,8 +288,8 @@ class Publisher:
         for lock, *backlogs in found:
             name = lock.decode()
             for turn, token, known in backlogs:
-                task = self._owner(token[32:].decode())
-                if task is None:
+                owner = token[32:].decode()
+                if (task := self._owner(owner)) is None:
                     continue
                 number, limit = getattr(task, GUARD).options.concurrency, ""
                 if not callable(number):
@@ -206,14 +298,13 @@ class Publisher:
                     asked += 1
                     limit = self._ask(backend, name, token.decode(), task)
                 if limit and limit != known.decode().partition(" ")[0]:
-                    owner = token[32:].decode()
                     about = {"turn": turn.decode(), "owner": owner, "worker": worker()}
                     call = calls.SetParkedLimit(self.outbox, name, limit=limit, **about)
                     changed |= bool(backend.run(ask(call)))
         return self._give_up_ended(backend, [lock.decode() for lock, *_ in found]) or changed
 
     def _owner(self, owner: str) -> Any:
-        """Return the guarded task whose name has this digest, or ``None``."""
+        """Return the guarded task whose name has this digest."""
         if owner not in self._owners:
             tasks = (task for task in list(self.app.tasks.values()) if hasattr(task, GUARD))
             self._owners = {digest(task.name): task for task in tasks}
@@ -238,15 +329,12 @@ class Publisher:
     def _give_up_ended(self, backend: BaseLockBackend, names: list[str]) -> bool:
         """Give up old reservations of ended tasks, as after a failover to an older copy."""
         now, freed = monotonic(), False
-        due = [name for name in names if self._asked.get(name, -math.inf) < now - OLD]
-        self._asked = dict.fromkeys(due, now) | {
-            name: at for name, at in self._asked.items() if at > now - OLD
-        }
+        recent = {name: at for name, at in self._asked.items() if at >= now - OLD}
+        due = [name for name in names if name not in recent]
+        self._asked = recent | dict.fromkeys(due, now)
         for one in backend.holders_of(due) if due else ():
             task = self.app.tasks.get(one.task_name or "")
-            if task is None or one.marks.get("state") != QUEUED or (one.held_for or 0.0) < OLD:
-                continue
-            if stored_state(task, one.task_id, sent_of(one)) in states.READY_STATES:
+            if task and (one.held_for or 0.0) >= OLD and key_locks.has_ended(task, one):
                 why = "its task has ended, but this server did not know"
                 if backend.free(one.name, one.token_id, reason=why) is not None:
                     freed = True
@@ -260,8 +348,8 @@ class Publisher:
             self._remove_position(self._task_of(message), message)
             self._send(message)
         except Unreadable as error:
-            times = (0.0, 0.0) if error.is_poison else (UNREAD_KEEPS_LOCK, UNREAD_ASIDE)
-            keeps, aside = (round(seconds * 1000) for seconds in times)
+            times = 0.0 if isinstance(error, Poison) else 1000.0
+            keeps, aside = round(UNREAD_KEEPS_LOCK * times), round(UNREAD_ASIDE * times)
             self._put_off(backend, name, token, f"{error}", keeps_lock=keeps, aside=aside)
         except ImproperlyConfigured:
             raise

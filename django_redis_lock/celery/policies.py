@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
-from django_redis_lock.celery import key_locks, parking
+from django_redis_lock.celery import key_locks, outbox
 from django_redis_lock.celery.key_locks import QUEUED, MessageHeader, TaskLock, queued_since
 from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.celery.private import in_worker
@@ -24,20 +24,16 @@ from django_redis_lock.celery.run import Entry, Run, all_runs, runs
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.functions import finished
+from django_redis_lock.support.arguments import finished
 from django_redis_lock.tasks import conflicts
 from django_redis_lock.tasks.conflicts import logger, task_waiting
+from django_redis_lock.tasks.guard import WorkerStops
 
-WAIT_FOR_FIRST = 10.0
-"""Seconds for which a delivery waits for an earlier one, in a worker and then in the queue."""
-WAIT_FOR_WORKER = 1.0
-"""Seconds for which a stopping worker's message stays in the queue, or it would take it again."""
-TICKET_TURN = 0.25
-"""Seconds between checks of a ticket that may become valid, or of one permit among several."""
-RESULT_PATIENCE = 2.0
-"""Seconds for an earlier delivery to store its result after it was seen to release its lock."""
-RESULT_MOMENT = 0.25
-"""The same for a delivery that may have released it, if there was one at all."""
+WAIT_FOR_FIRST = 10.0  # seconds to wait for an earlier delivery: in a worker, then in the queue
+WAIT_FOR_WORKER = 1.0  # seconds until the message of a stopping worker comes to another one
+TICKET_TURN = 0.25  # seconds between checks of a ticket that may become valid, or of permits
+RESULT_PATIENCE = 2.0  # seconds for an earlier delivery to store its result after its release
+RESULT_MOMENT = 0.25  # the same for a delivery that may have released it, if there was one at all
 
 SUCCEEDED = "another delivery of {run.task_id} has succeeded"
 FULL = "lock {run.key!r} is held, and queue_limit={run.options.queue_limit} lets no more wait."
@@ -91,8 +87,7 @@ def _enter(run: Run) -> Entry:
         if not isinstance(error, LockUnavailable):
             run.try_to_give_up_reservation()
         elif run.options.on_unavailable == "run":
-            text = "Task %s[%s] runs unguarded: %s"
-            logger.warning(text, run.task.name, run.task_id, error)
+            logger.warning("Task %s[%s] runs unguarded: %s", run.task.name, run.task_id, error)
             return None, _UNGUARDED
         raise
     if entry[0] is None:
@@ -222,7 +217,7 @@ def retry(run: Run, holder: Holder | None) -> Entry:
 
 
 def park(run: Run, holder: Holder | None) -> Entry | None:
-    if parking.park(run, holder):
+    if outbox.park(run, holder):
         run.leave_reservation()
         raise Ignore(f"lock {run.key!r} is held, and {run.task_id} is parked")
     full = {"raise": refuse, "skip": skip}.get(run.policy)  # "retry" has a row of its own
@@ -287,7 +282,7 @@ def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
         entry = act()
     except Retry as error:
         raise Ignore(str(error)) from None
-    except (Ignore, Reject, LockUnavailable, key_locks.WorkerStops):
+    except (Ignore, Reject, LockUnavailable, WorkerStops):
         raise
     except Exception as error:
         if not isinstance(error, conflicts.TaskAlreadyRunning):
@@ -379,7 +374,7 @@ def enter(run: Run) -> Entry:
             entry = _without_result(run, act) if namesake else act()
             if entry is not None:
                 return entry
-    except key_locks.WorkerStops:
+    except WorkerStops:
         run.send_back(WAIT_FOR_WORKER, run.header_to_send())
         raise Ignore(f"its worker stops while {run.task_id} waits; it is sent again") from None
 

@@ -22,17 +22,12 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import locks
 from django_redis_lock.tasks.conflicts import logger
 
-POLL_EVERY = 2.0
-"""Seconds between polls, at most."""
-SHORTEST = 0.02
-"""Seconds between polls, at least, unless one is asked for."""
-NEXT_LOCKS = 0.2
-"""Seconds until the next of many locks are attended to, once all have been."""
-LOCKS_AT_ONCE = 16
-"""How many locks ``park_poll.lua`` reads."""
+POLL_EVERY = 2.0  # seconds between polls, at most
+SHORTEST = 0.02  # seconds between polls, at least, unless one is asked for
+NEXT_LOCKS = 0.2  # seconds until the next of many locks are attended to, once all have been
+LOCKS_AT_ONCE = 16  # how many locks ``park_poll.lua`` reads
 
-_bells: dict[str, tuple[socket.socket, socket.socket]] = {}
-"""A pair for each alias: what children of a worker send wakes its poller."""
+_bells: dict[str, tuple[socket.socket, socket.socket]] = {}  # children wake the poller of an alias
 _pollers: list[OutboxPoller] = []
 
 
@@ -105,17 +100,14 @@ def parks(task: Any) -> bool:
 
 
 class Pollers(bootsteps.StartStopStep):
-    """Starts the pollers of a worker, which go on until its pool has ended.
-
-    It also ends the waits of tasks before the pool waits for these, however the worker is stopped.
-    """
+    """Starts the pollers of a worker, which go on until its pool has ended."""
 
     # The processes that these fork when they start must not find the thread in an import.
     requires = ("celery.worker.components:Pool", "celery.worker.components:Beat")
 
     def create(self, parent: Any) -> None:
         """Raises ``ImproperlyConfigured`` if a task parks messages, and nothing can sign them."""
-        if any(getattr(task, GUARD, None) and parks(task) for task in parent.app.tasks.values()):
+        if any(map(parks, parent.app.tasks.values())):
             sealed({})
 
     def start(self, parent: Any) -> None:
@@ -124,7 +116,7 @@ class Pollers(bootsteps.StartStopStep):
                 _pollers.append(OutboxPoller(parent.app, using))
                 _pollers[-1].start()
 
-    close = end_waits
+    close = end_waits  # however the worker is stopped, before its pool waits for tasks
 
     def terminate(self, parent: Any) -> None:
         _end_pollers()  # of a worker that sends no signal

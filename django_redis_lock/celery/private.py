@@ -79,8 +79,7 @@ def options_of(request: Any) -> dict[str, Any]:
     }
 
 
-Body: TypeAlias = tuple[str | bytes, str, str]
-"""The body of a message, not compressed, its content type and encoding."""
+Body: TypeAlias = tuple[str | bytes, str, str]  # not compressed, its content type and encoding
 
 
 def encode_body(request: Any) -> Body:
@@ -142,13 +141,10 @@ def jobs_of(pool: Any) -> dict[int, Any]:
 
 
 def cut_off_since(child: Any, seen: float, job: Any) -> float | None:
-    """Return since when (monotonic) a task ran in which a child was killed, ``None`` if none did.
-
-    The pool has read all its results. If no unfinished job is known, a task may have begun since
-    the child was last ``seen`` alive.
-    """
-    if job is not None and not (job.ready() and job.successful()):
+    """Return since when (monotonic) the task ran in which a child was killed, if one did."""
+    if job is not None and not (job.ready() and job.successful()):  # all its results are read
         return float(job._time_accepted)
+    # If no job is known, one may have begun since the child was last seen alive.
     return None if child.exitcode in (EX_OK, EX_RECYCLE) else seen
 
 

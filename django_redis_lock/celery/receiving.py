@@ -15,7 +15,7 @@ from celery.worker.state import task_ready
 from celery.worker.strategy import default
 from django.db import connections
 
-from django_redis_lock.celery import key_locks, parking
+from django_redis_lock.celery import key_locks, outbox
 from django_redis_lock.celery.options import GUARD
 from django_redis_lock.celery.polling import parks
 from django_redis_lock.celery.run import Run
@@ -23,8 +23,7 @@ from django_redis_lock.exceptions import InvalidLockBackend, LockError, LockUnav
 from django_redis_lock.handler import locks
 from django_redis_lock.tasks.conflicts import logger
 
-AT_ONCE = 50
-"""How many messages are parked before the first of them is acknowledged, at most."""
+AT_ONCE = 50  # how many messages are parked before the first of them is acknowledged, at most
 
 
 def strategy(task: Any, app: Any, consumer: Any) -> Any:
@@ -128,7 +127,7 @@ class _Parker(threading.Thread):
             run.why = self._why[lock, limit] = run.conflict(holder).why
             holder = replace(holder, waiters=(holder.waiters or 0) + self._parked[lock])
         body = request.body, request.content_type, request.content_encoding
-        parked = parking.park(run, holder, body)
+        parked = outbox.park(run, holder, body)
         self._parked[lock] += parked
         if run.reservation is not None:  # it would have the same ticket if it had been parked
             with contextlib.suppress(LockError):

@@ -19,9 +19,8 @@ from celery.signals import task_received
 from django.dispatch import receiver
 
 from django_redis_lock.celery import key_locks, private
-from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import NO_HEADER, QUEUED, MessageHeader, TaskLock
-from django_redis_lock.celery.options import GUARD, Arguments, Options
+from django_redis_lock.celery.options import GUARD, Arguments, Guard, Options
 from django_redis_lock.celery.polling import publish_next
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.handler import locks
@@ -30,8 +29,7 @@ from django_redis_lock.signals import lock_lost, never_blocks
 from django_redis_lock.support.arguments import Default, Sharing
 from django_redis_lock.tasks.conflicts import logger, task_lock_lost
 
-Entry: TypeAlias = "tuple[TaskLock | None, Any]"
-"""The lock that the task may run with, or ``None`` and the result of the call."""
+Entry: TypeAlias = "tuple[TaskLock | None, Any]"  # the lock to run with, or the call's result
 
 
 class Run(key_locks.GuardedCall):
@@ -201,13 +199,12 @@ class Run(key_locks.GuardedCall):
         self.header, self.reservation = NO_HEADER, None
 
     def give_up_reservation(self) -> bool:
-        """Release the lock that was reserved when the message was sent; return whether it was.
+        """Release what is reserved for the message; return whether any was.
 
-        Raises ``LockUnavailable``, unless the lock is on another alias than the task's.
+        Raises ``LockUnavailable``, unless that is on another alias than the task's.
         """
         given_up = False
-        header = self.reservation or self.header
-        for name, ticket, using in header.tickets:
+        for name, ticket, using in (self.reservation or self.header).tickets:
             if using in locks.settings:
                 try:
                     given_up |= self._end_reservation(name, ticket, using)
@@ -282,8 +279,7 @@ class Run(key_locks.GuardedCall):
 
 all_runs: ContextVar[tuple[Run, ...]] = ContextVar("django_redis_lock_runs", default=())
 
-runs = all_runs.get
-"""Returns the guarded runs that this thread or greenlet is in, the innermost last."""
+runs = all_runs.get  # returns those that this thread or greenlet is in, the innermost last
 
 
 def current_lock(task: Any = None) -> TaskLock | None:
@@ -298,7 +294,7 @@ def current_lock(task: Any = None) -> TaskLock | None:
 @never_blocks  # no task's lock is held by asyncio code
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
     if isinstance(lock, TaskLock):
-        task, task_id = lock.task, lock.task_id
+        task, task_id = lock.task, lock.origin["task_id"]
         logger.error("Task %s[%s] runs on without its lock %r", task.name, task_id, lock.name)
         task_lock_lost.send_robust(sender=task, task_id=task_id, key=lock.name, holder=None)
 

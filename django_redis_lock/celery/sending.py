@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from celery import current_task, states, uuid
+from celery import current_task, uuid
 from celery.utils.time import maybe_make_aware
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from django_redis_lock.celery import key_locks
-from django_redis_lock.celery.guarded import Guard
 from django_redis_lock.celery.key_locks import QUEUED, GuardedCall, MessageHeader, queued_since
-from django_redis_lock.celery.options import Arguments
+from django_redis_lock.celery.options import Arguments, Guard
 from django_redis_lock.celery.private import delays_by_whole_seconds, execution_options
 from django_redis_lock.celery.run import Run, runs
 from django_redis_lock.exceptions import LockError, LockUnavailable
@@ -28,10 +27,8 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import EXCLUSIVE
 from django_redis_lock.tasks.conflicts import describe, logger
 
-EXPIRY_SLACK = 5.0
-"""Seconds for which the reservation of an expired message lasts on, because clocks differ."""
-MOST_TRIES = 100
-"""Attempts to take a reservation, each of which another sender may frustrate."""
+EXPIRY_SLACK = 5.0  # seconds for which an expired message is reserved, because clocks differ
+MOST_TRIES = 100  # attempts to take a reservation, each of which another sender may frustrate
 _GOES_ON = ("link", "link_error", "chain", "chord", "group_id")
 _IN_CANVAS = ("chain", "chord", "group_id", "parent_id", "root_id")
 
@@ -82,11 +79,9 @@ class Sending(GuardedCall):
         return bool(self._message.get("task_id")) and not is_generated
 
     def _is_awaited(self, holder: Holder | None = None) -> bool:
-        """Whether something waits for a result of this very message, such as a chord.
-
-        A holder with the same id gives that result, and may even be this message, sent before.
-        """
+        """Whether something waits for a result of this very message, as a chord does."""
         goes_on = any(self._message.get(name) for name in _GOES_ON)
+        # One with the same id gives that result, and may even be this message, sent before.
         if holder is None or holder.task_id != self.task_id:
             return bool(self._message.get("task_id")) or goes_on
         return self.header.sent != key_locks.sent_of(holder) and goes_on
@@ -105,8 +100,7 @@ class Sending(GuardedCall):
             # A task that has succeeded must not fail because the worker can't continue its chain.
             if not unguarded and not (self._is_awaited() and current_task):
                 raise
-            text = "Task %s[%s] is sent unguarded: %s"
-            logger.warning(text, self.task.name, self.task_id, error)
+            logger.warning("Task %s[%s] is sent unguarded: %s", self.task.name, self.task_id, error)
             return self._publish_with(self.header)
         if run is not None and follows:
             return self._follow(run)
@@ -126,11 +120,9 @@ class Sending(GuardedCall):
                 self._undo(lock, older)
             raise
         with contextlib.suppress(LockError):  # its message may have begun by now
-            renewal = Renew([(lock.name, lock.token, milliseconds(self._lease()))])
-            self.backend.run(ask(renewal))
+            self.backend.run(ask(Renew([(lock.name, lock.token, milliseconds(self._lease()))])))
             if older is not None and record is not None:
-                known = self.record(record.name, key_locks.SUPERSEDED, older.ttl)
-                known.take_over(record.token_id)
+                self.record(record.name, key_locks.SUPERSEDED, older.ttl).take_over(record.token_id)
         return result
 
     def _undo(self, lock: key_locks.TaskLock, older: Holder | None) -> None:
@@ -140,8 +132,7 @@ class Sending(GuardedCall):
             return
         marks = {**older.marks, key_locks.SINCE: f"{queued_since(older):.6f}"}
         lease = older.ttl or key_locks.UNSENT_LEASE
-        former = self.handle(older.name, lease, "", older.task_id, **marks)
-        former.take_over(lock.token_id)
+        self.handle(older.name, lease, "", older.task_id, **marks).take_over(lock.token_id)
         if self._record is not None:
             self._record.release()
 
@@ -232,7 +223,6 @@ class Sending(GuardedCall):
 
     @property
     def _expires(self) -> float | None:
-        """When the message expires, in seconds since the epoch."""
         left = _seconds_until(self._timing.get("expires"))
         return None if left is None else time.time() + left
 
@@ -248,12 +238,8 @@ class Sending(GuardedCall):
         return waited < options.supersede_for or (reserved.ttl or 0.0) > lease + options.countdown
 
     def _has_ended(self, holder: Holder) -> bool:
-        """Whether the task of a reservation has ended, as that of a revoked message."""
-        if holder.marks.get("state") != QUEUED:
-            return False
         task = self.task.app.tasks.get(holder.task_name, self.task)
-        state = key_locks.stored_state(task, holder.task_id, key_locks.sent_of(holder))
-        return state in states.READY_STATES
+        return key_locks.has_ended(task, holder)
 
     def _give_way(self, holder: Holder | None) -> Any:
         policy, awaited = self.options.on_queue_conflict, self._is_awaited(holder)
@@ -298,7 +284,6 @@ def _seconds_until_due(options: Mapping[str, Any]) -> float:
 
 
 def _seconds_until(moment: Any) -> float | None:
-    """Return how far off a time is, which may be given in seconds."""
     if isinstance(moment, str):
         moment = parse_datetime(moment)
     if isinstance(moment, datetime.datetime):

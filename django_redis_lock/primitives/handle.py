@@ -20,7 +20,7 @@ from django_redis_lock.primitives.held import Held, Leave, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, finished
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.process import Identity
 
@@ -201,8 +201,6 @@ class Handle(ABC):
         Raises ``TypeError`` for what does its work after the call has returned: at once for a class
         or a generator function, and from the call if it returns a coroutine, future or generator.
         """
-        from django_redis_lock.support.functions import finished, is_async, is_generator
-
         if isinstance(function, staticmethod | classmethod):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):
@@ -214,12 +212,12 @@ class Handle(ABC):
                 f"The name of {self._label} is no template, so it would be the same for all calls. "
                 f"Take it inside {function!r}, in a with statement, with an f-string as its name."
             )
-        if is_generator(function):
+        if arguments.is_generator(function):
             raise TypeError(
                 f"{function!r} is a generator, whose body runs after the call; take the lock "
                 f"inside of it with a with statement."
             )
-        if is_async(function):
+        if arguments.is_async(function):
 
             @wraps(function)
             async def alocked(*args: Any, **kwargs: Any) -> Any:

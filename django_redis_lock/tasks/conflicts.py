@@ -16,10 +16,8 @@ from django_redis_lock.support.text import escape_unprintable
 
 logger = logging.getLogger("django_redis_lock.celery")
 
-skipped: Counter[str] = Counter()
-"""How many duplicates this process has skipped, by task name."""
-parked: Counter[str] = Counter()
-"""How many tasks this process has parked, by task name."""
+skipped: Counter[str] = Counter()  # how many duplicates this process has skipped, by task name
+parked: Counter[str] = Counter()  # how many tasks this process has parked, by task name
 
 task_skipped = Signal()
 """A duplicate was skipped or refused. Every signal of this module is sent with ``sender`` (the
@@ -46,26 +44,21 @@ class Described(TypedDict):
     task_name: str | None
     host: str | None
     pid: int | None
-    since: str | None
-    """When it took the lock, ISO 8601."""
-    ttl: float | None
-    """Seconds left of its lease; ``None`` if the lease never ends, or that is unknown."""
+    since: str | None  # when it took the lock, ISO 8601
+    ttl: float | None  # seconds left of its lease; ``None`` if it never ends, or that is unknown
 
 
 class TaskSkipped(TypedDict):
-    """The result of a task that did not run, as another instance was running or none may run now.
+    """The result of a task that did not run, as another was running or none may run now.
 
     A plain dict, so every result serializer accepts it.
     """
 
     skipped: Literal[True]
     reason: str
-    task: str
-    """The name of the task."""
-    key: str
-    """The name of the lock."""
-    holder: Described | None
-    """Who was running; ``None`` if that run had just ended, or none may run now."""
+    task: str  # its name
+    key: str  # the name of the lock
+    holder: Described | None  # ``None`` if that run had just ended, or none may run now
 
 
 class TaskAlreadyRunning(LockNotAcquired):
@@ -93,24 +86,16 @@ class TaskAlreadyRunning(LockNotAcquired):
 class Conflict:
     """The argument of a callable ``on_conflict``, which returns the result of the call."""
 
-    moment: str
-    """``queue`` if the task is being sent, ``run`` if it is about to run."""
+    moment: str  # ``queue`` if the task is being sent, ``run`` if it is about to run
     task: Any
-    task_id: str | None
-    """The id of the duplicate; ``None`` for a direct call."""
-    key: str
-    """The name of the lock."""
-    holder: Holder | None
-    """One who holds the lock; ``None`` if it was released just now, or if its limit is 0."""
-    args: tuple[Any, ...]
-    """The arguments of the duplicate."""
+    task_id: str | None  # the id of the duplicate; ``None`` for a direct call
+    key: str  # the name of the lock
+    holder: Holder | None  # of the lock; ``None`` if it was released just now, or its limit is 0
+    args: tuple[Any, ...]  # the arguments of the duplicate
     kwargs: dict[str, Any]
-    when_sent: Described | None = None
-    """Who held the lock when the duplicate was sent, if that decides the conflict."""
-    policy: str = "skip"
-    """The policy that applies, such as ``skip``; ``callable`` if it is a function."""
-    why: str = ""
-    """Why there is no permit, such as ``paused: limit 0, set by ada``; ``""`` if unknown."""
+    when_sent: Described | None = None  # who held the lock at the sending, if that decides
+    policy: str = "skip"  # the policy that applies, such as ``skip``; ``callable`` for a function
+    why: str = ""  # why there is no permit, such as ``paused: limit 0, set by ada``, if known
 
     @property
     def described(self) -> Described | None:

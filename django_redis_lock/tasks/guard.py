@@ -24,17 +24,14 @@ from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
-from django_redis_lock.support.functions import finished, is_async, is_generator
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing, finished
 from django_redis_lock.tasks.conflicts import Conflict, TaskSkipped, name_of
 from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
 
 Policy = Literal["skip", "raise", "wait"]
 Decorated = TypeVar("Decorated")
-GUARDED = "single_instance_task"
-"""The attribute of a guarded function."""
-DB_WORKER = "django_tasks_db.management.commands.db_worker"
-"""The module whose worker handles signals by a method, and then is not ``running`` any more."""
+GUARDED = "single_instance_task"  # the attribute of a guarded function
+DB_WORKER = "django_tasks_db.management.commands.db_worker"  # its worker has ``running``
 
 
 @overload
@@ -109,7 +106,7 @@ class Guard:
             )
         if hasattr(target, GUARDED):
             raise TypeError(f"{target!r} is already a single_instance_task.")
-        if is_generator(target):
+        if arguments.is_generator(target):
             raise TypeError(f"{target!r} is a generator function, whose body runs after the call.")
         keys = KeyMaker(self.key, None, inspect.signature(target))
 
@@ -131,7 +128,7 @@ class Guard:
                 stack.push_async_exit(lock)
                 return finished(target, await target(*args, **kwargs))
 
-        made = aguarded if is_async(target) else guarded
+        made = aguarded if arguments.is_async(target) else guarded
         setattr(made, GUARDED, self)
         shares = self.lock.keywords["sharing"] != EXCLUSIVE
         USES.add((self.using, f"Task {name_of(target)}", shares))
@@ -168,7 +165,7 @@ def is_django_task(target: Any) -> bool:
 
 
 class WorkerStops(Exception):
-    """The worker in which a task, whose path it has, waited for its lock is to stop."""
+    """The worker in which a task waits for its lock is to stop."""
 
 
 class _RunLock(Lock):

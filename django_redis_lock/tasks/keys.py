@@ -161,9 +161,8 @@ class _Formatter(string.Formatter):
 
 
 def _copied(default: Any) -> Any:
-    """Return a copy of a default, which the function may change."""
     try:
-        return copy.deepcopy(default)
+        return copy.deepcopy(default)  # which the function may change
     except Exception:  # of what can't be copied
         return default
 

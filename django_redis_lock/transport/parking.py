@@ -1,4 +1,4 @@
-"""The calls about parked messages: those of Celery's tasks that wait on the lock server.
+"""The calls for Celery: about parked messages, which wait on the lock server, and about a beat.
 
 ``parked.lua`` describes the tokens of messages, and their turns.
 """
@@ -11,22 +11,12 @@ from itertools import chain
 from typing import Any
 
 from django_redis_lock.protocol.calls import Acquire, Call
-from django_redis_lock.transport.packing import (
-    ACQUIRE,
-    ACQUIRE_SHARED,
-    HASH,
-    Command,
-    Encoded,
-    Packing,
-    Script,
-)
+from django_redis_lock.transport import packing as scripts
+from django_redis_lock.transport.packing import HASH, Command, Encoded, Packing, Script
 
-TAKEN_ON = 10_000
-"""Milliseconds in which a message that was taken on is published, or others take it on."""
-NO_TURN = "="
-"""The backlog of messages whose tasks take no turns; that of others is "=" and a text."""
-EXCLUSIVE = "-"
-"""The limit of messages that need their lock alone."""
+TAKEN_ON = 10_000  # milliseconds to publish a message that was taken on, or others take it on
+NO_TURN = "="  # the backlog of messages whose tasks take no turns; that of others adds a text
+EXCLUSIVE = "-"  # the limit of messages that need their lock alone
 
 POLL = Script("park_poll")
 END = Script("park_end")
@@ -35,6 +25,7 @@ LIMIT = Script("park_limit")
 UNPARK = Script("unpark")
 RESTORE = Script("park_restore")
 BACKLOGS = Script("backlogs")
+TICK = Script("tick")
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -59,7 +50,7 @@ class Park(Acquire):
         args += [self.waits_in, "", most, "", self.message, self.turn, self.limit, self.worker]
         args += [self.instead_of] if self.instead_of else []
         messages = f"{packing.parked_prefix}{self.waits_in[1:]}::{request.name}"
-        script = ACQUIRE_SHARED if request.shared else ACQUIRE
+        script = scripts.ACQUIRE_SHARED if request.shared else scripts.ACQUIRE
         return script, [*packing.granting_keys(request.name), messages], args
 
 
@@ -69,17 +60,13 @@ class OutboxCall(Call):
 
     script: Script | Command
     outbox: str
-    name: str
-    """A lock; empty for all, on all shards."""
+    name: str  # a lock; empty for all, on all shards
     args: list[str]
-    keys_of: str = ""
-    """The lock whose keys a script takes; empty for what comes before a name."""
-    own_keys: Sequence[str] = ()
-    """Which keys of the outbox it takes then; see ``parked.lua``."""
+    keys_of: str = ""  # the lock whose keys a script takes; empty for what comes before a name
+    own_keys: Sequence[str] = ()  # which keys of the outbox it takes then; see ``parked.lua``
 
     def encode(self, packing: Packing) -> Encoded:
-        is_script = isinstance(self.script, Script)
-        keys = packing.granting_keys(self.keys_of) if is_script else []
+        keys = packing.granting_keys(self.keys_of) if isinstance(self.script, Script) else []
         own = [f"{packing.parked_prefix}{self.outbox}:{each}" for each in self.own_keys]
         return self.script, [*keys, *own], self.args
 
@@ -89,9 +76,9 @@ class OutboxCall(Call):
 
 
 class PollOutbox(OutboxCall):
-    """Look after all locks, and take on so many messages.
+    """Look after all locks, and take on ``most`` messages.
 
-    Some of the locks after those to ``skip`` are mended and read; none if that is -1.
+    Some locks after those to ``skip`` are mended and read; none if that is -1.
     """
 
     def __init__(self, outbox: str, most: int = 0, skip: int = -1) -> None:
@@ -112,10 +99,7 @@ class EndParking(OutboxCall):
 
 
 class PutOff(OutboxCall):
-    """Put off a message that can't be published.
-
-    All times are milliseconds, the last two since it failed first.
-    """
+    """Put off a message, for milliseconds; ``keeps_lock`` and ``aside`` since it failed first."""
 
     def __init__(
         self,
@@ -187,3 +171,27 @@ class ReadBacklogs(Call):
 
     def encode(self, packing: Packing) -> Encoded:
         return BACKLOGS, [packing.queue_prefix + self.name, packing.seen_key], [self.name]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ReadTicks(Call):
+    """Return when each entry was sent, as a list of entries and times in turn."""
+
+    name: str  # the lock of the leader
+
+    def encode(self, packing: Packing) -> Encoded:
+        return HASH, [packing.ticks_prefix + self.name], []
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class NoteTick(Call):
+    """Note that an entry is sent. Answers whether the caller leads; otherwise it must not be."""
+
+    name: str
+    token: str
+    entry: str
+    at: float  # in seconds since the epoch, by the clock of the caller, as in its schedule
+
+    def encode(self, packing: Packing) -> Encoded:
+        keys = [packing.lock_prefix + self.name, packing.ticks_prefix + self.name]
+        return TICK, keys, [self.token, self.entry, f"{self.at:.6f}"]

@@ -16,7 +16,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin import HEADER
-from django_redis_lock.celery.guarded import Guard
+from django_redis_lock.celery.options import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from tests.settings import REDIS, server_url

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from django_redis_lock import locks
 from django_redis_lock.celery.key_locks import HEADER
-from django_redis_lock.celery.parking import PARKED
+from django_redis_lock.celery.outbox import PARKED
 from tests.apps.celery.brokers import SERIALIZERS
 from tests.brokers.site import Site, all_parked, holding, value
 from tests.tools import eventually

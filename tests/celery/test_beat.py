@@ -19,7 +19,7 @@ from django_redis_lock import locks
 from django_redis_lock.celery import LeaderScheduler, beat
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import ask
-from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+from django_redis_lock.transport.parking import NoteTick, ReadTicks
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import new_app
 from tests.tools import eventually

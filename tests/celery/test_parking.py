@@ -20,7 +20,6 @@ from kombu.exceptions import OperationalError
 from django_redis_lock import Waiter, lock, locks, semaphore
 from django_redis_lock.celery import TaskAlreadyRunning, parked, polling
 from django_redis_lock.celery import outbox as outbox_module
-from django_redis_lock.celery import parking as parking_module
 from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of, sealed
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import ask
@@ -303,7 +302,7 @@ def test_lock_that_comes_free_meanwhile_is_taken(
         locks["default"].force_release(consumer.app.main)
     holder = lock(consumer.app.main)
     holder.acquire()
-    monkeypatch.setattr(parking_module, "_store_state", lambda *_: holder.release())
+    monkeypatch.setattr(outbox_module, "_store_state", lambda *_: holder.release())
     assert consumer.deliver(message) == "ran"
     assert outbox(client, consumer) == EMPTY
     assert not list(locks["default"].holders(f"{consumer.app.main}*"))

@@ -181,7 +181,7 @@ from datetime import timedelta
 from time import time
 from django.utils import timezone
 from django_celery_beat.models import IntervalSchedule, PeriodicTask
-from django_redis_lock.transport.ticks import NoteTick
+from django_redis_lock.transport.parking import NoteTick
 from django_redis_lock.celery import LeaderScheduler
 from django_redis_lock.protocol.calls import ask
 from tests.apps.celery.beats import app

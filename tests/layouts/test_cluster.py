@@ -17,7 +17,7 @@ from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.clients import BlockingClient
-from django_redis_lock.transport.ticks import NoteTick, ReadTicks
+from django_redis_lock.transport.parking import NoteTick, ReadTicks
 from tests.celery.consumer import Consumer
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client

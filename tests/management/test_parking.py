@@ -15,7 +15,7 @@ import redis
 from kombu import Connection
 
 from django_redis_lock import locks
-from django_redis_lock.celery.guarded import Guard
+from django_redis_lock.celery.options import Guard
 from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.management import showing
 from tests.tools.console import command, read

@@ -19,14 +19,15 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport.parking import (
     NO_TURN,
     EndParking,
+    NoteTick,
     Park,
     PollOutbox,
     PutOff,
+    ReadTicks,
     Restore,
     SetParkedLimit,
     Unpark,
 )
-from django_redis_lock.transport.ticks import NoteTick, ReadTicks
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, enqueue, eventually, waiters
 from tests.tools.docs import USERS, acl_rule

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from celery.signals import task_failure
 
-from django_redis_lock.celery import outbox, parking, single_instance_task
+from django_redis_lock.celery import outbox, single_instance_task
 from django_redis_lock.transport import parking as calls
 from tests.apps.celery.app import new_app
 from tests.apps.celery.kept import KEPT
@@ -121,7 +121,7 @@ class Told:
 
 def stop_at_steps() -> None:
     """Let what parks and publishes in this process reach the steps."""
-    park, publish, opened = parking.park, outbox.Publisher._publish, outbox.Publisher._open
+    park, publish, opened = outbox.park, outbox.Publisher._publish, outbox.Publisher._open
 
     def parks(run: Any, *args: Any) -> bool:
         parked = park(run, *args)
@@ -134,7 +134,7 @@ def stop_at_steps() -> None:
         reach(HANDED_OFF)
         publish(self, *args)
 
-    parking.park = parks
+    outbox.park = parks
     outbox.Publisher._publish = publishes  # type: ignore[method-assign]
     outbox.Publisher._open = lambda self: Told(opened(self))  # type: ignore[method-assign]
     calls.TAKEN_ON = DUE_AGAIN

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from django_redis_lock import lock, locks, semaphore
-from django_redis_lock.celery.guarded import Guard
+from django_redis_lock.celery.options import Guard
 from django_redis_lock.contrib import gauges
 from django_redis_lock.contrib.gauges import lease_used
 from django_redis_lock.contrib.prometheus.views import metrics
