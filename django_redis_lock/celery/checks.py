@@ -66,14 +66,13 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
 
 
 def _check_alias(task: Any, options: Options) -> Iterator[checks.CheckMessage]:
+    what, instead = f"Task {task.name}", "or set using to an alias with RedisLockBackend."
     with contextlib.suppress(InvalidLockBackend):  # reported by the checks of LOCKS
         if options.using not in locks.settings:
-            text = f"Task {task.name} has using={options.using!r}, which is not an alias of LOCKS."
+            text = f"{what} has using={options.using!r}, which is not an alias of LOCKS."
             yield _found("E013", text, "Correct using=, or add that alias to LOCKS.")
         backend = locks[options.using]
-        what, kind = f"Task {task.name}", type(backend).__name__
-        but = f"but LOCKS[{options.using!r}] is a {kind}"
-        instead = "or set using to an alias with RedisLockBackend."
+        but = f"but LOCKS[{options.using!r}] is a {type(backend).__name__}"
         if options.concurrency != 1 and not backend.can_share:
             text = f"{what} may run several times at once, {but}, whose locks can't be shared."
             yield _found("E010", text, f"Leave concurrency out, {instead}")
