@@ -19,8 +19,8 @@ from django_redis_lock.celery.run import Run, current_lock, runs
 from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.primitives.lock import Lock
+from django_redis_lock.tasks import is_django_task
 from django_redis_lock.tasks.conflicts import TaskAlreadyRunning, logger
-from django_redis_lock.tasks.guard import is_django_task
 from django_redis_lock.tasks.keys import refuse_by_position
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

@@ -30,8 +30,8 @@ from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import EXCLUSIVE, Default, Sharing, check_name
 from django_redis_lock.support.process import current_process, state_of
+from django_redis_lock.tasks import WorkerStops
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
-from django_redis_lock.tasks.guard import WorkerStops
 
 FAMILY = secrets.token_hex(8)
 """Shared by a worker and its forks. Only among these a process id says whether a process lives."""

@@ -25,9 +25,8 @@ from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, Lock
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder
 from django_redis_lock.support.arguments import finished
-from django_redis_lock.tasks import conflicts
+from django_redis_lock.tasks import WorkerStops, conflicts
 from django_redis_lock.tasks.conflicts import logger, task_waiting
-from django_redis_lock.tasks.guard import WorkerStops
 
 WAIT_FOR_FIRST = 10.0  # seconds to wait for an earlier delivery: in a worker, then in the queue
 WAIT_FOR_WORKER = 1.0  # seconds until the message of a stopping worker comes to another one

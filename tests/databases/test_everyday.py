@@ -132,7 +132,7 @@ def test_a_task_that_waits_in_a_worker_that_is_to_stop_goes_back(
             assert first.wait(LONG) == 0
             assert not locks.exists("lock-queue:7")
         if task == "calls_one_that_waits":
-            stopped = "django_redis_lock.tasks.guard.WorkerStops"
+            stopped = "django_redis_lock.tasks.WorkerStops"
             assert result(environment, waiting) == ("FAILED", stopped)
             return
         with programs(environment, WORKER):
