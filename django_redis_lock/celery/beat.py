@@ -144,6 +144,7 @@ class LeaderScheduler(Scheduler):
         if model is not None and model.start_time is not None:
             # If it was enabled again, DatabaseScheduler has gone back thirty years from then.
             known = max(known, model.date_changed.timestamp())
+        # One that has never led takes the time of its start for that of the last run.
         if at is None or (known >= at and (model is not None or known < self._began)):
             return
         entry.last_run_at = datetime.fromtimestamp(at, self.app.timezone)

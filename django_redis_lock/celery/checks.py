@@ -46,8 +46,7 @@ def _found(number: str, text: str, hint: str | None = None) -> checks.CheckMessa
 
 def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
     for name, task in sorted(app.tasks.items()):
-        guard = getattr(task, GUARD, None)
-        if guard is not None:
+        if (guard := getattr(task, GUARD, None)) is not None:
             try:
                 options = guard.options
             except (TypeError, ValueError) as error:

@@ -35,7 +35,7 @@ RETRY_EVERY = 0.5  # seconds between attempts while a server does not answer
 MOST = 10_000  # how many locks of one alias can be pending; more end with their leases
 
 Work = Callable[[BaseLockBackend], None]
-Killed = Mapping[int, float]  # since when (monotonic) the task of a killed child ran, by its id
+Killed = Mapping[int, float]  # by process id: since when (monotonic) its last task ran
 
 
 def free(using: str, name: str, token_id: str) -> None:
@@ -76,8 +76,7 @@ def finish(seconds: float) -> None:
 
 def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
     reason = "the process or message that it was held for is gone"
-    holder = backend.free(name, token_id, reason=reason)
-    if holder is not None:
+    if (holder := backend.free(name, token_id, reason=reason)) is not None:
         logger.warning("Lock %r was released for %s, which is gone", name, holder)
         poll_soon(backend.alias)  # for a parked task may have it now
 

@@ -202,8 +202,7 @@ class SingleInstanceTask(Generic[Given]):
 
         Raises ``LockNotOwned`` outside a guarded task, and in one that runs unguarded.
         """
-        lock = current_lock()
-        if lock is None:
+        if (lock := current_lock()) is None:
             raise LockNotOwned("No single_instance_task is running here with its lock held.")
         return lock
 
@@ -245,8 +244,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
         inside = runs()
         if inside and getattr(inside[-1].task, GUARD, None) is guard:
             return function(*args, **kwargs)
-        task = _unguarded_task(guard)
-        if task is not None:
+        if (task := _unguarded_task(guard)) is not None:
             static = isinstance(inspect.getattr_static(type(task), "run"), staticmethod)
             return task(*(args if static else args[1:]), **kwargs)  # without its self
         if not guard.key_makers:
@@ -296,8 +294,7 @@ def guard_for(cls: type[AnyTask]) -> Guard | None:
 
 
 def _guard_class(cls: type[AnyTask]) -> None:
-    guard = guard_for(cls)
-    if guard is not None:
+    if (guard := guard_for(cls)) is not None:
         install(guard, cls)
 
 

@@ -34,7 +34,8 @@ from django_redis_lock.tasks import WorkerStops
 from django_redis_lock.tasks.conflicts import Conflict, Described, logger
 
 FAMILY = secrets.token_hex(8)
-"""Shared by a worker and its forks. Only among these a process id says whether a process lives."""
+"""Shared by a worker and the children that it forks: only among these a process id says whether a
+process lives, because machines and containers may share a host name."""
 HEADER = "single_instance_task"
 MARK = "~~"  # separates a key from what the guard adds to it in the name of a lock
 

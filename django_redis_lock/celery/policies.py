@@ -29,7 +29,7 @@ from django_redis_lock.tasks import WorkerStops, conflicts
 from django_redis_lock.tasks.conflicts import logger, task_waiting
 
 WAIT_FOR_FIRST = 10.0  # seconds to wait for an earlier delivery: in a worker, then in the queue
-WAIT_FOR_WORKER = 1.0  # seconds until the message of a stopping worker comes to another one
+WAIT_FOR_WORKER = 1.0  # seconds that a stopping worker's message waits, or it would take it again
 TICKET_TURN = 0.25  # seconds between checks of a ticket that may become valid, or of permits
 RESULT_PATIENCE = 2.0  # seconds for an earlier delivery to store its result after its release
 RESULT_MOMENT = 0.25  # the same for a delivery that may have released it, if there was one at all

@@ -35,7 +35,7 @@ __all__ = ["TaskAlreadyRunning", "TaskSkipped", "single_instance_task", "task_sk
 Policy = Literal["skip", "raise", "wait"]
 Decorated = TypeVar("Decorated")
 GUARDED = "single_instance_task"  # the attribute of a guarded function
-DB_WORKER = "django_tasks_db.management.commands.db_worker"  # its worker has ``running``
+DB_WORKER = "django_tasks_db.management.commands.db_worker"  # whose worker can be stopped
 
 
 @overload
