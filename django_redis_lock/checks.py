@@ -18,7 +18,7 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.prefixes import OTHER_PREFIX, collisions
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.handler import DEFAULT_ALIAS, HOW_TO_WRITE, USES, locks
-from django_redis_lock.support import celery_app, import_tasks
+from django_redis_lock.support.celery_app import celery_app, import_tasks
 from django_redis_lock.support.django_private import watch
 from django_redis_lock.support.text import without_passwords
 

@@ -22,6 +22,7 @@ from django.dispatch import receiver
 from django_redis_lock.celery import private
 from django_redis_lock.support import arguments
 from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, Sharing
+from django_redis_lock.support.functions import is_async, is_generator
 from django_redis_lock.tasks import keys
 from django_redis_lock.tasks.keys import Key, KeyMaker
 
@@ -269,7 +270,7 @@ class Guard:
         self, run: Handler, signature: inspect.Signature, as_models: keys.AsModels | None = None
     ) -> tuple[KeyMaker, KeyMaker]:
         """Return what makes the keys and turns of calls. Raises ``TypeError`` or ``ValueError``."""
-        if arguments.is_async(run) or arguments.is_generator(run):
+        if is_async(run) or is_generator(run):
             raise TypeError(
                 f"{run!r} is a coroutine or generator function, whose body runs after the call; "
                 f"take the lock inside it, with a with statement."

@@ -24,7 +24,7 @@ from django_redis_lock.celery.run import Entry, Run, all_runs, runs
 from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.protocol.records import Holder
-from django_redis_lock.support.arguments import finished
+from django_redis_lock.support.functions import finished
 from django_redis_lock.tasks import WorkerStops, conflicts
 from django_redis_lock.tasks.conflicts import logger, task_waiting
 

@@ -19,7 +19,7 @@ from django_redis_lock.management import output
 from django_redis_lock.management.output import Backends, Column, Row, Terminal, nothing
 from django_redis_lock.operators import Liveness, LockState
 from django_redis_lock.protocol.records import Aside, Holder, Limit, Unheld
-from django_redis_lock.support import celery_app
+from django_redis_lock.support.celery_app import celery_app
 
 WAITERS = 100
 """Waiters shown, from the head of the queue."""

@@ -20,8 +20,9 @@ from django_redis_lock.primitives.held import Held, Leave, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, finished
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
+from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.support.process import Identity
 
 logger = logging.getLogger("django_redis_lock")
@@ -212,12 +213,12 @@ class Handle(ABC):
                 f"The name of {self._label} is no template, so it would be the same for all calls. "
                 f"Take it inside {function!r}, in a with statement, with an f-string as its name."
             )
-        if arguments.is_generator(function):
+        if is_generator(function):
             raise TypeError(
                 f"{function!r} is a generator, whose body runs after the call; take the lock "
                 f"inside of it with a with statement."
             )
-        if arguments.is_async(function):
+        if is_async(function):
 
             @wraps(function)
             async def alocked(*args: Any, **kwargs: Any) -> Any:

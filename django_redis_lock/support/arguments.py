@@ -1,22 +1,17 @@
-"""The arguments of callers, settings and decorators, checked before anything is sent.
+"""The arguments of callers and settings, checked before anything is sent.
 
 Each check raises ``TypeError`` or ``ValueError``, which names the argument and its value.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import math
 import re
 import reprlib
 import string
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
-
-from asgiref.sync import iscoroutinefunction
-
-Result = TypeVar("Result")
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Literal, NamedTuple
 
 LONGEST_LEASE = 100 * 365 * 86400
 """Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
@@ -259,42 +254,3 @@ def check_sharing(sharing: Sharing) -> Sharing:
         if value is not None:
             check_number(argument, value, 0, MOST_AT_ONCE)
     return sharing
-
-
-def is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call will return a coroutine, as far as can be known beforehand.
-
-    ``asgiref.sync.markcoroutinefunction()`` marks ``sync_to_async(f)`` and asynchronous views.
-    """
-    return any(map(iscoroutinefunction, (function, type(function).__call__)))
-
-
-def is_generator(function: Callable[..., Any]) -> bool:
-    """Whether a call will return a generator, as far as can be known beforehand."""
-    return any(
-        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
-        for each in (function, type(function).__call__)
-    )
-
-
-def finished(function: Callable[..., Any], result: Result) -> Result:
-    """Return the result of a call whose work is done.
-
-    Raises ``TypeError`` for a coroutine, a future or a generator, which would do its work after the
-    lock's release.
-    """
-    if inspect.isawaitable(result):
-        advice = (
-            "Put the decorator of the lock directly above the async def, below the others; or mark "
-            "what you decorate with asgiref.sync.markcoroutinefunction()"
-        )
-    elif inspect.isgenerator(result) or inspect.isasyncgen(result):
-        advice = "Return a list"
-    else:
-        return result
-    if isinstance(result, Coroutine | Generator):
-        result.close()
-    raise TypeError(
-        f"{function!r} returned a {type(result).__name__}, which does its work after the call and "
-        f"without the lock. {advice}; or take the lock inside it, with a with statement."
-    )

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from django_redis_lock.support import celery_app
+from django_redis_lock.support.celery_app import celery_app
 
 MASK = "***"
 SHORTEST = 4

@@ -25,7 +25,8 @@ from django_redis_lock.handler import USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing, finished
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
+from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.tasks import conflicts
 from django_redis_lock.tasks.conflicts import TaskAlreadyRunning, TaskSkipped, task_skipped
 from django_redis_lock.tasks.keys import Key, KeyMaker, check_key, refuse_by_position
@@ -110,7 +111,7 @@ class Guard:
             )
         if hasattr(target, GUARDED):
             raise TypeError(f"{target!r} is already a single_instance_task.")
-        if arguments.is_generator(target):
+        if is_generator(target):
             raise TypeError(f"{target!r} is a generator function, whose body runs after the call.")
         keys = KeyMaker(self.key, None, inspect.signature(target))
 
@@ -132,7 +133,7 @@ class Guard:
                 stack.push_async_exit(lock)
                 return finished(target, await target(*args, **kwargs))
 
-        made = aguarded if arguments.is_async(target) else guarded
+        made = aguarded if is_async(target) else guarded
         setattr(made, GUARDED, self)
         shares = self.lock.keywords["sharing"] != EXCLUSIVE
         USES.add((self.using, f"Task {conflicts.name_of(target)}", shares))

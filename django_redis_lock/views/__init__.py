@@ -21,8 +21,9 @@ from django_redis_lock.exceptions import LockNotAcquired, LockNotOwned, LockUnav
 from django_redis_lock.handler import DEFAULT_ALIAS, USES, locks
 from django_redis_lock.primitives.lock import Lock
 from django_redis_lock.support import arguments, django_private
-from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing, finished
+from django_redis_lock.support.arguments import DEFAULT, EXCLUSIVE, Default, Sharing
 from django_redis_lock.support.django_private import View
+from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.views import body
 from django_redis_lock.views.names import Args, Kwargs, Name, NameMaker
 from django_redis_lock.views.transactions import NonAtomicAliases
@@ -127,7 +128,7 @@ def locked(
     arguments.check_choice("status", status, STATUSES)
     if retry_after is not None:
         arguments.check_number("retry_after", retry_after, 1)
-    if answer is not None and (not callable(answer) or arguments.is_async(answer)):
+    if answer is not None and (not callable(answer) or is_async(answer)):
         raise TypeError(f"answer={answer!r} must be a function, and can't be asynchronous.")
     if methods is not None and (not methods or not set(METHODS).issuperset(methods)):
         known = ", ".join(METHODS)
@@ -170,7 +171,7 @@ class _Guard:
                 f"locked() decorates a view, not {view!r}. "
                 f"Write @locked('product:{{product_id}}') in place of @locked."
             )
-        if arguments.is_generator(view):
+        if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
         if isinstance(view, type):
@@ -181,7 +182,7 @@ class _Guard:
         path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
         shares = self._new_lock.keywords["sharing"] != EXCLUSIVE
         USES.add((self._make_name.using, f"The view {path}", shares))
-        if arguments.is_async(view):
+        if is_async(view):
 
             @functools.wraps(view)
             async def alocked(*args: Any, **kwargs: Any) -> Any:
