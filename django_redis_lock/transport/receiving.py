@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -213,6 +213,60 @@ def _listening() -> Iterator[None]:
         raise LockUnavailable(f"Can't listen for grants: {error}") from error
 
 
+class Listening:
+    """An open connection on which messages come, once ``commands`` have asked for them.
+
+    A router may have forgotten it, so after a long silence the first command is sent again. Raises
+    ``RedisError`` and ``OSError``.
+    """
+
+    def __init__(self, origin: Any, commands: Sequence[tuple[str, ...]]) -> None:
+        self.origin = origin
+        try:
+            origin.connect()
+            self._connection = Connection(origin)
+            self.send, self.close = self._connection.send, self._connection.close
+            for command in commands:
+                self.send(pack(command))
+            for _ in commands:
+                self._connection.read_confirmed()
+        except BaseException:
+            origin.disconnect()
+            raise
+        self._sign_of_life = pack(commands[0])
+        self._seen_at, self._asked_at = monotonic(), 0.0
+
+    def receive(self, seconds: float) -> Any:
+        """Return a message, or ``NOTHING`` if none begins to arrive within some seconds."""
+        return self._note(self._connection.receive(min(seconds, self.patience())))
+
+    def receive_arrived(self) -> Any:
+        """Return a message, or ``NOTHING`` if a socket that does not block has none."""
+        return self._note(self._connection.read_arrived())
+
+    def _note(self, message: Any) -> Any:
+        if isinstance(message, Exception):
+            raise message
+        if message is not NOTHING:
+            self._seen_at = monotonic()
+        return message
+
+    def patience(self) -> float:
+        """Return how many seconds of silence are normal, after asking for an end of a long one.
+
+        Raises ``OSError`` if the server did not answer.
+        """
+        now = monotonic()
+        if now - self._seen_at < SILENCE:
+            return self._seen_at + SILENCE - now
+        if self._asked_at < self._seen_at:
+            self.send(self._sign_of_life)
+            self._asked_at = now
+        if now - self._asked_at > ANSWER_WITHIN:
+            raise OSError(f"nothing received for {now - self._seen_at:.0f} s")
+        return max(0.001, self._asked_at + ANSWER_WITHIN - now)
+
+
 class Subscription:
     """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
@@ -225,8 +279,7 @@ class Subscription:
         self._prefix = prefix
 
     def reset(self) -> None:
-        self.connection: Connection | None = None
-        self._liveness = Liveness()
+        self.connection: Listening | None = None
 
     def leave_to_parent(self) -> None:
         if self.connection is not None:
@@ -236,17 +289,7 @@ class Subscription:
         return self.connection is not None
 
     def connect(self, name: str) -> None:
-        origin = self._dial()
-        try:
-            origin.connect()
-            connection = Connection(origin)
-            connection.send(pack(self._sign_of_life))
-            connection.read_confirmed()
-        except BaseException:
-            origin.disconnect()
-            raise
-        self._liveness = Liveness()
-        self.connection = connection
+        self.connection = Listening(self._dial(), [self._sign_of_life])
 
     @property
     def _sign_of_life(self) -> tuple[str, ...]:
@@ -269,19 +312,16 @@ class Subscription:
                 raise
         return True
 
-    def _receive(self, connection: Connection, seconds: float) -> None:
-        # Not by redis-py, which takes what a signal handler raises for an error of the connection.
-        patience = self._liveness.patience(lambda: connection.send(pack(self._sign_of_life)))
-        message = connection.receive(min(seconds, patience))
+    def _receive(self, connection: Listening, seconds: float) -> None:
+        message = connection.receive(seconds)
         if message is not NOTHING:
-            self._liveness.note_seen()
             self._take(message)
 
     def _take(self, message: Any) -> None:
         if message[0] == b"message":
             self.registry.take_in(message[2])
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: Listening) -> None:
         if self.connection is connection:
             self.connection = None
         self.registry.lost()
@@ -305,7 +345,7 @@ class PoppedList(Subscription):
     def _sign_of_life(self) -> tuple[str, ...]:
         return "LLEN", self._inbox
 
-    def _receive(self, connection: Connection, seconds: float) -> None:
+    def _receive(self, connection: Listening, seconds: float) -> None:
         if not self._popping:
             self._popping = True
             connection.send(pack(["BLPOP", self._inbox, str(ROUND)]))
@@ -315,29 +355,3 @@ class PoppedList(Subscription):
         self._popping = isinstance(message, int)  # else it is the answer to BLPOP
         if isinstance(message, list):
             self.registry.take_in(message[1])
-
-
-class Liveness:
-    """Finds out whether a listening connection is alive, which a router may have forgotten."""
-
-    def __init__(self) -> None:
-        self._seen_at = monotonic()
-        self._asked_at = 0.0
-
-    def note_seen(self) -> None:
-        self._seen_at = monotonic()
-
-    def patience(self, ask: Callable[[], object]) -> float:
-        """Return how many seconds of silence are normal, after calling ``ask`` if that was long.
-
-        Raises ``OSError`` if the server did not answer.
-        """
-        now = monotonic()
-        if now - self._seen_at < SILENCE:
-            return self._seen_at + SILENCE - now
-        if self._asked_at < self._seen_at:
-            ask()
-            self._asked_at = now
-        if now - self._asked_at > ANSWER_WITHIN:
-            raise OSError(f"nothing received for {now - self._seen_at:.0f} s")
-        return max(0.001, self._asked_at + ANSWER_WITHIN - now)

@@ -208,17 +208,8 @@ class Connection(Wire, _Readable):
         self.disconnect()
         self.wake()
 
-    def pack_command(self, *words: Any) -> list[bytes]:
-        return [pack(words)]
-
-    def send_command(self, *words: str, check_health: bool = True) -> None:
-        self.send_packed_command(self.pack_command(*words))
-
-    def send_packed_command(self, commands: Sequence[bytes], check_health: bool = True) -> None:
-        if self._broken:
-            raise broken()
-        for command in commands:
-            self.carry(parse(command))
+    def send_command(self, *words: str) -> None:
+        self.send(pack(words))
 
     def can_read(self, timeout: float = 0) -> bool:
         if not self.readable() and timeout:
@@ -241,11 +232,19 @@ class Connection(Wire, _Readable):
     def origin(self) -> Connection:
         return self
 
+    def setblocking(self, blocks: bool) -> None:
+        pass
+
     def send(self, command: bytes) -> None:
-        self.send_packed_command([command])
+        if self._broken:
+            raise broken()
+        self.carry(parse(command))
 
     def receive(self, seconds: float) -> Any:
         return self.read_response() if self.can_read(seconds) else NOTHING
+
+    def read_arrived(self) -> Any:
+        return self.receive(0)
 
     read_confirmed = read_response
     close = disconnect

@@ -18,9 +18,10 @@ from django_redis_lock.backends.clusters.topology import (
     shard_of,
 )
 from django_redis_lock.support.threads import from_below
+from django_redis_lock.transport.clients import NOTHING
 from django_redis_lock.transport.connections import leave_to_parent, new_connection
-from django_redis_lock.transport.receiving import Liveness, ReceivingRegistry
-from django_redis_lock.transport.redis_py import BROKEN, cluster_error, socket_of
+from django_redis_lock.transport.receiving import Listening, ReceivingRegistry
+from django_redis_lock.transport.redis_py import BROKEN, socket_of
 
 _BROKEN = (*BROKEN, KeyError)
 """What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
@@ -83,25 +84,23 @@ class ClusterListener:
         address = self._topology.address(SHARD_SLOTS[shard])
         shards = [one for one, slot in enumerate(SHARD_SLOTS)
                   if self._topology.known(slot) == address]  # fmt: skip
-        connection = new_connection(self._topology.pool(address))
-        ear = _Ear(connection, address, shards)
+        channels = {one: self._channel(one) for one in shards}
+        command = "S" * self._sharded + "SUBSCRIBE"
         try:
-            connection.connect()
-            ear.subscribe("S" * self._sharded + "SUBSCRIBE", map(self._channel, shards))
-        except BaseException as error:
-            connection.disconnect()
-            if isinstance(error, MovedError):
-                self._topology.moved(error.slot_id, error, address)
-            elif isinstance(error, ResponseError):
-                self._sharded = self._sharded and "unknown command" not in str(error).lower()
-            elif isinstance(error, RedisError | OSError):
-                self._topology.suspect(address)
+            return _Ear(self._topology.pool(address), address, command, channels)
+        except MovedError as error:
+            self._topology.moved(error.slot_id, error, address)
             raise
-        return ear
+        except ResponseError as error:
+            self._sharded = self._sharded and "unknown command" not in str(error).lower()
+            raise
+        except (RedisError, OSError):
+            self._topology.suspect(address)
+            raise
 
     def leave_to_parent(self) -> None:
         for ear in self._all():
-            leave_to_parent(ear.connection)
+            leave_to_parent(ear.origin)
         self._waker.ring()  # wakes a selecting thread of this child; it does no harm to the parent
 
     def close(self) -> None:
@@ -120,7 +119,7 @@ class ClusterListener:
             for ear in ears:
                 try:
                     seconds = min(seconds, ear.patience())
-                    selector.register(socket_of(ear.connection), selectors.EVENT_READ)
+                    selector.register(socket_of(ear.origin), selectors.EVENT_READ)
                 except from_below(*_BROKEN):
                     self._forget(ear, ear.shards)
                     return True
@@ -132,10 +131,9 @@ class ClusterListener:
         """Read what has arrived; return whether there was anything."""
         read = False
         try:
-            while ear.connection.can_read(timeout=0):
+            while (message := ear.receive_arrived()) is not NOTHING:
                 read = True
-                ear.liveness.note_seen()
-                self._take_message(ear, ear.connection.read_response(disable_decoding=True))
+                self._take_message(ear, message)
         except BaseException as error:
             self._forget(ear, ear.shards)  # it may have been interrupted in the middle of a message
             if not isinstance(error, from_below(*_BROKEN)):
@@ -148,9 +146,8 @@ class ClusterListener:
         if kind in (b"message", b"smessage"):
             self.registry.take_in(message[2])
         elif kind == b"sunsubscribe" and message[1] is not None:
-            lost = [one for one in ear.shards if self._channel(one).encode() == message[1]]
             self._topology.suspect(ear.address)
-            self._forget(ear, lost)
+            self._forget(ear, [one for one in ear.shards if ear.shards[one].encode() == message[1]])
 
     def _follow_shards(self) -> None:
         """Forget shards on nodes that no longer serve them."""
@@ -173,38 +170,18 @@ class ClusterListener:
         self._waker.ring()
         self.registry.lost()
         if unused:
-            ear.connection.disconnect()
+            ear.close()
 
 
-class _Ear:
+class _Ear(Listening):
     """A connection to one node, subscribed to the channels of its shards."""
 
-    def __init__(self, connection: Any, address: Address, shards: list[int]) -> None:
-        self.connection = connection
+    def __init__(self, pool: Any, address: Address, command: str, shards: dict[int, str]) -> None:
+        # One by one: a command may name only channels of one slot.
+        super().__init__(new_connection(pool), [(command, channel) for channel in shards.values()])
+        socket_of(self.origin).setblocking(False)
         self.address = address
         self.shards = shards
-        self.liveness = Liveness()
-        self._subscriptions: list[tuple[str, str]] = []
-
-    def subscribe(self, command: str, channels: Iterable[str]) -> None:
-        """Subscribe, and wait for the confirmations. Raises ``RedisError`` and ``OSError``."""
-        # One by one: a command may name only channels of one slot.
-        self._subscriptions = [(command, channel) for channel in channels]
-        pack = self.connection.pack_command
-        packed = [part for one in self._subscriptions for part in pack(*one)]
-        self.connection.send_packed_command(packed)
-        try:
-            for _ in self._subscriptions:
-                self.connection.read_response(disable_decoding=True)
-        except ResponseError as error:
-            raise cluster_error(error) from None
-        self.liveness.note_seen()
-
-    def patience(self) -> float:
-        """Return how many seconds of silence are normal. Raises ``OSError`` after a longer one."""
-        return self.liveness.patience(
-            lambda: self.connection.send_command(*self._subscriptions[0], check_health=False)
-        )
 
 
 class _Waker:
