@@ -23,7 +23,7 @@ from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packing, Replicas, numbers
 
 if TYPE_CHECKING:
-    from django_redis_lock.backends.clusters.servers import Cluster
+    from django_redis_lock.backends.clusters import Cluster
     from django_redis_lock.protocol.waiting import WaiterRegistry
     from django_redis_lock.transport.async_client import AsyncClient
 
@@ -179,7 +179,7 @@ class RedisLockBackend(ServersLockBackend):
         self.replicas = settings.read_replicas(options, self.alias)
         interval = settings.read_poll_interval(options, self.alias)
         if self.location.urls:
-            from django_redis_lock.backends.clusters.servers import Cluster
+            from django_redis_lock.backends.clusters import Cluster
             from django_redis_lock.backends.clusters.topology import SHARDS
 
             self.servers = Cluster(self.location, self.key_prefix, self.replicas)

@@ -22,13 +22,13 @@ from redis.exceptions import RedisError, ResponseError
 from redis.sentinel import SentinelConnectionPool
 
 from django_redis_lock.backends.base import BaseLockBackend
-from django_redis_lock.backends.clusters.servers import Cluster
+from django_redis_lock.backends.clusters import Cluster
 from django_redis_lock.backends.clusters.topology import SLOTS
 from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.errors import OLDEST, reason
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend, ServersLockBackend
-from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.backends.redlock.votes import majority
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
 from django_redis_lock.handler import lock, locks, semaphore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
-from django_redis_lock.backends.clusters.servers import Cluster
+from django_redis_lock.backends.clusters import Cluster
 from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, shard_of
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend

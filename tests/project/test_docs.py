@@ -230,11 +230,9 @@ def _constant(path: str) -> Any:
     """Find ``module.NAME`` or ``module.Class.NAME`` in the package, whatever folder it is in."""
     parts = path.split(".")
     depth = next(number for number, part in enumerate(parts) if not part.islower())
-    modules = [
-        file.relative_to(PACKAGE).with_suffix("")
-        for file in PACKAGE.rglob("*.py")
-        if list(file.with_suffix("").parts[-depth:]) == parts[:depth]
-    ]
+    files = [file.relative_to(PACKAGE).with_suffix("") for file in PACKAGE.rglob("*.py")]
+    paths = [file.parent if file.name == "__init__" else file for file in files]
+    modules = [file for file in paths if list(file.parts[-depth:]) == parts[:depth]]
     assert len(modules) == 1, f"{path} is in {modules}"
     found: Any = importlib.import_module(".".join(("django_redis_lock", *modules[0].parts)))
     for name in parts[depth:]:

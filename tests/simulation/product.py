@@ -19,8 +19,8 @@ from typing import Any
 from greenlet import getcurrent
 
 import django_redis_lock
+from django_redis_lock.backends import clusters as cluster
 from django_redis_lock.backends.clusters import listener as cluster_listener
-from django_redis_lock.backends.clusters import servers as cluster
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.redlock import servers as quorum
 from django_redis_lock.primitives import lock as lock_module

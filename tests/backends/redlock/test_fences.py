@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import votes
-from django_redis_lock.backends.redlock.backend import RedlockLockBackend
+from django_redis_lock.backends.redlock import RedlockLockBackend, votes
 from django_redis_lock.backends.redlock.votes import PENDING
 from django_redis_lock.exceptions import LockUnavailable
 from tests.tools import eventually
@@ -55,7 +54,7 @@ def test_a_free_lock_is_one_round_trip_where_the_clocks_are_known(
     servers: Quorum, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a fence ahead of all clocks, all servers give the same, and none has to be settled."""
-    monkeypatch.setattr("django_redis_lock.backends.redlock.backend.CLOCK_MARGIN", 60_000_000)
+    monkeypatch.setattr("django_redis_lock.backends.redlock.CLOCK_MARGIN", 60_000_000)
     rounds = []
     send = RedlockLockBackend._send
 

@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from django_redis_lock import lock
-from django_redis_lock.backends.redlock import backend as backend_module
+from django_redis_lock.backends import redlock as backend_module
 from django_redis_lock.backends.redlock import servers as servers_module
 from django_redis_lock.backends.redlock.servers import Executor, Job
 from django_redis_lock.protocol import calls, waiting
