@@ -116,7 +116,7 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
 def simulated() -> Iterator[None]:
     """Replace what the package uses of the system."""
     for thread in threading.enumerate():  # of earlier tests: to read the clock moves it
-        if re.match("django-redis-lock-(heartbeat|renewal)", thread.name):
+        if re.match("django-redis-lock-(heartbeat|quorum|renewal)", thread.name):
             thread.join(threads.IDLE + 5)
     replaced: list[tuple[Any, str, Any]] = []
 

@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import copy
 import math
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -27,14 +26,9 @@ from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call, Step
 from django_redis_lock.protocol.drivers import Port
+from django_redis_lock.support import threads
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.text import without_passwords
-from django_redis_lock.support.threads import (
-    AsyncOneShotEvent,
-    Background,
-    OneShotEvent,
-    cached_property_atomic,
-)
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.location import databases_of
 from django_redis_lock.transport.packing import Packed, Packing, Script, numbers
@@ -52,7 +46,7 @@ LAG = 0.02
 
 
 def ignore(*answer: Any) -> None:
-    """Take no notice of an answer, or of a sending."""
+    """Do nothing about an answer, or a sending."""
 
 
 @dataclass(eq=False, slots=True)
@@ -60,14 +54,12 @@ class Job:
     """A call to one server. ``reply`` is called with its answer, or with an exception."""
 
     packed: Packed
-    until: float
-    """When (monotonic) it is too late to send it."""
+    until: float  # when (monotonic) it is too late to send it
     reply: Callable[[Any], object] = ignore
-    owed: bool = False
-    """Whether to send it again after a failure."""
+    owed: bool = False  # whether to send it again after a failure
 
 
-class Executor(Background):
+class Executor(threads.Background):
     """Sends calls to one server, in order, from a thread of its own.
 
     Once a call is unanswered for ``timeout`` seconds, further calls fail at once.
@@ -90,6 +82,7 @@ class Executor(Background):
         self._jobs: deque[Job] = deque()
         self._owed: list[Job] = []
         self._busy_since: float | None = None
+        self._finishing: list[threads.OneShotEvent] = []  # to ring once all jobs were sent
 
     after_fork = reset
 
@@ -104,8 +97,10 @@ class Executor(Background):
 
     def finish(self, until: float) -> None:
         """Wait ``until`` (monotonic) for what was submitted to be sent."""
-        while (self._jobs or self._busy_since is not None) and monotonic() < until:
-            time.sleep(0.005)
+        event = threads.OneShotEvent()
+        self._finishing.append(event)  # before the check, so that no end is missed
+        if self._jobs or self._busy_since is not None:
+            event.wait(until)
 
     def close(self) -> None:
         self.finish(monotonic() + self._timeout)
@@ -124,6 +119,8 @@ class Executor(Background):
             self._owed = [job for job in due if job.owed][-self.MOST_OWED :]
         finally:
             self._busy_since = None
+            while self._finishing and not self._jobs:
+                self._finishing.pop().ring()
         for job, answer in zip(due, answers, strict=True):
             job.reply(numbers(answer))
         return monotonic() + self.RETRY_EVERY if self._owed else math.inf
@@ -149,18 +146,16 @@ class QuorumCall(Step):
 
     ``count``, one of the functions in ``votes``, says what they amount to. After ``timeout``
     seconds, or soon after that is ``CONTESTED``, a missing answer counts as an exception. ``note``
-    is called with each answer and the index of its server, even with those that come later.
+    is called with the index of a server and each answer, even with those that come later.
     """
 
     def __init__(
         self, size: int, count: Count, timeout: float, note: Callable[[int, Any], object]
     ) -> None:
-        self.sendings: list[int] = []
-        """The index of a server for each time that the call was sent to it."""
+        self.sendings: list[int] = []  # the index of a server for each time that it was sent to it
         self._sent_at = monotonic()
         self.until = self._sent_at + timeout
-        self.answers: list[Any] = []
-        """The answers that were counted last."""
+        self.answers: list[Any] = []  # that were counted last
         self._received: list[Any] = [PENDING] * size
         self._count = count
         self._note = note
@@ -169,10 +164,9 @@ class QuorumCall(Step):
     def receive(self, index: int, answer: Any) -> None:
         self._note(index, answer)
         self._received[index] = answer
-        missing = sum(item is PENDING for item in self._received)
-        wake = self._wake
-        if wake is not None and missing <= len(self._received) // 2:
-            wake()
+        missing = self._received.count(PENDING)
+        if self._wake is not None and missing <= len(self._received) // 2:
+            self._wake()
 
     def outcome(self, wake: Callable[[], object]) -> Any:
         """Return what the answers amount to; if that is ``Pending``, have ``wake`` called.
@@ -196,15 +190,17 @@ class Answers(Port):
     """The port of a call to several servers: it waits for their answers."""
 
     def call(self, asked: QuorumCall) -> Any:
-        event = OneShotEvent()
+        event = threads.OneShotEvent()
         while isinstance(outcome := asked.outcome(event.ring), Pending):
             event.wait(asked.until)
         return outcome
 
     async def acall(self, asked: QuorumCall) -> Any:
-        while isinstance(outcome := asked.outcome((event := AsyncOneShotEvent()).ring), Pending):
+        while True:
+            event = threads.AsyncOneShotEvent()
+            if not isinstance(outcome := asked.outcome(event.ring), Pending):
+                return outcome
             await event.wait(asked.until)
-        return outcome
 
 
 @dataclass(slots=True, eq=False)
@@ -219,8 +215,7 @@ class Admit(Call):
     """Let restarted servers vote, and tell them the last fence."""
 
     fence: int
-    start: int | str = ""
-    """The start of a server that it is meant for; empty for any."""
+    start: int | str = ""  # of the server that it is meant for; empty for any
 
 
 class Server(RedisLockBackend):
@@ -235,15 +230,12 @@ class Server(RedisLockBackend):
     def __str__(self) -> str:
         return self.location.alias or without_passwords(self.location.url or "")
 
-    @cached_property_atomic
+    @threads.cached_property_atomic
     def client(self) -> BlockingClient:
         """What the executor uses. Raises ``InvalidLockBackend``."""
-        pool = copy.copy(self.pool)
-        pool.connection_kwargs = {
-            **pool.connection_kwargs,
-            "socket_timeout": max(READ_FOR, self._timeout),
-            "socket_connect_timeout": self._timeout,
-        }
+        pool, reads_for = copy.copy(self.pool), max(READ_FOR, self._timeout)
+        own = {"socket_timeout": reads_for, "socket_connect_timeout": self._timeout}
+        pool.connection_kwargs = pool.connection_kwargs | own
         return BlockingClient(pool)
 
     def close(self) -> None:
