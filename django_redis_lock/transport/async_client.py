@@ -25,8 +25,7 @@ from django_redis_lock.transport.redis_py import socket_of
 class AsyncClient:
     """Sends calls of any number of asyncio tasks over one connection for each event loop.
 
-    Calls are written as they come, and their replies are read in order. A cancelled task only stops
-    waiting for its reply, so the connection never gets out of step.
+    Their replies are read in order. A cancelled task only stops waiting for its reply.
     """
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
@@ -111,10 +110,9 @@ async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Fut
 class LoopConnection:
     """A connection of one event loop, from when it is opened until it breaks.
 
-    It is opened in a task of its own that all callers wait for: cancelling one of them does not
-    cancel it, and if it fails they all fail. A thread connects, because asyncio would look up the
-    host in the loop's default executor. That is the application's: its threads may all be busy, or
-    even be waiting for a lock that the awaiting task holds.
+    A task opens it, for which all callers wait: if it fails they all fail. A thread connects,
+    because asyncio would look up the host in the loop's default executor, whose threads may all be
+    waiting for a lock that the awaiting task holds.
     """
 
     def __init__(self, pool: redis.ConnectionPool, ended: Callable[[], object]) -> None:
@@ -122,10 +120,8 @@ class LoopConnection:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
         self._timeout: float | None = pool.connection_kwargs.get("socket_timeout")
-        self.connection: Connection | None = None
-        """``None`` until it is open, and after it broke."""
-        self.error: Exception | None = None
-        """Why it can't be used any more."""
+        self.connection: Connection | None = None  # None until it is open, and after it broke
+        self.error: Exception | None = None  # why it can't be used any more
         self._unsent = b""
         self._pending: deque[asyncio.Future[Any]] = deque()
         self._timer: asyncio.TimerHandle | None = None
@@ -145,8 +141,8 @@ class LoopConnection:
 
     async def _open(self) -> None:
         try:
-            # Loops don't announce their end. But ``shutdown_asyncgens`` closes the asynchronous
-            # generators that were started in them, while connections can still be closed properly.
+            # Loops don't announce their end, but ``shutdown_asyncgens`` closes the asynchronous
+            # generators that were started in them.
             await anext(self._ending)
             connecting = InThread(partial(connect, self._pool))
             try:
@@ -197,8 +193,7 @@ class LoopConnection:
     def write(self, command: bytes) -> asyncio.Future[Any]:
         """Send a command; return the future of its reply, which may be the server's error.
 
-        It awaits nothing, so a cancellation can't separate a command from its reply. Raises
-        ``RedisError`` and ``OSError``.
+        It can't be cancelled in between. Raises ``RedisError`` and ``OSError``.
         """
         self._check()
         reply = self._loop.create_future()
@@ -246,10 +241,7 @@ class LoopConnection:
         self._break(redis.exceptions.ConnectionError("The connection was given up"))
 
     def _break(self, error: BaseException) -> None:
-        """Close the connection and fail all pending replies.
-
-        It awaits nothing, so a cancellation can't interrupt it and leave a task waiting.
-        """
+        """Close the connection and fail all pending replies; it can't be cancelled in between."""
         if not isinstance(error, RedisError | OSError):
             error = redis.exceptions.ConnectionError("The connection was closed while in use")
         if self.error is None:

@@ -22,12 +22,10 @@ from django_redis_lock.transport.packing import Packed
 from django_redis_lock.transport.redis_py import socket_of
 
 Result = TypeVar("Result")
-_RECEIVED = 65536
-"""Bytes to read at once."""
+_RECEIVED = 65536  # bytes to read at once
 _MORE_FOLLOWS = getattr(socket, "MSG_MORE", 0)
 """Makes Linux hold bytes back for up to 200 ms, until more follow."""
-NOTHING = object()
-"""In place of a message or a reply: none has come."""
+NOTHING = object()  # in place of a message or a reply: none has come
 NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """What a socket raises that would have to block."""
 
@@ -35,12 +33,10 @@ NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 class BlockingClient:
     """Sends calls over connections of its own, made with the settings of a pool of redis-py's.
 
-    A signal handler can raise an exception anywhere. A connection that was in use then is closed
-    and forgotten, so that no call reads the reply to another.
+    A connection that a signal handler interrupts is closed, so that no call reads another's reply.
     """
 
-    MOST_IDLE = 8
-    """How many connections stay open while no call uses them."""
+    MOST_IDLE = 8  # how many connections stay open while no call uses them
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
@@ -75,8 +71,8 @@ class BlockingClient:
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
 
-        It leaves at once, or within about 200 ms if it can share a packet with another call. It is
-        lost if the connection breaks afterwards. Raises ``RedisError`` and ``OSError``.
+        It leaves within about 200 ms, so that it can share a packet with another call, and is lost
+        if the connection breaks afterwards. Raises ``RedisError`` and ``OSError``.
         """
         self._exchange(Connection.post, packed, packed.repeatable, packed.until)
 
@@ -130,10 +126,7 @@ class BlockingClient:
 
 
 class Connection:
-    """An open connection of redis-py's, past whose code commands are sent and replies are read.
-
-    Both take half of the time that redis-py's own methods do.
-    """
+    """An open connection of redis-py's, whose own methods would take twice the time."""
 
     def __init__(self, origin: Any) -> None:
         self.origin = origin
@@ -197,12 +190,9 @@ class Connection:
         return list(map(self.complete, batch, replies))
 
     def post(self, packed: Packed) -> None:
-        """Send a call whose reply is read later; it may share a packet with the next command.
-
-        It includes the script's source: there may be no one to send it again in time to a server
-        that does not know the script.
-        """
+        """Send a call whose reply is read later; it may share a packet with the next command."""
         packed.sending()
+        # With the source: a reply that the server does not know the script may be read too late.
         self.send(packed.pack(with_source=True), self._more)
         self.due += 1
 
@@ -230,8 +220,8 @@ class Connection:
     def receive(self, seconds: float) -> Any:
         """Return a message, or ``NOTHING`` if none begins to arrive within some seconds.
 
-        Raises as ``read`` does, and the server's error. The timeout of the socket stays changed:
-        to set it back would delay the receiver of a message.
+        Raises as ``read_confirmed``. The timeout of the socket stays changed: to set it back would
+        delay the receiver of a message.
         """
         if not self._buffer:
             sock = socket_of(self.origin)
@@ -245,6 +235,7 @@ class Connection:
         return self.read_confirmed()
 
     def read_confirmed(self) -> Any:
+        """Return a reply. Raises the server's error, ``RedisError`` and ``OSError``."""
         reply = self.read()
         if isinstance(reply, Exception):
             raise reply
@@ -263,10 +254,9 @@ class Connection:
         while True:
             try:
                 reply, end = self._parse(self._start)
+                break
             except _Incomplete:
                 self._receive_more()
-            else:
-                break
         if end >= min(len(self._buffer), _RECEIVED):
             self._buffer, end = self._buffer[end:], 0
         self._start = end
@@ -323,6 +313,5 @@ class _Incomplete(Exception):
 def is_read_only(error: object) -> bool:
     """Whether a server refused to write because it is a replica."""
     # Older servers report it inside the error of the script.
-    return isinstance(error, ReadOnlyError) or (
-        isinstance(error, ResponseError) and "READONLY" in str(error)
-    )
+    in_text = isinstance(error, ResponseError) and "READONLY" in str(error)
+    return in_text or isinstance(error, ReadOnlyError)

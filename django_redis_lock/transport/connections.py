@@ -19,9 +19,8 @@ from django_redis_lock.support.text import without_passwords
 from django_redis_lock.support.threads import struck
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
-# Python imports ``encodings.idna`` when it first looks up a host. If an exception from a signal
-# handler (Celery's soft time limit) interrupts an import, the lock of that import can stay locked
-# for ever, and then every thread that connects hangs. So it is imported early.
+# Python imports ``encodings.idna`` when it first looks up a host. If a signal handler interrupts an
+# import, its lock may stay locked for ever, so that every thread that connects hangs.
 
 DEFAULTS = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "socket_keepalive": True}
 """For connections, unless the settings say otherwise; timeouts in seconds."""
@@ -40,19 +39,17 @@ def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
     """Return a pool with the same settings that shares nothing with the given one.
 
     Its connections speak RESP2 (RESP3 only adds two round trips to connecting), give up in bounded
-    time and try nothing twice. What redis-py adds for its own pools is left out; what a class of
-    another's takes is not.
+    time and try nothing twice: only what redis-py adds for its own pools is left out.
     """
     connection_class = pool.connection_class
-    known = parameters_of(connection_class)
     left_out = parameters_of(redis.SSLConnection) - _TAKEN_OVER
     taken = {
         name: value
         for name, value in pool.connection_kwargs.items()
         if value is not None and (name.startswith("ssl_") or name not in left_out)
     }
-    defaults = {name: DEFAULTS[name] for name in known & DEFAULTS.keys()}
-    kwargs: dict[str, Any] = {**defaults, **taken, "protocol": 2}
+    known = parameters_of(connection_class) & DEFAULTS.keys()
+    kwargs = {**{name: DEFAULTS[name] for name in known}, **taken, "protocol": 2}
     if isinstance(pool, SentinelConnectionPool):
         kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
         return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]
@@ -87,10 +84,7 @@ def ignored_part(url: str) -> str | None:
 
 
 def leave_to_parent(connection: Any) -> None:
-    """Close an inherited connection in a forked child only.
-
-    Code that is in the middle of reading it finds it closed, and takes no reply of the parent's.
-    """
+    """Close an inherited connection in a forked child only, even one that it is just reading."""
     with contextlib.suppress(Exception):  # the fork may have caught redis-py in any state
         connection.disconnect()
 

@@ -139,8 +139,7 @@ class Packed:
     sending: Callable[[], None]
     replicas: Replicas | None = None
     until: float = math.inf
-    repeatable: bool = False
-    """Whether it may be sent again as it is, if it may have arrived."""
+    repeatable: bool = False  # whether it may be sent again as it is, if it may have arrived
 
     def pack(self, *, with_source: bool = False) -> bytes:
         return self.script.pack(self.keys, self.args, with_source=with_source)

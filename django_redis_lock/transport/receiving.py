@@ -21,24 +21,19 @@ from django_redis_lock.transport.connections import leave_to_parent
 from django_redis_lock.transport.packing import pack
 from django_redis_lock.transport.redis_py import BROKEN
 
-READ_FOR = 0.1
-"""Seconds for which a leader reads at a time: it is not woken meanwhile."""
-SILENCE = 10.0
-"""Seconds without a message after which the server is asked for one."""
-ANSWER_WITHIN = 5.0
-"""Seconds within which it must answer; otherwise the connection is replaced."""
-ROUND = 2.0
-"""Seconds for which one BLPOP blocks."""
+READ_FOR = 0.1  # seconds for which a leader reads at a time: it is not woken meanwhile
+SILENCE = 10.0  # seconds without a message after which the server is asked for one
+ANSWER_WITHIN = 5.0  # seconds within which it must answer; otherwise the connection is replaced
+ROUND = 2.0  # seconds for which one BLPOP blocks
 
 
 class ReceivingRegistry(WaiterRegistry):
     """A registry whose waiters take turns at reading what a receiver brings.
 
-    While only threads and greenlets wait, there is no extra thread. One waiter, the leader, reads
-    for all; the others, its followers, sleep until it wakes them. A leader that leaves wakes a
-    follower to take its place. So a grant reaches a lone waiter without a switch of threads (the
-    leader/followers pattern, Schmidt and others, 2000). The first asyncio waiter, which can't
-    block, starts a thread that leads from then on, while there are waiters.
+    One waiter, the leader, reads for all; the others sleep until it wakes them. A leader that
+    leaves wakes another to take its place. So a grant reaches a lone waiter without a switch of
+    threads (the leader/followers pattern, Schmidt and others, 2000). The first asyncio waiter,
+    which can't block, starts a thread that leads from then on, while there are waiters.
 
     A connection that is lost is replaced before the next heartbeat. ``receiver`` is a
     ``Subscription`` or has the same methods. With ``confirming`` a grant only lets its waiter ask,
@@ -46,11 +41,7 @@ class ReceivingRegistry(WaiterRegistry):
     """
 
     def __init__(
-        self,
-        receiver: Any,
-        give_back: Callable[[Release, float], object],
-        *,
-        confirming: bool = False,
+        self, receiver: Any, give_back: Callable[[Release, float], object], *, confirming: bool
     ) -> None:
         self.receiver = receiver
         receiver.registry = self
@@ -114,9 +105,8 @@ class ReceivingRegistry(WaiterRegistry):
     def _start_thread(self) -> None:
         with self.mutex:
             if self._thread is None:
-                thread = threading.Thread(
-                    target=self._lead_for_ever, name="django-redis-lock-listener", daemon=True
-                )
+                name = "django-redis-lock-listener"
+                thread = threading.Thread(target=self._lead_for_ever, name=name, daemon=True)
                 thread.start()
                 self._thread = thread
 
@@ -183,8 +173,8 @@ class ReceivingRegistry(WaiterRegistry):
             self._pass_lead(thread)
 
     def _take_lead(self, candidate: object) -> bool:
-        # The leader is stored, rather than a mutex held: wherever an exception from a signal
-        # handler strikes, ``_pass_lead`` still knows whose lead it has to end.
+        # No mutex is held: wherever an exception from a signal handler strikes, ``_pass_lead``
+        # still knows whose lead it has to end.
         with self.mutex:
             if self._leader is None:
                 self._leader = candidate
@@ -271,8 +261,7 @@ class Subscription:
     """Receives by pub/sub. ``dial`` makes a connection that is not open yet."""
 
     registry: ReceivingRegistry
-    kind = "c"
-    """The letter for a process that receives so; see ``common.lua``."""
+    kind = "c"  # the letter for a process that receives so; see ``common.lua``
 
     def __init__(self, dial: Callable[[], Any], prefix: str) -> None:
         self._dial = dial

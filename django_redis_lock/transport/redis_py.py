@@ -69,10 +69,7 @@ CLUSTER_ERRORS = tuple(_BY_CODE.values())
 
 
 def cluster_error(error: Exception) -> Exception:
-    """Return an error of a server in a cluster as redis-py raises it in its clients for clusters.
-
-    redis-py 5.2 gives these errors their classes nowhere else.
-    """
+    """Return an error of a cluster with its class, which redis-py 5.2 gives only in its clients."""
     code, _, rest = str(error).partition(" ")
     known = _BY_CODE.get(code) if type(error) is ResponseError else None
     return error if known is None or not rest else known(rest)

@@ -35,14 +35,11 @@ from django_redis_lock.transport.packing import Packed, Packing, Replicas, numbe
 from django_redis_lock.transport.parking import OutboxCall
 from django_redis_lock.transport.receiving import ReceivingRegistry
 
-REDIRECTIONS = 5
-"""How often a call is redirected before it counts as unanswered."""
+REDIRECTIONS = 5  # how often a call is redirected before it counts as unanswered
 
 Client = TypeVar("Client", BlockingClient, AsyncClient)
-Part = tuple[int, Packed]
-"""A slot, and a call on keys of that slot."""
-Join = Callable[[list[Any]], Any]
-"""What makes the answer to a call of the answers to its parts."""
+Part = tuple[int, Packed]  # a slot, and a call on keys of that slot
+Join = Callable[[list[Any]], Any]  # what makes the answer to a call of the answers to its parts
 
 
 class Cluster:

@@ -23,17 +23,15 @@ from django_redis_lock.transport.connections import leave_to_parent, new_connect
 from django_redis_lock.transport.receiving import Listening, ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN, socket_of
 
-_BROKEN = (*BROKEN, KeyError)
-"""What reading can raise; ``KeyError`` comes from the selector if a socket was closed."""
+_BROKEN = (*BROKEN, KeyError)  # of which the last is the selector's for a socket that was closed
 
 
 class ClusterListener:
     """Listens on one connection to each node that has locks waited for.
 
     ``PUBLISH`` counts only receivers on its own node, and no receiver means that the waiter is
-    dead. So the process has a channel for each shard, with the shard's hash tag, on the node that
-    serves the shard. The first connection to a node subscribes to all shards of the node. Sharded
-    channels are used if the server has them.
+    dead. So the process has a channel for each shard, sharded if the server has such, on the node
+    that serves it. The first connection to a node subscribes to all shards of the node.
 
     After a shard has moved, by resharding or a failover, the listener subscribes again and the
     first waiters ask for their locks. A message may come from a node that has just lost its shard.
@@ -152,11 +150,8 @@ class ClusterListener:
     def _follow_shards(self) -> None:
         """Forget shards on nodes that no longer serve them."""
         for ear in self._all():
-            gone = [
-                shard
-                for shard in ear.shards
-                if self._topology.known(SHARD_SLOTS[shard]) not in (None, ear.address)
-            ]
+            known = {shard: self._topology.known(SHARD_SLOTS[shard]) for shard in ear.shards}
+            gone = [shard for shard, node in known.items() if node not in (None, ear.address)]
             if gone:
                 self._forget(ear, gone)
 

@@ -1,11 +1,8 @@
 """Which shard of a cluster holds a lock, and which node serves the shard.
 
 A script needs all keys of a lock on one node, and many locks share an index, a fence and an audit.
-So each name belongs to one of a fixed number of shards. All keys of a shard have its tag as their
-hash tag, which puts them into one slot.
-
-The number of shards and their tags must never change: programs that disagree about them do not
-exclude each other.
+So each name belongs to one of a fixed number of shards, all of whose keys have one hash tag. These
+must never change: programs that disagree about them do not exclude each other.
 """
 
 from __future__ import annotations
@@ -28,8 +25,7 @@ from django_redis_lock.transport.redis_py import parse_url
 
 Address = tuple[str, int]
 
-SHARDS = 64
-"""Enough to give each of up to 64 masters a share; few enough to list."""
+SHARDS = 64  # enough to give each of up to 64 masters a share; few enough to list
 SLOTS = 16384
 
 
@@ -39,8 +35,7 @@ TAGS = tuple(
 )
 """The hash tag of each shard: the smallest number whose slot is in the shard's range.
 
-The ranges have one length and cover all slots. So nodes that share the slots evenly share the locks
-evenly, too.
+The ranges have one length, so nodes that share the slots evenly share the locks evenly, too.
 """
 SHARD_SLOTS = tuple(key_slot(tag.encode()) for tag in TAGS)
 
@@ -59,11 +54,10 @@ class Topology:
 
     def __init__(self, urls: Sequence[str]) -> None:
         parsed = [parse_url(url) for url in urls]
+        # Of the connections: all nodes have the same user, password and options.
         self.arguments: dict[str, Any] = {**DEFAULTS, **parsed[0], "protocol": 2}
-        """Of the connections: all nodes have the same user, password and options."""
         self._seeds = [(one.get("host", "localhost"), one.get("port", 6379)) for one in parsed]
-        self.changed: Callable[[], object] = lambda: None
-        """Called after a change, in the thread that noticed it."""
+        self.changed: Callable[[], object] = lambda: None  # called where a change was noticed
         self._pools: dict[Address, redis.ConnectionPool] = {}
         self._masters: dict[int, Address] = {}  # by slot
         self._nodes: list[Address] = []
@@ -133,9 +127,8 @@ class Topology:
 
     def _read_now(self) -> None:
         try:
-            self._masters, self._nodes = self._ask(
-                list(dict.fromkeys([*self._nodes, *self._seeds]))
-            )
+            nodes = list(dict.fromkeys([*self._nodes, *self._seeds]))
+            self._masters, self._nodes = self._ask(nodes)
         except BaseException:
             self._stale = True
             raise

@@ -26,8 +26,7 @@ SPLIT_TRIES = 4
 """How often to vote at most when callers come at the same time and none gets a majority."""
 CLOCK_MARGIN = 5000
 """Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
-OWED_FOR = 60.0
-"""Seconds for which a release is sent again to a server that can't be reached."""
+OWED_FOR = 60.0  # seconds for which a release is sent again to a server that can't be reached
 
 _Vote = calls.Acquire | calls.TakeOver
 

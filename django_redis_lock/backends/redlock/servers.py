@@ -39,10 +39,8 @@ RELEASE = Script("quorum_release")
 READ_FENCE = Script("quorum_fence")
 ADMIT = Script("quorum_admit")
 
-READ_FOR = 5.0
-"""Seconds without an answer after which a connection is closed."""
-LAG = 0.02
-"""Seconds, at least, for which a caller waits for the last answers to a contested vote."""
+READ_FOR = 5.0  # seconds without an answer after which a connection is closed
+LAG = 0.02  # seconds, at least, for which a caller waits for the last answers to a contested vote
 
 
 def ignore(*answer: Any) -> None:
@@ -65,8 +63,7 @@ class Executor(threads.Background):
     Once a call is unanswered for ``timeout`` seconds, further calls fail at once.
     """
 
-    RETRY_EVERY = 0.5
-    """Seconds between attempts to send owed calls, while there are no others."""
+    RETRY_EVERY = 0.5  # seconds between attempts to send owed calls, while there are no others
     MOST_OWED = 1000
     """How many calls are owed to a server at most. Older releases are left to the lease."""
 

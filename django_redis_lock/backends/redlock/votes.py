@@ -17,22 +17,18 @@ from typing import Any
 
 from django_redis_lock.exceptions import LockError
 
-DRIFT = 0.01
-"""The part of a lease by which two clocks may differ while it lasts."""
-DRIFT_MS = 2
-"""Milliseconds more, for rounding: expiry is exact to one of them."""
+DRIFT = 0.01  # the part of a lease by which two clocks may differ while it lasts
+DRIFT_MS = 2  # milliseconds more, for rounding: expiry is exact to one of them
 
 Answers = Sequence[Any]
-Count = Callable[[list[Any]], Any]
-"""One of the functions below."""
+Count = Callable[[list[Any]], Any]  # one of the functions below
 
 
 class Pending:
     """The type of ``PENDING`` and ``CONTESTED``."""
 
 
-PENDING = Pending()
-"""An answer that has not come yet, or an outcome without it."""
+PENDING = Pending()  # an answer that has not come yet, or an outcome without it
 CONTESTED = Pending()
 """``PENDING`` where callers share the votes: as long as one waits, no caller gets the lock."""
 
