@@ -49,7 +49,7 @@ def own_pool(pool: redis.ConnectionPool) -> redis.ConnectionPool:
         if value is not None and (name.startswith("ssl_") or name not in left_out)
     }
     known = parameters_of(connection_class) & DEFAULTS.keys()
-    kwargs = {**{name: DEFAULTS[name] for name in known}, **taken, "protocol": 2}
+    kwargs: dict[str, Any] = {name: DEFAULTS[name] for name in known} | taken | {"protocol": 2}
     if isinstance(pool, SentinelConnectionPool):
         kwargs |= {"connection_class": connection_class, "sentinel_manager": pool.sentinel_manager}
         return SentinelConnectionPool(pool.service_name, **kwargs)  # type: ignore[no-untyped-call]

@@ -25,13 +25,11 @@ def pack(items: Iterable[bytes | str | int]) -> bytes:
 
 
 class _Lengths(dict[int, str]):  # formatting a number takes longer than the rest
-    """The prefix of an item by its length."""
-
     def __missing__(self, length: int) -> str:
         return self.setdefault(length, f"${length}\r\n")
 
 
-_LENGTHS = _Lengths()
+_LENGTHS = _Lengths()  # the prefix of an item by its length
 
 
 def _bulk(item: str) -> str:
@@ -101,8 +99,7 @@ HASH = Command("HGETALL")
 FINAL = "final"
 """Has a refusal wait for replicas as well: it may be due to an attempt that lacks them."""
 ASK = "ask"
-"""Has a takeover only ask whether it could be. The replicas have to acknowledge that before, as
-what it takes from another can't be given back."""
+"""Has a takeover only ask, for replicas to acknowledge before what it can't give back."""
 
 
 class Replicas(NamedTuple):
@@ -110,10 +107,6 @@ class Replicas(NamedTuple):
 
     number: int
     timeout: float
-
-    @property
-    def command(self) -> bytes:
-        return pack(["WAIT", self.number, round(self.timeout * 1000)])
 
     def judge(self, reply: Any, acknowledged: Any) -> Any:
         """Return the reply to a call, or the error if too few replicas acknowledged it."""
@@ -145,15 +138,16 @@ class Packed:
         return self.script.pack(self.keys, self.args, with_source=with_source)
 
     def completed(self, reply: Any) -> Generator[bytes, Any, Any]:
-        """Yield the commands that must follow the first reply; return the answer to the call.
+        """Yield the commands that must follow the first reply; return the answer, or the error.
 
-        A server that does not know the script is sent its source, and replicas are waited for. The
-        answer is an exception if the call failed.
+        A server that does not know the script is sent its source, and replicas are waited for.
         """
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
         if self.replicas is not None and (self.args[-1] == FINAL or _is_granted(reply)):
-            reply = self.replicas.judge(reply, (yield self.replicas.command))
+            number, timeout = self.replicas
+            acknowledged = yield pack(["WAIT", number, round(timeout * 1000)])
+            reply = self.replicas.judge(reply, acknowledged)
             if self.script is TAKE_OVER and self.args[-1] == ASK and isinstance(reply, int):
                 self.args = self.args[:-1]
                 reply = yield from self.completed((yield self.pack()))
@@ -266,8 +260,7 @@ class Packing:
         return INSPECT, [self.seen_key, self.limits_key, *own], [before_name, str(call.skip)]
 
     def _encode_heartbeat(self, call: calls.Heartbeat) -> Encoded:
-        args = [call.process, *chain(*call.some())]
-        return HEARTBEAT, self.granting_keys(""), args
+        return HEARTBEAT, self.granting_keys(""), [call.process, *chain(*call.some())]
 
     def _encode_come_back(self, call: calls.ComeBack) -> Encoded:
         args = [call.process, call.name]

@@ -22,13 +22,9 @@ from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.packing import Packed
 
-SPLIT_TRIES = 4
-"""How often to vote at most when callers come at the same time and none gets a majority."""
-CLOCK_MARGIN = 5000
-"""Microseconds for a call that is on its way, and for what the clocks differ by meanwhile."""
+SPLIT_TRIES = 4  # votes at most when callers come at the same time and none gets a majority
+CLOCK_MARGIN = 5000  # microseconds for a call on its way, and what the clocks differ by meanwhile
 OWED_FOR = 60.0  # seconds for which a release is sent again to a server that can't be reached
-
-_Vote = calls.Acquire | calls.TakeOver
 
 
 class RedlockLockBackend(BaseLockBackend):
@@ -36,15 +32,12 @@ class RedlockLockBackend(BaseLockBackend):
 
     LOCATION is a list of an odd number of servers, at least three. Each is an alias of CACHES that
     django-redis or Django's RedisCache serves, or a URL. They must not replicate each other. All
-    are asked at once, and the answer of a majority counts, so a minority may be slow, paused or
-    gone.
+    are asked at once, and the answer of a majority counts, so a minority may be slow or gone.
 
     OPTIONS["SERVER_TIMEOUT"] is how many seconds to wait for an answer; no server delays a caller
     for longer. For OPTIONS["REJOIN_DELAY"] seconds a server that was restarted, or lost its data,
     gives no locks, since it may have lost one that is still held. Give the longest lease in use. It
-    defaults to TIMEOUT, or to 30 for locks that never expire.
-
-    Waiters poll, and are served in no order.
+    defaults to TIMEOUT, or to 30 for locks that never expire. Waiters poll, in no order.
     """
 
     can_share: ClassVar[bool] = False
@@ -112,7 +105,8 @@ class RedlockLockBackend(BaseLockBackend):
 
     def _carry_out(self, call: Call) -> Steps[Any]:
         try:
-            return (yield from self._gain(call) if isinstance(call, _Vote) else self._ask(call))
+            steps = self._gain(call) if isinstance(call, servers.Vote) else self._ask(call)
+            return (yield from steps)
         except votes.NoQuorum as failure:
             raise self._error_of(call, failure.answers) from failure
 
@@ -168,7 +162,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     # Votes on a lock.
 
-    def _gain(self, call: _Vote) -> Steps[Any]:
+    def _gain(self, call: servers.Vote) -> Steps[Any]:
         """Vote on a lock, once more if servers that could not vote have learned the last fence."""
         try:
             answer = yield from self._vote(call)
@@ -180,13 +174,12 @@ class RedlockLockBackend(BaseLockBackend):
             yield from self._teach()  # so that another server may fail
         return answer
 
-    def _vote(self, call: _Vote) -> Steps[list[int] | None]:
+    def _vote(self, call: servers.Vote) -> Steps[list[int] | None]:
         acquires = isinstance(call, calls.Acquire)
         count = votes.count_votes if acquires else votes.taken_over
         for again in range(SPLIT_TRIES):
             attempt = next(self._attempts)
-            # A fence that no server's clock will have reached is given by all of them, which saves
-            # the round trip to agree on one.
+            # All servers give a fence that no clock has reached, so they need not agree on one.
             ahead = [*self._ahead.values()]  # as other threads add to it
             least = round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
@@ -212,7 +205,7 @@ class RedlockLockBackend(BaseLockBackend):
             return [0, _next_poll_ms(outcome, self.interval), outcome.now_ms, 3]
         return None
 
-    def _agree_on_fence(self, call: _Vote, answers: Sequence[Any]) -> Steps[int]:
+    def _agree_on_fence(self, call: servers.Vote, answers: Sequence[Any]) -> Steps[int]:
         """Make the fence known to a majority, so that every later one is greater; return it.
 
         Returns 0 if the lock was lost meanwhile, or if that took so long that a server which lost
@@ -248,8 +241,7 @@ class RedlockLockBackend(BaseLockBackend):
     def _teach(self) -> Steps[bool]:
         """Send restarted servers the last fence so that they vote; return whether any was there.
 
-        Their delay is over, so every hold that they may have forgotten has ended, and the others
-        know its fence. A server without it says again that it waits.
+        Their delay is over, so every hold that they may have forgotten has ended.
         """
         starts, self._starts = self._starts, {}
         if not starts:
@@ -277,7 +269,7 @@ class RedlockLockBackend(BaseLockBackend):
                     return found
                 errors.append(found)
                 reasons.append(f"{server}: {reason(answer).rstrip('.')}")
-            elif isinstance(call, _Vote) and (why := votes.why_silent(answer)):
+            elif isinstance(call, servers.Vote) and (why := votes.why_silent(answer)):
                 reasons.append(f"{server} {why}")
         unavailable = LockUnavailable(
             f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "

@@ -43,6 +43,9 @@ READ_FOR = 5.0  # seconds without an answer after which a connection is closed
 LAG = 0.02  # seconds, at least, for which a caller waits for the last answers to a contested vote
 
 
+Vote = calls.Acquire | calls.TakeOver
+
+
 def ignore(*answer: Any) -> None:
     """Do nothing about an answer, or a sending."""
 
@@ -253,15 +256,13 @@ class Server(RedisLockBackend):
         packed.until = math.inf  # the QuorumCall ends in time; the connection serves others, too
         return packed
 
-    def acquire(
-        self, call: calls.Acquire | calls.TakeOver, attempt: int, least: int, delay_ms: int
-    ) -> Packed:
+    def acquire(self, call: Vote, attempt: int, least: int, delay_ms: int) -> Packed:
         request = call.request
         former = call.token_id if isinstance(call, calls.TakeOver) else ""
         mine = request.token, request.lease_ms, request.record, request.name, _entry_of(call)
         return self._packed(ACQUIRE, request.name, *mine, least, delay_ms, former, attempt)
 
-    def confirm(self, call: calls.Acquire | calls.TakeOver, fence: int) -> Packed:
+    def confirm(self, call: Vote, fence: int) -> Packed:
         request = call.request
         return self._packed(CONFIRM, request.name, request.token, fence, _entry_of(call))
 
@@ -275,7 +276,7 @@ class Server(RedisLockBackend):
         return Packed(script, keys, [*map(str, args)], ignore, repeatable=True)
 
 
-def _entry_of(call: calls.Acquire | calls.TakeOver) -> str:
+def _entry_of(call: Vote) -> str:
     waits = isinstance(call, calls.Acquire) and call.waits_in
     return call.request.entry.partition(" ")[2] if waits else ""
 

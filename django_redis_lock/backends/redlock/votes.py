@@ -1,8 +1,7 @@
 """What a majority of the servers answers.
 
 Each function gets one answer per server: an exception stands for a failure, and ``PENDING`` for an
-answer that has not come yet. It returns the result, or ``PENDING`` if it needs more answers. The
-servers know nothing of each other, so an answer that less than a majority gives counts for nothing.
+answer that has not come yet. It returns the result, or ``PENDING`` if it needs more answers.
 """
 
 from __future__ import annotations
@@ -61,10 +60,8 @@ class Votes:
     """The result of a vote on a lock."""
 
     won: bool
-    left_ms: float = 0.0
-    """If another holds it: until a majority could be free. Infinite for a lease with no expiry."""
-    split: bool = False
-    """Whether none has a majority, because callers that came at the same time share the votes."""
+    left_ms: float = 0.0  # if another holds it: until a majority could be free
+    split: bool = False  # whether none has a majority: callers that came together share it
     now_ms: int = 0
 
 
@@ -100,11 +97,9 @@ def start_of(answer: Any) -> tuple[int, int]:
 def why_silent(answer: Any) -> str:
     """Return why a server did not vote on a lock; ``""`` if it did."""
     start, left_ms = start_of(answer)
-    if not start:
-        return ""
     if left_ms:
         return "was restarted and does not vote yet (REJOIN_DELAY)"
-    return "was restarted, and too few others answer to tell it the last fence"
+    return "was restarted, and too few others answer to tell it the last fence" if start else ""
 
 
 def taken_over(answers: Answers) -> Any:
@@ -125,8 +120,7 @@ def agree(answers: Answers, known: Answers | None = None) -> Any:
 def last_fence(answers: Answers) -> Any:
     """Return the greatest fence ever given, from answers of ``quorum_fence.lua``.
 
-    It is known to any majority of servers that vote: these have not forgotten it, or have learned
-    it since. If all servers have answered, no other server knows a greater one.
+    Any majority of servers that vote knows it; if all servers have answered, none knows a greater.
     """
     known = received(answers)
     voting = sum(votes for _, votes in known)
