@@ -2,20 +2,17 @@
 -- KEYS: see common.lua.
 -- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
 -- ARGV[5] the process in which the caller waits (see common.lua), or '' not to wait,
--- ARGV[6] the caller's position in the queue, or '' if it has none yet,
--- ARGV[7] '' or how many may wait, ARGV[8] 1 if the caller waits for replicas, for a write of its own;
--- final if a refusal is its last answer, which waits for them as well,
+-- ARGV[6] the caller's position in the queue, or '' if it has none yet, ARGV[7] '' or how many may wait,
+-- ARGV[8] 1 if it waits for replicas, for a write of its own; final if its last refusal does, too,
 -- ARGV[9] to ARGV[13] for a message to be parked (see parked.lua): its text, turn, limit and worker (see
 -- set_parked_limit), and the digest of the id of a task whose position it takes, if any;
 -- then KEYS[8] has the messages that are parked already.
--- Returns the fence               taken now, with the whole lease, while no one waited
---         "fence ttl now"         the caller's turn, or its lock already: a grant that crossed,
---                                 or a reply that was lost
+-- Returns the fence        taken now, with the whole lease, while no one waited
+--         "fence ttl now"  the caller's turn, or its lock already: by a grant, or a lost reply
 --         "-fence ttl now kind position"  held by another, under that fence, or by others, under no
---                                 greater one; kind 0: not waiting, 1: joined just now, 2: waiting
---                                 since before; plus 3 if the holder is another program (fence 0),
---                                 which does not hand the lock off
---         "0 -1 now kind"         the message is parked; kind as above
+--                          greater one; kind 0: not waiting, 1: joined just now, 2: waiting since before;
+--                          plus 3 if the holder is another program (fence 0), which hands nothing off
+--         "0 -1 now kind"  the message is parked; kind as above
 -- ttl in ms, -1 for a lease with no expiry; of a lock that is not claimed yet, until its claim is due.
 -- now is the server's clock in ms.
 -- include base

@@ -1,6 +1,5 @@
 -- include leaving
--- Do for locks that are due what their ends ask for. Of KEYS[1], KEYS[2] and KEYS[7] the caller is given
--- what comes before the name.
+-- Do for locks that are due what their ends ask for. KEYS[1], KEYS[2] and KEYS[7] lack the name.
 local lock, queue, permits, due = KEYS[1], KEYS[2], KEYS[7], key_of('due')
 
 local function turn_to(name)

@@ -3,7 +3,6 @@
 -- ARGV[1] the name. Returns {process, how many backlogs, {turn, how many wait, ...}, ...}, of each outbox
 -- the backlogs whose turn is next. What this user may not read is left out.
 local seen_key = KEYS[2]
--- include common
 -- include parked
 local answer = {}
 for _, process in ipairs(redis.pcall('ZRANGE', KEYS[1], 0, -1)) do -- an error has no items

@@ -7,7 +7,7 @@ local function write_hold(token, fence, claim, record)
   return token .. ' ' .. fence .. ' ' .. claim .. ' ' .. record
 end
 
--- Return the fields of a value; none if that is another program's, or there is none.
+-- Return the fields of a value; none if there is none, or it is another program's.
 local function read_hold(value)
   local hold, due, lease = {}, nil, nil
   if type(value) == 'string' then
@@ -33,8 +33,8 @@ local function digest_of(token)
   return string.sub(redis.sha1hex(token), 1, 16)
 end
 
--- Count a hold of the lock, and return its fence, as text: `least`, by default the clock in
--- microseconds, or one more than the last fence if that is not smaller.
+-- Return the fence of a new hold, as text: `least`, by default the clock in microseconds, or one more
+-- than the last fence if that is not smaller.
 local function next_fence(now, least)
   local fence = string.format('%.0f', least or now)
   local last = redis.pcall('SET', KEYS[4], fence, 'GET')
@@ -53,8 +53,7 @@ end
 -- Note in the index until when (ms) a lock is held.
 local function note_end(name, ends, now)
   redis.call('ZADD', KEYS[3], ends, name)
-  -- One in sixteen removes up to 32 locks that have expired from the index. That is twice as many as
-  -- are added, so the index stays as small as the number of held locks, and no call pays for more.
+  -- One in sixteen removes up to 32 locks that have expired: twice as many as are added.
   if now % 16 == 0 then
     local before = math.floor(now / 1000) - 1
     local expired = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', before, 'LIMIT', 0, 32)

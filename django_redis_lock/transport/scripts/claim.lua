@@ -1,8 +1,6 @@
 -- Claim a lock that was handed off to the caller, who was notified of it and waits for no answer.
--- KEYS[1] the lock.
--- ARGV[1] token, ARGV[2] the fence and ARGV[3] the end of the lease (ms of the server's clock), as in
--- the grant.
--- Returns 1, or 0 if that hold has ended or was claimed already.
+-- KEYS[1] the lock. ARGV as in the grant: ARGV[1] token, ARGV[2] fence, ARGV[3] end of the lease (ms of
+-- the server's clock). Returns 1, or 0 if that hold has ended or was claimed already.
 -- include base
 local held = read_hold(redis.call('GET', KEYS[1]))
 if held.token ~= ARGV[1] or held.fence ~= ARGV[2] or not held.due then

@@ -1,9 +1,8 @@
 -- Let waiters of a process that may have lost their positions come back, or reply that they have the lock.
 -- KEYS: see common.lua and permits.lua.
--- ARGV[1] the process, ARGV[2] the name, then three for each waiter: its token, its position, and
--- "lease record".
--- Returns a number for each: 0: it waits as before, 1: it waits again, 2: it has the lock. None is
--- granted it here, so that one who has left meanwhile can be removed; the next heartbeat does that.
+-- ARGV[1] the process, ARGV[2] the name, then for each waiter: its token, position, and "lease record".
+-- Returns a number for each: 0: it waits as before, 1: it waits again, 2: it has the lock. The next
+-- heartbeat grants it, so that one who has left meanwhile can be removed.
 local seen_key = KEYS[5]
 -- include common
 local process, name, answer, again = ARGV[1], ARGV[2], {}, 0

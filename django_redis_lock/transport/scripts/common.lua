@@ -1,8 +1,6 @@
 -- include permits
--- The queue of a lock. Making these functions takes time, so scripts that are called for locks
--- without waiters include them after what those need.
---
--- docs/reference/keys.md has what is in each key, the names of processes, and messages.
+-- The queue of a lock. Making these functions takes time, so scripts for locks without waiters include
+-- them late. docs/reference/keys.md has what is in each key, the names of processes, and messages.
 -- KEYS[1] the lock, see base.lua; or, if several hold it together, see permits.lua.
 -- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).
@@ -10,7 +8,6 @@
 -- KEYS[5] when each waiting process was seen last (ms). One that is not in it is silent.
 -- The other keys are derived from KEYS[5]. Who may read queues need not read prefix-tokens, so can't
 -- forge a grant. For the waiters that are messages see parked.lua.
---
 -- With redis.pcall another program's data under a key, or a command that this user may not run,
 -- does not prevent a grant. A server that is out of memory refuses what takes memory, but only as a
 -- script's first write: a write that must not fail is tried again after one that takes none.

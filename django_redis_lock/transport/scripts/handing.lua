@@ -1,9 +1,8 @@
 local seen_key = KEYS[5]
--- include common
 -- include parked
 -- Return the first waiter: its process and its entry. Return the process alone for parked messages, nil
--- if none waits, false if more have to be checked. A process that is not seen leaves the queue, and comes back with its next heartbeat.
--- After a lock was taken back, one counts as such sooner: all of a host may have vanished together.
+-- if none waits, false if more have to be checked. A process that is not seen leaves the queue until its
+-- next heartbeat: sooner after a lock was taken back, as all of a host may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do
     local process = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
@@ -22,8 +21,8 @@ local function first_waiter(name, taken_back)
   return false
 end
 
--- Grant the lock beside its `holders`; returns the fence. If a process has to claim it within `due` ms,
--- the keys outlive that time, so that a caller who asks then sees whose turn it was.
+-- Grant the lock beside its `holders`; returns the fence. The keys outlive the `due` ms within which a
+-- process has to claim it, if it has to, so that a caller who asks then sees whose turn it was.
 local function grant(name, token, lease, record, now, holders, process, due)
   local now_ms, stays, claim = math.floor(now / 1000), lease, nil
   if due then
@@ -94,12 +93,12 @@ local function offer_to_message(name, process, now, holders)
   return tonumber(lease), most ~= nil
 end
 
--- Hand the lock off to the longest waiting whose process is seen, or to as many as may have it
--- together with its `holders`, and send them their grants, which they must claim. `own` is the token
--- of the caller, who needs no message; `taken_back` says that another did not claim the lock.
--- A parked message that is granted the lock comes into the outbox, and counts in `to_publish`.
--- Returns how many have the lock then, infinity for one alone, and whether others wait for them. If
--- no one has it, the caller may overwrite or delete it. If much is left to do, a heartbeat does it.
+-- Hand the lock off to the longest waiting whose process is seen, or to as many as may have it together
+-- with its `holders`, and send them their grants, which they must claim. `own` is the token of the caller,
+-- who needs no message; `taken_back` says that another did not claim the lock. A parked message that is
+-- granted it comes into the outbox, and counts in `to_publish`. Returns how many have the lock then,
+-- infinity for one alone, and whether others wait for them. If no one has it, the caller may overwrite
+-- or delete it. If much is left to do, a heartbeat does it.
 local function hand_off(name, own, taken_back, holders)
   if redis.call('EXISTS', KEYS[2]) == 0 then
     return holders

@@ -1,11 +1,10 @@
 -- Note that a process waits; do for the locks that are waited for what their ends ask for; and return
 -- what the process has to know.
--- KEYS: see common.lua and permits.lua; of KEYS[1], KEYS[2] and KEYS[7] what comes before the name.
--- ARGV[1] the process, then for some of the locks for which it waits: the name, and the digest of its
--- last waiter.
--- Returns {"now next", names, message, ...}: the server's clock in ms; in how many ms the next lock has
--- to be checked, -1 if none; the names, a line each, in whose queues the last waiter is not; and
--- messages that the process has not received.
+-- KEYS: see attending.lua. ARGV[1] the process, then for some of the locks for which it waits: the name,
+-- and the digest of its last waiter.
+-- Returns {"now next", names, message, ...}: the server's clock in ms; in how many ms the next lock has to
+-- be checked, -1 if none; the names, a line each, in whose queues the last waiter is not; and messages
+-- that the process has not received.
 -- include attending
 local AHEAD = 900 -- ms before their time that locks are checked: their leases may have been renewed
 local FORGOTTEN = 60000 -- ms after which a process that was not seen is forgotten

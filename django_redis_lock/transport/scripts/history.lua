@@ -1,7 +1,6 @@
 -- Read a page of the audit, the newest entry first.
--- KEYS[1] the audit.
--- ARGV[1] a lock's name, or '' for all, ARGV[2] the id before which to begin, or '+' for the end,
--- ARGV[3] how many entries to read.
+-- KEYS[1] the audit. ARGV[1] a lock's name, or '' for all, ARGV[2] the id before which to begin, or '+'
+-- for the end, ARGV[3] how many entries to read.
 -- Returns a list of one page {id, {id, {field, value, ...}}, ...}: first the id before which to
 -- continue, '' at the end, then the entries. (Several servers or shards give more pages.)
 local begin, most = ARGV[2] == '+' and '+' or '(' .. ARGV[2], tonumber(ARGV[3])

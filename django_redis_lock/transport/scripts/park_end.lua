@@ -8,7 +8,6 @@ redis.call('HDEL', KEYS[8], ARGV[1])
 redis.call('HDEL', KEYS[10], ARGV[1])
 if ARGV[4] ~= '' then
   local seen_key = KEYS[5]
-  -- include common
   -- include parked
   leave_backlog(ARGV[2], ARGV[3], ARGV[4], ARGV[1])
 end

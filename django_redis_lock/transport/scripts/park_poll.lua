@@ -1,9 +1,8 @@
 -- Do for the parked messages of a broker what heartbeats do for other waiters, and take on those that
 -- are to be published.
--- KEYS: see attending.lua.
--- ARGV[1] "@" and the id of the outbox, ARGV[2] how many messages to take on (0: change nothing), ARGV[3]
--- in how many ms they have to be published, or another caller does it, ARGV[4] how many of its locks to
--- pass over. Of those that come then some are read and mended; none if it is negative.
+-- KEYS: see attending.lua. ARGV[1] "@" and the id of the outbox, ARGV[2] how many messages to take on (0:
+-- change nothing), ARGV[3] in how many ms they have to be published, or another caller does it, ARGV[4] how
+-- many of its locks to pass over. Of those that come then some are mended and read; none if it is negative.
 -- Returns {{member of the outbox, message, ...}, in how many ms to poll again (-1 if nothing is parked),
 -- {{name, {turn, first token, its limit}, ...}, ...}}; for a limit see set_parked_limit.
 -- include attending

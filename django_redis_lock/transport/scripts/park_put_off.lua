@@ -1,13 +1,13 @@
 -- Put off a message that can't be published now: give its lock to the next, or put it aside.
--- KEYS: see common.lua and permits.lua.
--- ARGV[1] its token, ARGV[2] the name of the lock, ARGV[3] "@" and the id of the outbox, ARGV[4] why,
--- ARGV[5] in how many ms to try again once it has no lock, ARGV[6] how many ms after it failed first that is,
--- ARGV[7] the same for when it is put aside, '' for never. At most 1,000 are put aside.
+-- KEYS: see common.lua and permits.lua. ARGV[1] its token, ARGV[2] the name of the lock, ARGV[3] "@" and the
+-- id of the outbox, ARGV[4] why, ARGV[5] in how many ms to try again once it has no lock, ARGV[6] how many ms
+-- after it failed first that is, ARGV[7] the same for when it is put aside, '' for never; at most 1,000 are.
 -- Returns 1 if it failed first now or was put aside, 2 for both, else 0.
 -- include leaving
 local token, name, process, now = ARGV[1], ARGV[2], ARGV[3], math.floor(clock() / 1000)
 local member = token .. ' ' .. name
-local outbox, troubles, aside = parked_key(process, 'outbox'), parked_key(process, 'troubles'), parked_key(process, 'aside')
+local outbox, aside = parked_key(process, 'outbox'), parked_key(process, 'aside')
+local troubles = parked_key(process, 'troubles')
 if not redis.call('ZSCORE', outbox, member) then
   return 0
 end

@@ -1,9 +1,7 @@
 -- Put messages that were put aside back into the outbox, or delete them.
--- KEYS: see common.lua; of KEYS[1], KEYS[2] and KEYS[7] what comes before the name.
--- ARGV[1] "@" and the id of the outbox, ARGV[2] the name of a lock, or '' for all, ARGV[3] '' or 1 to
--- delete them. Returns how many there were; some are done at once, so it is to be called again.
+-- KEYS: see attending.lua. ARGV[1] "@" and the id of the outbox, ARGV[2] the name of a lock, or '' for all,
+-- ARGV[3] '' or 1 to delete them. Returns how many there were; some are done at once, so call it again.
 local seen_key = KEYS[5]
--- include common
 -- include parked
 local process, now, found = ARGV[1], math.floor(clock() / 1000), 0
 local aside = parked_key(process, 'aside')

@@ -1,3 +1,4 @@
+-- include common
 -- Parked messages, each known by its token: the digests of its task's id (16 digits), of the attempt
 -- (16), and of the task's name. They wait in backlogs, one for each turn ("=" and a text), and all
 -- those of a broker stand in the queue of a lock as "@" and the id of its outbox, where the next turn

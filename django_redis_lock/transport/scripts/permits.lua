@@ -5,8 +5,7 @@
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
 -- A record begins with the limit of who asks: a number for one of so many permits, "*" for one of any
 -- number, "-" for the lock alone. A permit that was handed off and is not claimed yet ends when its
--- claim is due. Permits that have ended count for nothing; scripts that go by
--- remove some of them.
+-- claim is due. Permits that have ended count for nothing; other calls remove some of them.
 
 local function shares(record)
   return string.find(record, '^[%d*]') ~= nil

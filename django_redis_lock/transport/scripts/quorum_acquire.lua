@@ -1,18 +1,14 @@
 -- Vote for a caller, if the lock is free on this server or is to be taken over from its holder.
 -- KEYS: see quorum_common.lua.
--- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name, ARGV[5] '' or the caller's entry among the waiters,
--- ARGV[6] the least fence, ARGV[7] for how many ms a server does not vote after a restart,
--- ARGV[8] '' or the digest of the token from which to take the lock over, ARGV[9] the number of the
--- attempt.
+-- ARGV[1] to ARGV[4]: see acquire.lua, ARGV[5] '' or the caller's entry among the waiters, ARGV[6] the least
+-- fence, ARGV[7] for how many ms a server does not vote after a restart, ARGV[8] '' or the digest of the
+-- token from which to take the lock over, ARGV[9] the number of the attempt.
 -- Returns "fence left now kind holder":
 --   fence   the caller's, or 0 if it has no vote
---   left    ms: of the caller's lease or of the holder's, -1 for one with no expiry; or until this
---           server can learn the last fence
+--   left    ms: of the lease, -1 for one with no expiry; or until this server can learn the last fence
 --   now     the server's clock in microseconds
---   kind    0: the fence says so, or another holds the lock; 1: another program does; 2: this server
---           does not vote yet
---   holder  a number that identifies the token that holds the lock, or the start of a server that
---           does not vote yet
+--   kind    0: it votes, and the fence says for whom; 1: another program holds the lock; 2: no vote yet
+--   holder  a number for the token that holds the lock, or the start of a server that does not vote yet
 -- include quorum_common
 local now = clock()
 local function answer(fence, left, kind, token, start)
@@ -23,8 +19,7 @@ end
 local held, takes_over = redis.call('GET', KEYS[1]), ARGV[8] ~= ''
 local hold = read_hold(held)
 local token, fence = hold.token, hold.fence
--- A vote for an earlier attempt of the caller becomes one for this attempt, with its own fence and
--- lease. Releasing the earlier attempt no longer affects it.
+-- A vote for an earlier attempt of the caller becomes one for this attempt, whose release it ignores.
 local again = token == ARGV[1] and tonumber(hold.claim) < tonumber(ARGV[9])
 local free = not held
 if takes_over then

@@ -1,8 +1,7 @@
 -- Let this server vote from now on, after a restart.
 -- KEYS: see quorum_common.lua.
 -- ARGV[1] the greatest fence that others know, ARGV[2] '' or the start that this is meant for, as
--- quorum_acquire.lua returns it.
--- Returns 1, or 0 if the server was restarted again since.
+-- quorum_acquire.lua returns it. Returns 1, or 0 if the server was restarted again since.
 -- include quorum_common
 if ARGV[2] ~= '' and redis.call('GET', KEYS[5]) ~= run_id() .. ' ' .. ARGV[2] .. ' new' then
   return 0

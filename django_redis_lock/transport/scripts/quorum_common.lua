@@ -1,6 +1,5 @@
 -- include base
--- For the scripts with which one server of a quorum votes. Nothing is handed off here: independent
--- servers could not agree on a waiter.
+-- For the scripts with which one server of a quorum votes. Such servers can't agree on the next waiter.
 -- KEYS[1] the lock, KEYS[2] its queue, KEYS[3] the index of held locks, KEYS[4] the last fence, KEYS[5] the
 -- mark of this server: its run id, from when on (ms) it votes, and " new" until it has learned the last
 -- fence, KEYS[6] the waiters.
@@ -23,10 +22,9 @@ local function run_id()
   return string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 end
 
--- Return nothing if this server votes. A server that was restarted or lost its data may have
--- forgotten a lock that still counts elsewhere, and the last fence. It votes once `delay` ms have
--- passed and it has learned that fence. Until then return from when on it can learn it (ms), which
--- also identifies this start, and in how many ms that is.
+-- Return nothing if this server votes. One that was restarted or lost its data may have forgotten a lock
+-- that still counts elsewhere, and the last fence. It votes once `delay` ms have passed and it has learned
+-- that fence. Until then return from when on it can (ms), which identifies this start, and in how many ms.
 local function not_voting(now, delay)
   if delay == 0 then
     return

@@ -1,9 +1,8 @@
 -- Write the fence of an acquired lock to a server that may have given a smaller one or none, and
 -- leave its waiters.
 -- KEYS: see quorum_common.lua.
--- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters.
--- Returns 1 if the token holds the lock, else 0. In either case all later fences of this server are
--- greater.
+-- ARGV[1] token, ARGV[2] fence, ARGV[3] '' or the caller's entry among the waiters. Returns 1 if the
+-- token holds the lock, else 0. In either case all later fences of this server are greater.
 -- include quorum_common
 learn_fence(ARGV[2])
 local hold = read_hold(redis.call('GET', KEYS[1]))

@@ -1,15 +1,12 @@
 -- Set the leases of any number of locks, or check whether they are still held. Never creates one.
--- KEYS[1] the index, KEYS[2] when processes were seen (see common.lua), then three for each lock: the
--- lock, its waiters, its permits (see permits.lua).
--- ARGV three for each lock: name, token, and the new lease in ms: -1 for one with no expiry, 0 to only
--- check; with a plus sign before it a longer lease is left alone.
--- Returns for each lock its remaining lease in ms, -1 for one with no expiry, -2 if the token does not
--- hold it.
+-- KEYS[1] the index, KEYS[2] when processes were seen (see common.lua), then for each lock: the lock, its
+-- waiters, its permits (see permits.lua). ARGV for each lock: name, token, and the new lease in ms: -1 for
+-- one with no expiry, 0 to only check; with a plus sign before it a longer lease is left alone.
+-- Returns what each lease has left in ms, -1 for one with no expiry, -2 if the token does not hold it.
 local seen_key = KEYS[2]
 -- include common
 local now, left = math.floor(clock() / 1000), {}
--- With pcall: one lock, or the index, that another program has overwritten is no reason to lose the
--- others.
+-- With pcall: one lock, or the index, that another program has overwritten does not lose the others.
 for i = 1, #ARGV / 3 do
   local lock, waiters, permits = KEYS[3 * i], KEYS[3 * i + 1], KEYS[3 * i + 2]
   local name, token, lease = ARGV[3 * i - 2], ARGV[3 * i - 1], tonumber(ARGV[3 * i])

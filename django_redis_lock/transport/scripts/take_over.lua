@@ -1,10 +1,8 @@
 -- Take the lock from the holder of a token, before all waiters; they go on waiting.
--- KEYS: see common.lua and permits.lua.
--- ARGV[1] token, ARGV[2] lease (ms), ARGV[3] holder record, ARGV[4] name,
--- ARGV[5] the digest of the token that must still hold the lock, ARGV[6] given to only ask: that
--- writes what is there already, for the replicas to acknowledge, and returns 1 in place of the fence.
--- Returns the fence, or nil if that holder no longer has it, or shares it with others and the record
--- does not.
+-- KEYS: see common.lua and permits.lua. ARGV[1] to ARGV[4]: see acquire.lua,
+-- ARGV[5] the digest of the token that must still hold the lock, ARGV[6] given to only ask: that writes
+-- what is there already, for replicas to acknowledge, and returns 1 in place of the fence. Returns the
+-- fence, or nil if that holder no longer has it, or shares it with others and the record does not.
 -- include leaving
 -- The caller holds it already if the reply to an earlier sending was lost.
 local id, held = find_holder(ARGV[1], ARGV[5])

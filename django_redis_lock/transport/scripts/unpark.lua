@@ -1,7 +1,6 @@
 -- Let parked messages leave the queues of locks without them; they are to be published.
--- KEYS: see attending.lua.
--- ARGV[1] "@" and the id of the outbox, ARGV[2] the name of a lock, or '' for all, then the digests of the
--- ids of some tasks, or none for all tasks of that lock.
+-- KEYS: see attending.lua. ARGV[1] "@" and the id of the outbox, ARGV[2] the name of a lock, or '' for all,
+-- then the digests of the ids of some tasks, or none for all tasks of that lock.
 -- Returns how many there are; of all tasks of a lock some are done at once, so it is to be called again.
 -- include attending
 local process, found, now = ARGV[1], 0, math.floor(clock() / 1000)

@@ -1,9 +1,8 @@
 -- Read a page of the queue of a lock, without changing anything.
--- KEYS[1] the processes that wait, KEYS[2] when processes were seen; see common.lua.
--- ARGV[1] the name, ARGV[2] the position after which to begin.
--- Returns {now, position, waiter, ...}, the longest waiting first, without those whose process was not
--- seen lately; nothing but now at the end. A waiter is "process digest lease record"; now is the
--- server's clock in ms.
+-- KEYS[1] the processes that wait, KEYS[2] when processes were seen; see common.lua. ARGV[1] the name,
+-- ARGV[2] the position after which to begin. Returns {now, position, waiter, ...}, the longest waiting
+-- first, without those whose process was not seen lately; nothing but now (the server's clock in ms) at
+-- the end. A waiter is "process digest lease record".
 local seen_key = KEYS[2]
 -- include common
 local answer, live, found, last = {math.floor(clock() / 1000)}, {}, {}, math.huge
