@@ -97,8 +97,7 @@ class Location:
     def name_maker(self) -> Callable[[str], str] | None:
         """Return how the alias makes keys, if its KEY_FUNCTION or VERSION is not Django's default.
 
-        Its KEY_PREFIX is only passed to a function, as LOCKS has one. Raises ``ImportError``, as
-        while the module of the function is being imported.
+        Its KEY_PREFIX is only passed to a function, as LOCKS has one. Raises ``ImportError``.
         """
         configured = settings.CACHES.get(self.alias)
         if not isinstance(configured, dict):
@@ -150,15 +149,12 @@ class Location:
         return checks.Error(text, hint=hint, id=f"django_redis_lock.{code}")
 
     def check(self) -> list[checks.CheckMessage]:
-        """Return system check messages about the alias, and about sharing its database.
-
-        The cache that LOCATION names counts only if it is ``default``, which application code
-        clears; any other may exist for the locks alone.
-        """
+        """Return system check messages about the alias, and about sharing its database."""
         if self.alias and (problem := self._problem(self.alias)):
             return [problem]
         mine = self.databases()
         for alias, configured in settings.CACHES.items():
+            # That of LOCATION may exist for the locks alone, unless it is the usual one.
             may_be_cleared = alias != self.alias or alias == "default"
             if may_be_cleared and mine & databases_of(configured):
                 return [
@@ -194,14 +190,10 @@ def served_by(configured: dict[str, Any]) -> str | None:
 
 
 def pool_of_cache(alias: str, configured: dict[str, Any]) -> redis.ConnectionPool:
-    """Return the pool of a cache, to the primary where there are replicas.
-
-    Raises what makes no pool, of any class.
-    """
+    """Return the pool of a cache, to the primary where there are replicas. Raises any exception."""
     if not configured.get("LOCATION"):
         raise ValueError("its LOCATION names no server")
-    # Not ``caches[alias]``: that takes a mutex, which stays locked for all other threads if a
-    # signal handler raises at that moment.
+    # ``caches[alias]`` takes a mutex, which stays locked if a signal handler raises at that moment.
     cache: Any = caches.create_connection(alias)
     client = cache.client if served_by(configured) == DJANGO_REDIS else client_of_cache(cache)
     pool: redis.ConnectionPool = client.get_client(write=True).connection_pool
@@ -226,9 +218,8 @@ def spread_by(configured: dict[str, Any]) -> str | None:
 def problem_of_cache(alias: str, configured: dict[str, Any]) -> str | None:
     """Return why no connection can be made from an entry of CACHES."""
     urls = _urls_of(configured)
-    for url in urls:
-        if not isinstance(url, str):
-            return f"whose LOCATION {url!r} is not a str"
+    if others := [url for url in urls if not isinstance(url, str)]:
+        return f"whose LOCATION {others[0]!r} is not a str"
     try:
         pool = pool_of_cache(alias, configured)
         pool.connection_class(**pool.connection_kwargs)

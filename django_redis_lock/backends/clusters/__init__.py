@@ -60,13 +60,11 @@ class Cluster:
     def make_registry(
         self, scheme: str, give_back: Callable[[calls.Release, float], object]
     ) -> WaiterRegistry:
-        """Return a registry of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._key_prefix)
         return ReceivingRegistry(listener, give_back, confirming=True)
 
     def check_scheme(self, scheme: str) -> None:
-        """Raise ``InvalidLockBackend`` for a waiting scheme that a cluster does not have."""
         if scheme != "queue":
             raise InvalidLockBackend(
                 f"LOCKS[{self.location.using!r}] is a cluster, where WAIT, or wait= of a lock, "
@@ -90,7 +88,7 @@ class Cluster:
         return [self.topology.pool(address) for address in self.topology.masters()]
 
     def renewal_group(self, name: str) -> Hashable:
-        """Return the node of a lock as far as it is known: its leases are renewed together."""
+        """Return the node of a lock, ``None`` while it is not known."""
         return self.topology.known(SHARD_SLOTS[shard_of(name)])
 
     # These also wait for the reply to a claim, to follow a slot that moved.
