@@ -23,10 +23,7 @@ from django_redis_lock.transport.redis_py import socket_of
 
 
 class AsyncClient:
-    """Sends calls of any number of asyncio tasks over one connection for each event loop.
-
-    Their replies are read in order. A cancelled task only stops waiting for its reply.
-    """
+    """Sends calls of asyncio tasks over one connection for each loop, even if one is cancelled."""
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
@@ -76,8 +73,7 @@ class AsyncClient:
     def post(self, packed: Packed) -> None:
         """Send a call without waiting for its reply, which is dropped.
 
-        If the connection is open the call is written at once, before any later one. Otherwise it is
-        sent as soon as the connection opens, and lost if that fails.
+        It is written before any later call, or once the connection opens, and lost if that fails.
         """
         connection = self._connection()
         if connection.connection is not None:

@@ -100,10 +100,7 @@ class BlockingClient:
         return result
 
     def _broke(self, connection: Connection, is_new: bool, error: BaseException) -> bool:
-        """Close a connection; return whether the server may have closed it while it was idle.
-
-        Raises the error of redis-py for a reply that did not come in time.
-        """
+        """Close a connection; return whether the server may have closed it while it was idle."""
         connection.close()
         if struck(error):
             return False
@@ -242,10 +239,7 @@ class Connection:
         return reply
 
     def read(self) -> Any:
-        """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``.
-
-        If the socket would have to block, the next call goes on with the same reply.
-        """
+        """Return a reply, or the server's error. Raises ``RedisError`` and ``OSError``."""
         if not self._buffer:
             received = self._receive(_RECEIVED)
             if received[:1] == b":" and 0 < received.find(b"\r\n") == len(received) - 2:
@@ -265,7 +259,7 @@ class Connection:
         return reply
 
     def read_arrived(self) -> Any:
-        """Return a reply as ``read`` does, or ``NOTHING`` if the socket would have to block."""
+        """Return a reply as ``read``, or ``NOTHING``; the next call goes on with the same reply."""
         try:
             return self.read()
         except NOT_NOW:

@@ -90,10 +90,7 @@ def leave_to_parent(connection: Any) -> None:
 
 
 def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
-    """Return a new connection, which is open; give up ``until`` (monotonic).
-
-    Looking up the name of a host is not limited. Raises ``RedisError`` and ``OSError``.
-    """
+    """Return an open connection; only looking up its host may last beyond ``until`` (monotonic)."""
     handled, connection = sys.exception(), new_connection(pool, until)
     own, own_connect = connection.socket_timeout, connection.socket_connect_timeout
     if until != math.inf:
@@ -116,10 +113,7 @@ def connect(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
 
 
 def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
-    """Return a connection to the server of a pool, which is not open yet.
-
-    Sentinels are asked ``until`` (monotonic). Raises ``RedisError`` and ``OSError``.
-    """
+    """Return a connection that is not open yet. Sentinels are asked ``until`` (monotonic)."""
     if not isinstance(pool, SentinelConnectionPool):
         return pool.connection_class(**pool.connection_kwargs)
     host, port = _ask_sentinels(pool, until)

@@ -138,10 +138,7 @@ class Packed:
         return self.script.pack(self.keys, self.args, with_source=with_source)
 
     def completed(self, reply: Any) -> Generator[bytes, Any, Any]:
-        """Yield the commands that must follow the first reply; return the answer, or the error.
-
-        A server that does not know the script is sent its source, and replicas are waited for.
-        """
+        """Yield the commands that must follow the first reply; return the answer, or the error."""
         if isinstance(reply, NoScriptError):
             reply = yield self.pack(with_source=True)
         if self.replicas is not None and (self.args[-1] == FINAL or _is_granted(reply)):

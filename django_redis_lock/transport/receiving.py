@@ -70,10 +70,7 @@ class ReceivingRegistry(WaiterRegistry):
     # Connecting.
 
     def listen(self, name: str = "", until: float = math.inf) -> None:
-        """Connect to receive the grants of a lock, if need be; give up ``until`` (monotonic).
-
-        Raises ``LockUnavailable``.
-        """
+        """Connect for a lock ``until`` (monotonic), if need be. Raises ``LockUnavailable``."""
         with _listening():
             while not self.receives(name):
                 self._connect(name).result(until)
@@ -242,10 +239,7 @@ class Listening:
         return message
 
     def patience(self) -> float:
-        """Return how many seconds of silence are normal, after asking for an end of a long one.
-
-        Raises ``OSError`` if the server did not answer.
-        """
+        """Return how many seconds of silence are normal. Raises ``OSError`` after a longer one."""
         now = monotonic()
         if now - self._seen_at < SILENCE:
             return self._seen_at + SILENCE - now

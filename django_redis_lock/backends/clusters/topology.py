@@ -48,8 +48,7 @@ def shard_of(name: str) -> int:
 class Topology:
     """The masters that serve the slots of the shards, and a pool of connections to each node.
 
-    Blocking calls, asyncio and listeners share it. redis-py reads the slots from the nodes, in a
-    thread that no signal handler interrupts and that callers wait for as long as they like.
+    It reads the slots in a thread that no signal handler interrupts, which all callers share.
     """
 
     def __init__(self, urls: Sequence[str]) -> None:
@@ -80,10 +79,7 @@ class Topology:
         return self._masters.get(slot)
 
     def address(self, slot: int, until: float = math.inf) -> Address:
-        """Return the master of a slot; give up ``until`` (monotonic).
-
-        Raises ``RedisError`` if no node knows it, and the built-in ``TimeoutError``.
-        """
+        """Return the master of a slot. Raises ``RedisError``, and ``TimeoutError`` at ``until``."""
         if self._stale or slot not in self._masters:
             self._read().result(until)
         return self._read_address(slot)

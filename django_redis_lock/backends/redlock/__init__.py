@@ -239,10 +239,7 @@ class RedlockLockBackend(BaseLockBackend):
                 self._starts.pop(index, None)
 
     def _teach(self) -> Steps[bool]:
-        """Send restarted servers the last fence so that they vote; return whether any was there.
-
-        Their delay is over, so every hold that they may have forgotten has ended.
-        """
+        """Send restarted servers, whose delay is over, the last fence; return whether any was."""
         starts, self._starts = self._starts, {}
         if not starts:
             return False

@@ -1,7 +1,6 @@
 """The servers of a quorum: what is sent to each, and the thread that sends it.
 
-Each server has one connection, used by one thread alone, which sends all calls that have gathered.
-So a server that is slow, paused or gone only delays its own thread.
+Each has one connection and one thread, which a server that is slow, paused or gone delays alone.
 """
 
 from __future__ import annotations
@@ -61,10 +60,7 @@ class Job:
 
 
 class Executor(threads.Background):
-    """Sends calls to one server, in order, from a thread of its own.
-
-    Once a call is unanswered for ``timeout`` seconds, further calls fail at once.
-    """
+    """Sends calls to a server in order. Once one is unanswered for long, others fail at once."""
 
     RETRY_EVERY = 0.5  # seconds between attempts to send owed calls, while there are no others
     MOST_OWED = 1000

@@ -136,10 +136,7 @@ def everybody(answers: Answers) -> Any:
 
 
 def leases(answers: Answers) -> Any:
-    """Return what is left of each lease, like ``renew.lua``.
-
-    ``None`` stands for a lease that too few servers know of, if other leases are known.
-    """
+    """Return what is left of each lease, like ``renew.lua``, but ``None`` where too few know."""
     known = received(answers)
     needed = majority(len(answers))
     if len(known) < needed:
