@@ -10,18 +10,10 @@ import functools
 import inspect
 from typing import Any
 
+from redis import exceptions
 from redis.connection import parse_url as _parse_url
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
 
-BROKEN = (RedisError, OSError, AttributeError, TypeError, ValueError)
+BROKEN = (exceptions.RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
 closes the connection."""
 
@@ -58,11 +50,11 @@ def parse_error(connection: Any, text: str) -> Exception:
 
 
 _BY_CODE = {
-    "ASK": AskError,
-    "CLUSTERDOWN": ClusterDownError,
-    "MASTERDOWN": MasterDownError,
-    "MOVED": MovedError,
-    "TRYAGAIN": TryAgainError,
+    "ASK": exceptions.AskError,
+    "CLUSTERDOWN": exceptions.ClusterDownError,
+    "MASTERDOWN": exceptions.MasterDownError,
+    "MOVED": exceptions.MovedError,
+    "TRYAGAIN": exceptions.TryAgainError,
 }
 CLUSTER_ERRORS = tuple(_BY_CODE.values())
 """The errors of a server in a cluster that may end soon. Their texts lack the error code."""
@@ -71,5 +63,5 @@ CLUSTER_ERRORS = tuple(_BY_CODE.values())
 def cluster_error(error: Exception) -> Exception:
     """Return an error of a cluster with its class, which redis-py 5.2 gives only in its clients."""
     code, _, rest = str(error).partition(" ")
-    known = _BY_CODE.get(code) if type(error) is ResponseError else None
+    known = _BY_CODE.get(code) if type(error) is exceptions.ResponseError else None
     return error if known is None or not rest else known(rest)

@@ -92,6 +92,8 @@ _VIRTUAL = {
     "socket_of": lambda connection: connection,
     "_Waker": clients.Waker,
 }
+_CLUSTER = topology, cluster, cluster_listener
+_STEP = topology.SHARDS // slots.SHARDS
 _OTHERS: tuple[tuple[Any, str, Any], ...] = (
     (lock_module, "Request", _request),
     (processes, "_own_thread", _Execution()),
@@ -103,12 +105,9 @@ _OTHERS: tuple[tuple[Any, str, Any], ...] = (
         (module, "Connection", lambda connection: connection)
         for module in (async_client, receiving)
     ),
-    *(
-        (module, name, getattr(topology, name)[:: topology.SHARDS // slots.SHARDS])
-        for module in (topology, cluster, cluster_listener)
-        for name in ("TAGS", "SHARD_SLOTS")
-    ),
-    *((module, "SHARDS", slots.SHARDS) for module in (topology, cluster)),
+    (topology, "SHARD_SLOTS", topology.SHARD_SLOTS[::_STEP]),
+    *((module, "TAGS", topology.TAGS[::_STEP]) for module in _CLUSTER),
+    *((module, "SHARDS", slots.SHARDS) for module in _CLUSTER),
 )
 
 

@@ -14,14 +14,7 @@ import redis
 from redis.exceptions import ClusterDownError, MovedError, RedisError, ResponseError
 
 from django_redis_lock.backends.clusters.listener import ClusterListener
-from django_redis_lock.backends.clusters.topology import (
-    SHARD_SLOTS,
-    SHARDS,
-    TAGS,
-    Address,
-    Topology,
-    shard_of,
-)
+from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, Address, Topology, shard_of
 from django_redis_lock.backends.settings import check_replicas
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
@@ -35,10 +28,8 @@ from django_redis_lock.transport.packing import Packed, Packing, Replicas, numbe
 from django_redis_lock.transport.parking import OutboxCall
 from django_redis_lock.transport.receiving import ReceivingRegistry
 
-REDIRECTIONS = 5  # how often a call is redirected before it counts as unanswered
-
 Client = TypeVar("Client", BlockingClient, AsyncClient)
-Part = tuple[int, Packed]  # a slot, and a call on keys of that slot
+Part = tuple[int, Packed]  # a shard, and a call on keys of that shard
 Join = Callable[[list[Any]], Any]  # what makes the answer to a call of the answers to its parts
 
 
@@ -89,7 +80,7 @@ class Cluster:
 
     def renewal_group(self, name: str) -> Hashable:
         """Return the node of a lock, ``None`` while it is not known."""
-        return self.topology.known(SHARD_SLOTS[shard_of(name)])
+        return self.topology.known(shard_of(name))
 
     # These also wait for the reply to a claim, to follow a slot that moved.
 
@@ -108,39 +99,36 @@ class Cluster:
         """Return a part of the call for each shard, and what joins their answers."""
         if name := call.lock_name:
             shard = shard_of(name)
-            return [(SHARD_SLOTS[shard], self._packings[shard].pack(call))], itemgetter(0)
+            return [(shard, self._packings[shard].pack(call))], itemgetter(0)
         of_shards, join = _calls_of_shards(call)
         # All answers count from the first sending of a part: one that is redirected is sent later.
         sending = cache(call.sending)
-        parts = [
-            (SHARD_SLOTS[shard], self._packings[shard].pack(part, sending))
-            for shard, part in of_shards.items()
-        ]
-        return parts, join
+        pack = {shard: self._packings[shard].pack for shard in of_shards}
+        return [(shard, pack[shard](part, sending)) for shard, part in of_shards.items()], join
 
     # A slot that is just moving (ASK, TRYAGAIN) is not followed: each node has half of a lock's
     # keys, and the waiters listen to the old node. The call is sent again later.
 
-    def _send(self, slot: int, packed: Packed) -> Any:
-        for _ in range(REDIRECTIONS):
-            address = self.topology.address(slot, packed.until)
+    def _send(self, shard: int, packed: Packed) -> Any:
+        for _ in range(self.topology.REDIRECTIONS):
+            address = self.topology.address(shard, packed.until)
             try:
                 return numbers(self._client(BlockingClient, address).call(packed))
             except from_below(RedisError, OSError) as error:
-                self._failed(slot, address, error)
-        raise _disagreement(slot)
+                self._failed(address, error)
+        raise self.topology.disagreement(shard)
 
     def _send_all(self, parts: Sequence[Part]) -> list[Any]:
         by_node: dict[Address, list[int]] = {}
-        for number, (slot, packed) in enumerate(parts):
-            by_node.setdefault(self.topology.address(slot, packed.until), []).append(number)
+        for number, (shard, packed) in enumerate(parts):
+            by_node.setdefault(self.topology.address(shard, packed.until), []).append(number)
         replies: dict[int, Any] = {}
         for address, own in by_node.items():
             try:
                 client = self._client(BlockingClient, address)
                 answers = client.call_all([parts[number][1] for number in own])
             except from_below(RedisError, OSError) as error:
-                self._failed(parts[own[0]][0], address, error)
+                self._failed(address, error)
                 raise
             replies.update(zip(own, answers, strict=True))
         for number, part in enumerate(parts):
@@ -148,24 +136,24 @@ class Cluster:
                 replies[number] = self._send(*part)
         return _without_errors([replies[number] for number in range(len(parts))])
 
-    async def _asend(self, slot: int, packed: Packed) -> Any:
-        for _ in range(REDIRECTIONS):
-            address = await self.topology.aaddress(slot)
+    async def _asend(self, shard: int, packed: Packed) -> Any:
+        for _ in range(self.topology.REDIRECTIONS):
+            address = await self.topology.aaddress(shard)
             try:
                 return numbers(await self._client(AsyncClient, address).call(packed))
             except (RedisError, OSError) as error:
-                self._failed(slot, address, error)
-        raise _disagreement(slot)
+                self._failed(address, error)
+        raise self.topology.disagreement(shard)
 
     def _client(self, kind: type[Client], address: Address) -> Client:
         key = kind, address
         found: Client | None = self._clients.get(key)
         return found or self._clients.setdefault(key, kind(self.topology.pool(address)))
 
-    def _failed(self, slot: int, address: Address, error: Exception) -> None:
+    def _failed(self, address: Address, error: Exception) -> None:
         """Follow a redirection. Raises any other error; one may say that the node is no master."""
         if isinstance(error, MovedError):
-            self.topology.moved(slot, error, address)
+            self.topology.moved(error, address)
             return
         answered = isinstance(error, ResponseError)
         if not answered or isinstance(error, ClusterDownError) or is_read_only(error):
@@ -179,12 +167,6 @@ def _without_errors(replies: list[Any]) -> list[Any]:
         if isinstance(reply, BaseException):
             raise reply
     return replies
-
-
-def _disagreement(slot: int) -> RedisError:
-    return redis.exceptions.ConnectionError(
-        f"slot {slot} was redirected {REDIRECTIONS} times; the nodes disagree where it is"
-    )
 
 
 def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:

@@ -10,13 +10,7 @@ from typing import Any
 
 from redis.exceptions import MovedError, RedisError, ResponseError
 
-from django_redis_lock.backends.clusters.topology import (
-    SHARD_SLOTS,
-    TAGS,
-    Address,
-    Topology,
-    shard_of,
-)
+from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, Address, Topology, shard_of
 from django_redis_lock.support.threads import from_below
 from django_redis_lock.transport.clients import NOTHING
 from django_redis_lock.transport.connections import leave_to_parent, new_connection
@@ -79,15 +73,14 @@ class ClusterListener:
         Its caller tries again after an error: it may have shown where the shard is now, or that the
         server has no sharded channels.
         """
-        address = self._topology.address(SHARD_SLOTS[shard])
-        shards = [one for one, slot in enumerate(SHARD_SLOTS)
-                  if self._topology.known(slot) == address]  # fmt: skip
+        address = self._topology.address(shard)
+        shards = [one for one in range(SHARDS) if self._topology.known(one) == address]
         channels = {one: self._channel(one) for one in shards}
         command = "S" * self._sharded + "SUBSCRIBE"
         try:
             return _Ear(self._topology.pool(address), address, command, channels)
         except MovedError as error:
-            self._topology.moved(error.slot_id, error, address)
+            self._topology.moved(error, address)
             raise
         except ResponseError as error:
             self._sharded = self._sharded and "unknown command" not in str(error).lower()
@@ -150,7 +143,7 @@ class ClusterListener:
     def _follow_shards(self) -> None:
         """Forget shards on nodes that no longer serve them."""
         for ear in self._all():
-            known = {shard: self._topology.known(SHARD_SLOTS[shard]) for shard in ear.shards}
+            known = {shard: self._topology.known(shard) for shard in ear.shards}
             gone = [shard for shard, node in known.items() if node not in (None, ear.address)]
             if gone:
                 self._forget(ear, gone)

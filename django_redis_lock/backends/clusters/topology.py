@@ -51,6 +51,8 @@ class Topology:
     It reads the slots in a thread that no signal handler interrupts, which all callers share.
     """
 
+    REDIRECTIONS = 5  # how often a call is redirected before it counts as unanswered
+
     def __init__(self, urls: Sequence[str]) -> None:
         parsed = [parse_url(url) for url in urls]
         # Of the connections: all nodes have the same user, password and options.
@@ -74,25 +76,25 @@ class Topology:
             self._pools.setdefault(address, redis.ConnectionPool(**{**self.arguments, **where}))
         return self._pools[address]
 
-    def known(self, slot: int) -> Address | None:
-        """Return the master of a slot if it is known, without a round trip."""
-        return self._masters.get(slot)
+    def known(self, shard: int) -> Address | None:
+        """Return the master of a shard if it is known, without a round trip."""
+        return self._masters.get(SHARD_SLOTS[shard])
 
-    def address(self, slot: int, until: float = math.inf) -> Address:
-        """Return the master of a slot. Raises ``RedisError``, and ``TimeoutError`` at ``until``."""
-        if self._stale or slot not in self._masters:
+    def address(self, shard: int, until: float = math.inf) -> Address:
+        """Return the master of a shard. Raises ``RedisError``, ``TimeoutError`` at ``until``."""
+        if self._stale or self.known(shard) is None:
             self._read().result(until)
-        return self._read_address(slot)
+        return self._read_address(shard)
 
-    async def aaddress(self, slot: int) -> Address:
-        if self._stale or slot not in self._masters:
+    async def aaddress(self, shard: int) -> Address:
+        if self._stale or self.known(shard) is None:
             await self._read().aresult()
-        return self._read_address(slot)
+        return self._read_address(shard)
 
-    def _read_address(self, slot: int) -> Address:
-        address = self._masters.get(slot)
+    def _read_address(self, shard: int) -> Address:
+        address = self.known(shard)
         if address is None:
-            raise redis.exceptions.ClusterDownError(f"no node serves slot {slot}")
+            raise redis.exceptions.ClusterDownError(f"no node serves slot {SHARD_SLOTS[shard]}")
         return address
 
     def masters(self) -> list[Address]:
@@ -106,13 +108,18 @@ class Topology:
         self._nodes = [node for node in self._nodes if node != address]
         self._stale = True
 
-    def moved(self, slot: int, error: MovedError, by: Address) -> None:
+    def moved(self, error: MovedError, by: Address) -> None:
         """Follow a redirection to another node, and read in the background what else moved."""
         to = error.host or by[0], error.port
-        if self._masters.get(slot) != to:
-            self._masters[slot] = to
+        if self._masters.get(error.slot_id) != to:
+            self._masters[error.slot_id] = to
             self._nodes.insert(0, to)
             self._read()
+
+    def disagreement(self, shard: int) -> RedisError:
+        slot, times = SHARD_SLOTS[shard], self.REDIRECTIONS
+        text = f"slot {slot} was redirected {times} times; the nodes disagree where it is"
+        return redis.exceptions.ConnectionError(text)
 
     def _read(self) -> InThread[None]:
         """Read who serves the slots, in a thread; all callers meanwhile share the outcome."""
