@@ -120,32 +120,24 @@ class Location:
     def _problem(self, alias: str) -> checks.Error | None:
         """Return an error if locks can't use the alias."""
         configured = settings.CACHES.get(alias)
-        code, hint = "E009", CORRECT_THE_ALIAS
+        options = configured.get("OPTIONS") or {} if isinstance(configured, dict) else None
+        code, hint, what = "E009", CORRECT_THE_ALIAS, "an alias of CACHES"
         if alias not in settings.CACHES:
-            code, hint = "E004", HOW_TO
-            known = ", ".join(map(repr, settings.CACHES)) or "none"
-            text = f"which is not an alias of CACHES (the aliases are {known})"
-        elif not (
-            isinstance(configured, dict) and isinstance(configured.get("OPTIONS") or {}, dict)
-        ):
-            text = "an alias of CACHES whose entry or OPTIONS are not a dict"
+            code, hint, what = "E004", HOW_TO, "which is not an alias of CACHES"
+            text = f"(the aliases are {', '.join(map(repr, settings.CACHES)) or 'none'})"
+        elif not isinstance(options, dict):
+            text = "whose entry or OPTIONS are not a dict"
         elif not served_by(configured):
-            code, hint = "E005", HOW_TO
-            text = (
-                f"an alias of CACHES whose BACKEND is {configured.get('BACKEND')!r}, neither "
-                f"django-redis nor Django's RedisCache"
-            )
+            code, hint, backend = "E005", HOW_TO, configured.get("BACKEND")
+            text = f"whose BACKEND is {backend!r}, neither django-redis nor Django's RedisCache"
         elif client := spread_by(configured):
             code, hint = "E007", ONE_SERVER
-            text = (
-                f"an alias of CACHES whose CLIENT_CLASS {client!r} does not keep all keys on one "
-                f"server"
-            )
+            text = f"whose CLIENT_CLASS {client!r} does not keep all keys on one server"
         elif problem := problem_of_cache(alias, configured):
-            text = f"an alias of CACHES {problem}"
+            text = problem
         else:
             return None
-        text = without_passwords(f"{self._where} is {alias!r}, {text}.")
+        text = without_passwords(f"{self._where} is {alias!r}, {what} {text}.")
         return checks.Error(text, hint=hint, id=f"django_redis_lock.{code}")
 
     def check(self) -> list[checks.CheckMessage]:

@@ -278,9 +278,8 @@ class RedlockLockBackend(BaseLockBackend):
         unavailable.passing = not unavailable.refused or any(error.passing for error in errors)
         # If one server released it, its majority may be gone.
         released = isinstance(call, calls.ForceRelease) and any(votes.received(answers))
-        unavailable.not_applied = (
-            unavailable.refused and isinstance(call, calls.FORCED_RELEASE) and not released
-        )
+        is_forced = isinstance(call, calls.FORCED_RELEASE)
+        unavailable.not_applied = unavailable.refused and is_forced and not released
         return unavailable
 
     def event_of(self, entry_id: bytes, pairs: list[bytes]) -> Hashable:
