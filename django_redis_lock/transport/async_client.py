@@ -87,7 +87,6 @@ class AsyncClient:
 
 
 async def _answer(connection: LoopConnection, packed: Packed, reply: asyncio.Future[Any]) -> Any:
-    """Return the final answer to a call, given its first reply."""
     answer = await reply
     steps = packed.completed(answer)
     try:

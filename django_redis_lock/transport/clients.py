@@ -199,7 +199,6 @@ class Connection:
             self.read()
 
     def complete(self, packed: Packed, reply: Any) -> Any:
-        """Return the final answer to a call, given its first reply."""
         steps = packed.completed(reply)
         try:
             command = next(steps)

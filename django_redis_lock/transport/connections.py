@@ -124,7 +124,6 @@ def new_connection(pool: redis.ConnectionPool, until: float = math.inf) -> Any:
 
 
 def _ask_sentinels(pool: SentinelConnectionPool, until: float) -> tuple[str, int]:
-    """Ask one sentinel after the other, over connections of our own, until one knows."""
     sentinels = pool.sentinel_manager.sentinels
     manager = copy.copy(pool.sentinel_manager)
     share = max(0.001, (until - monotonic()) / max(1, len(sentinels)))

@@ -118,7 +118,6 @@ class Location:
         return own_pool(pool_of_cache(self.alias, settings.CACHES[self.alias]))
 
     def _problem(self, alias: str) -> checks.Error | None:
-        """Return an error if locks can't use the alias."""
         configured = settings.CACHES.get(alias)
         options = configured.get("OPTIONS") or {} if isinstance(configured, dict) else None
         code, hint, what = "E009", CORRECT_THE_ALIAS, "an alias of CACHES"

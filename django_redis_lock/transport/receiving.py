@@ -170,8 +170,8 @@ class ReceivingRegistry(WaiterRegistry):
             self._pass_lead(thread)
 
     def _take_lead(self, candidate: object) -> bool:
-        # No mutex is held: wherever an exception from a signal handler strikes, ``_pass_lead``
-        # still knows whose lead it has to end.
+        # The leader is stored, rather than a mutex held: wherever a signal handler raises,
+        # ``_pass_lead`` still knows whose lead it has to end.
         with self.mutex:
             if self._leader is None:
                 self._leader = candidate

@@ -17,8 +17,6 @@ BROKEN = (exceptions.RedisError, OSError, AttributeError, TypeError, ValueError)
 """What a broken connection raises. The last three come from redis-py's own code if another thread
 closes the connection."""
 
-# Arguments of connections.
-
 
 @functools.cache
 def parameters_of(connection_class: Any) -> frozenset[str]:
@@ -34,9 +32,6 @@ def parse_url(url: str) -> dict[str, Any]:
     """Return the arguments that a URL stands for. Raises ``ValueError``."""
     arguments: dict[str, Any] = _parse_url(url)  # type: ignore[no-untyped-call]
     return arguments
-
-
-# Blocking connections.
 
 
 def socket_of(connection: Any) -> Any:

@@ -72,7 +72,6 @@ class Cluster:
 
     @property
     def pool(self) -> redis.ConnectionPool:
-        """The connections to one of the masters."""
         return self.pools()[0]
 
     def pools(self) -> list[redis.ConnectionPool]:

@@ -156,7 +156,6 @@ class RedlockLockBackend(BaseLockBackend):
         return answer
 
     def _post(self, server: servers.Server, packed: Packed, owed_for: float = 0.0) -> None:
-        """Send a call to one server whose answer is not needed."""
         until = monotonic() + (owed_for or self.server_timeout)
         server.executor.submit(servers.Job(packed, until, owed=owed_for > 0))
 

@@ -26,10 +26,8 @@ local function read_permits(lock, permits, name)
   if type(number) ~= 'number' or number == 0 then
     return false
   end
-  local ends, ids = {}, {}
-  if budget > 0 then
-    ends = redis.call('ZRANGEBYSCORE', lock, now, '+inf', 'WITHSCORES', 'LIMIT', ARGV[2], budget)
-  end
+  local ids, ends = {}, budget > 0
+    and redis.call('ZRANGEBYSCORE', lock, now, '+inf', 'WITHSCORES', 'LIMIT', ARGV[2], budget) or {}
   for i = 1, #ends, 2 do
     ids[#ids + 1] = ends[i]
   end

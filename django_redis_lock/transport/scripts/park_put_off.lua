@@ -18,11 +18,8 @@ local keeps_lock = failed_for < tonumber(ARGV[6])
 redis.call('ZADD', outbox, now + (keeps_lock and 2000 or ARGV[5]), member) -- others may publish it soon
 if not keeps_lock then
   local id, held = find_holder(token)
-  local shared = type(held) == 'table'
-  if id and shared then
-    remove_permit(name, id)
-  end
   if id then
+    local shared = type(held) == 'table' and remove_permit(name, id)
     serve(name, false, not shared)
   end
 end
