@@ -24,14 +24,12 @@ from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
 DEFAULTS = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "socket_keepalive": True}
 """For connections, unless the settings say otherwise; timeouts in seconds."""
-_TAKEN_OVER = frozenset(
-    {
-        *("host", "port", "path", "db", "username", "password", "credential_provider"),
-        *("client_name", "encoding", "encoding_errors", "redis_connect_func"),
-        *("socket_timeout", "socket_connect_timeout", "socket_type"),
-        *("socket_keepalive", "socket_keepalive_options"),
-    }
-)
+_TAKEN_OVER = {
+    *("host", "port", "path", "db", "username", "password", "credential_provider"),
+    *("client_name", "encoding", "encoding_errors", "redis_connect_func"),
+    *("socket_timeout", "socket_connect_timeout", "socket_type"),
+    *("socket_keepalive", "socket_keepalive_options"),
+}
 """The arguments of redis-py's connections that say where, as whom and how to connect."""
 
 

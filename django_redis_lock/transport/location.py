@@ -148,14 +148,12 @@ class Location:
             # That of LOCATION may exist for the locks alone, unless it is the usual one.
             may_be_cleared = alias != self.alias or alias == "default"
             if may_be_cleared and mine & databases_of(configured):
-                return [
-                    checks.Warning(
-                        f"LOCKS[{self.using!r}] keeps its locks in the database of "
-                        f"CACHES[{alias!r}], so clearing that cache frees locks that are held.",
-                        hint=A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN,
-                        id="django_redis_lock.W001",
-                    )
-                ]
+                text = (
+                    f"LOCKS[{self.using!r}] keeps its locks in the database of CACHES[{alias!r}], "
+                    f"so clearing that cache frees locks that are held."
+                )
+                hint = A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN
+                return [checks.Warning(text, hint=hint, id="django_redis_lock.W001")]
         return []
 
     def databases(self) -> set[Hashable]:

@@ -169,6 +169,7 @@ def _without_errors(replies: list[Any]) -> list[Any]:
 
 
 def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
+    every = range(SHARDS)
     match call:
         case calls.Renew(leases=leases):
             names = [name for name, _, _ in leases]
@@ -184,14 +185,12 @@ def _calls_of_shards(call: Call) -> tuple[Mapping[int, Call], Join]:
                 *_in_order(names, parts, [holders for _, *holders in answers], each=3),
             ]
         case calls.ReadHistory() | calls.ReadLimits():
-            return dict.fromkeys(range(SHARDS), call), lambda answers: [*chain(*answers)]
+            return dict.fromkeys(every, call), lambda answers: [*chain(*answers)]
         case OutboxCall():
-            return dict.fromkeys(range(SHARDS), call), call.join
+            return dict.fromkeys(every, call), call.join
         case calls.ReadPages(parts=parts):
             unread = {shard: part for shard, part in enumerate(parts) if part is not None}
-            return unread, lambda pages: [
-                dict(zip(unread, pages, strict=True)).get(shard) for shard in range(SHARDS)
-            ]
+            return unread, lambda pages: [*map(dict(zip(unread, pages, strict=True)).get, every)]
     raise TypeError(f"{type(call).__name__} can't be split over shards")
 
 

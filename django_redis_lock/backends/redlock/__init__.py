@@ -112,18 +112,13 @@ class RedlockLockBackend(BaseLockBackend):
 
     # Calls to all servers.
 
-    def _send(
-        self,
-        call: Call,
-        packed: Sequence[Packed],
-        count: votes.Count,
-        *,
-        owed: bool = False,
-        note: Callable[[int, Any], object] = servers.ignore,
-    ) -> servers.QuorumCall:
+    def _send(self, call: Call, packed: list[Packed], count: votes.Count) -> servers.QuorumCall:
         """Send a call to all servers, each its own of ``packed``."""
+        # A release that is not patient is sent again by its caller.
+        owed = isinstance(call, calls.Release) and call.patient
+        note = self._note if isinstance(call, servers.Vote) else servers.ignore
         timeout = min(self.server_timeout, call.until - monotonic())
-        asked = servers.QuorumCall(len(self.servers), count, timeout, note)
+        asked = servers.QuorumCall(len(packed), count, timeout, note)
         until = monotonic() + OWED_FOR if owed else asked.until
         for index, (server, item) in enumerate(zip(self.servers, packed, strict=True)):
             item.sending = partial(asked.sendings.append, index)
@@ -131,14 +126,12 @@ class RedlockLockBackend(BaseLockBackend):
         return asked
 
     def _ask(self, call: Call) -> Steps[Any]:
-        # A release that is not patient is sent again by its caller.
-        owed = isinstance(call, calls.Release) and call.patient
         packed = [
             server.pack(call.of(number) if isinstance(call, calls.ReadPages) else call)
             for number, server in enumerate(self.servers)
         ]
         call.sending()
-        asked = self._send(call, packed, _COUNTS[type(call)], owed=owed)
+        asked = self._send(call, packed, _COUNTS[type(call)])
         answer: Any = None
         try:
             answer = yield asked
@@ -183,7 +176,7 @@ class RedlockLockBackend(BaseLockBackend):
             least = round(max(ahead) + monotonic() * 1_000_000 + CLOCK_MARGIN) if ahead else 0
             packed = [item.acquire(call, attempt, least, self._delay_ms) for item in self.servers]
             call.sending()
-            asked = self._send(call, packed, count, note=self._note)
+            asked = self._send(call, packed, count)
             outcome = yield asked
             took = monotonic() - call.sent_at
             if outcome.won:
@@ -267,12 +260,10 @@ class RedlockLockBackend(BaseLockBackend):
                 reasons.append(f"{server}: {reason(answer).rstrip('.')}")
             elif isinstance(call, servers.Vote) and (why := votes.why_silent(answer)):
                 reasons.append(f"{server} {why}")
-        unavailable = LockUnavailable(
-            f"LOCKS[{self.alias!r}] has no majority of its {len(self.servers)} servers: "
-            f"{'; '.join(reasons) or 'they know too little'}.",
-            name=call.lock_name,
-        )
-        decisive = len(reasons) > len(self.servers) - votes.majority(len(self.servers))
+        size, why = len(self.servers), "; ".join(reasons) or "they know too little"
+        text = f"LOCKS[{self.alias!r}] has no majority of its {size} servers: {why}."
+        unavailable = LockUnavailable(text, name=call.lock_name)
+        decisive = len(reasons) > size - votes.majority(size)
         unavailable.refused = decisive and all(error.refused for error in errors)
         unavailable.passing = not unavailable.refused or any(error.passing for error in errors)
         # If one server released it, its majority may be gone.

@@ -43,6 +43,7 @@ LAG = 0.02  # seconds, at least, for which a caller waits for the last answers t
 
 
 Vote = calls.Acquire | calls.TakeOver
+Note = Callable[[int, Any], object]
 
 
 def ignore(*answer: Any) -> None:
@@ -145,9 +146,7 @@ class QuorumCall(Step):
     is called with the index of a server and each answer, even with those that come later.
     """
 
-    def __init__(
-        self, size: int, count: Count, timeout: float, note: Callable[[int, Any], object]
-    ) -> None:
+    def __init__(self, size: int, count: Count, timeout: float, note: Note) -> None:
         self.sendings: list[int] = []  # the index of a server for each time that it was sent to it
         self._sent_at = monotonic()
         self.until = self._sent_at + timeout

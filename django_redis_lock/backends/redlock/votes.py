@@ -81,12 +81,8 @@ def count_votes(answers: Answers) -> Any:
     holders = Counter(item[4] for item in others)
     unknown = len(answers) - len(voters)
     left_ms = sorted(math.inf if vote[1] < 0 else vote[1] for vote in others)
-    return Votes(
-        won=False,
-        left_ms=left_ms[needed - len(mine) - 1],
-        split=max(holders.values()) + unknown < needed,
-        now_ms=now_ms,
-    )
+    split = max(holders.values()) + unknown < needed
+    return Votes(won=False, left_ms=left_ms[needed - len(mine) - 1], split=split, now_ms=now_ms)
 
 
 def start_of(answer: Any) -> tuple[int, int]:
