@@ -39,11 +39,6 @@ def socket_of(connection: Any) -> Any:
     return getattr(connection, "_sock", None)
 
 
-def parse_error(connection: Any, text: str) -> Exception:
-    error: Exception = connection._parser.parse_error(text)
-    return cluster_error(error)
-
-
 _BY_CODE = {
     "ASK": exceptions.AskError,
     "CLUSTERDOWN": exceptions.ClusterDownError,
@@ -55,8 +50,9 @@ CLUSTER_ERRORS = tuple(_BY_CODE.values())
 """The errors of a server in a cluster that may end soon. Their texts lack the error code."""
 
 
-def cluster_error(error: Exception) -> Exception:
-    """Return an error of a cluster with its class, which redis-py 5.2 gives only in its clients."""
+def parse_error(connection: Any, text: str) -> Exception:
+    """Return a server's error, with the class that redis-py 5.2 gives it only in a cluster."""
+    error: Exception = connection._parser.parse_error(text)
     code, _, rest = str(error).partition(" ")
     known = _BY_CODE.get(code) if type(error) is exceptions.ResponseError else None
     return error if known is None or not rest else known(rest)

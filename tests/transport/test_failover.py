@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from redis.connection import DefaultParser
 
 from django_redis_lock import lock
 from django_redis_lock.backends.errors import passes, reason, refused
-from django_redis_lock.transport.redis_py import cluster_error
+from django_redis_lock.transport.redis_py import parse_error
 from example_project.embedded import EmbeddedServer
 from tests.tools import PATIENCE, Background, eventually
 
@@ -97,7 +98,7 @@ def test_a_demoted_master_that_is_promoted_again_is_asked_again(
 
 
 def answer(line: str) -> Exception:
-    return cluster_error(DefaultParser(65536).parse_error(line))
+    return parse_error(SimpleNamespace(_parser=DefaultParser(65536)), line)
 
 
 @pytest.mark.parametrize(
