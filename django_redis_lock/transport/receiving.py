@@ -25,6 +25,7 @@ READ_FOR = 0.1  # seconds for which a leader reads at a time: it is not woken me
 SILENCE = 10.0  # seconds without a message after which the server is asked for one
 ANSWER_WITHIN = 5.0  # seconds within which it must answer; otherwise the connection is replaced
 ROUND = 2.0  # seconds for which one BLPOP blocks
+GiveBack = Callable[[Release, float], object]  # see ``WaiterRegistry``
 
 
 class ReceivingRegistry(WaiterRegistry):
@@ -40,9 +41,7 @@ class ReceivingRegistry(WaiterRegistry):
     and the answer to that counts.
     """
 
-    def __init__(
-        self, receiver: Any, give_back: Callable[[Release, float], object], *, confirming: bool
-    ) -> None:
+    def __init__(self, receiver: Any, give_back: GiveBack, *, confirming: bool) -> None:
         self.receiver = receiver
         receiver.registry = self
         self.must_claim = not confirming

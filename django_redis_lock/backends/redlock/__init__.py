@@ -37,7 +37,8 @@ class RedlockLockBackend(BaseLockBackend):
     OPTIONS["SERVER_TIMEOUT"] is how many seconds to wait for an answer; no server delays a caller
     for longer. For OPTIONS["REJOIN_DELAY"] seconds a server that was restarted, or lost its data,
     gives no locks, since it may have lost one that is still held. Give the longest lease in use. It
-    defaults to TIMEOUT, or to 30 for locks that never expire. Waiters poll, in no order.
+    defaults to TIMEOUT, or to 30 for locks that never expire. Waiters poll, and are served in no
+    order.
     """
 
     can_share: ClassVar[bool] = False
