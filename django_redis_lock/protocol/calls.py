@@ -9,7 +9,7 @@ import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
@@ -244,13 +244,6 @@ class ComeBack(Call):
     process: str
     name: str
     requests: Sequence[Request]
-
-
-class Registry(Protocol):
-    """Where the waiters of a process sleep: a ``WaiterRegistry``."""
-
-    def receives(self, name: str) -> bool: ...
-    def wait_in_queue(self, request: Request, until: float) -> Steps[Lease | None]: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -7,20 +7,23 @@ import math
 from asyncio import CancelledError
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import GRACE, Call, Registry, Steps, TakeOver, ask
+from django_redis_lock.protocol.calls import GRACE, Call, Steps, TakeOver, ask
 from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
+
+if TYPE_CHECKING:
+    from django_redis_lock.protocol.waiting import WaiterRegistry
 
 GIVE_UP_AFTER = 1.0
 """Seconds that a caller with a shorter wait, or none, gives the server to answer."""
 
 
 def acquire(
-    registry: Registry | None,
+    registry: WaiterRegistry | None,
     request: Request,
     until: float | None,
     make_registry: Any = None,
@@ -67,7 +70,7 @@ def acquire(
 
 
 def _attempt(
-    registry: Registry | None,
+    registry: WaiterRegistry | None,
     request: Request,
     until: float | None,
     make_registry: Any,

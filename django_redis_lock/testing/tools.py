@@ -22,7 +22,7 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol import async_driver, calls, drivers, locking
+from django_redis_lock.protocol import calls, drivers, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
 from django_redis_lock.support.arguments import DEFAULT, Sharing, check_choice
@@ -154,9 +154,9 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     meanwhile is lost. At the end, releases that failed are sent.
     """
     with ExitStack() as stack:
-        for module, name in ((drivers, "carry_out"), (async_driver, "acarry_out")):
-            failing = _failing(getattr(module, name), using)
-            stack.enter_context(patch.object(module, name, failing))
+        for name in ("carry_out", "acarry_out"):
+            failing = _failing(getattr(drivers, name), using)
+            stack.enter_context(patch.object(drivers, name, failing))
         yield
     renewer.at_exit()
 
