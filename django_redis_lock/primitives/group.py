@@ -21,8 +21,7 @@ from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.support.arguments import Sharing
 
-MOST_NAMES = 1000
-"""The most locks of one handle."""
+MOST_NAMES = 1000  # the most locks of one handle
 
 
 class LockGroup(Handle):

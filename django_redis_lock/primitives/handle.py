@@ -34,8 +34,7 @@ class Handle(ABC):
     It is a context manager and a decorator, for synchronous and asynchronous code.
     """
 
-    do_not_call_in_templates = True
-    """Tells Django's templates to read its attributes; as a decorator it can be called."""
+    do_not_call_in_templates = True  # Django's templates read its attributes
     on_unavailable: OnUnavailable = "raise"
     """Whether to raise ``LockUnavailable`` or to run without the lock, if it can't be acquired."""
     _blocking_timeout: float | Default | None = DEFAULT

@@ -23,10 +23,8 @@ from django_redis_lock.support import process
 from django_redis_lock.support.arguments import OnUnavailable
 
 logger = logging.getLogger("django_redis_lock")
-FAILED_FOR = 0.5
-"""Seconds after a failure for which callers that may run unguarded only probe the server."""
-PROBE_FOR = 0.005
-"""Seconds that the server gets to answer a probe."""
+FAILED_FOR = 0.5  # seconds after a failure for which callers that may run unguarded only probe
+PROBE_FOR = 0.005  # seconds that the server gets to answer a probe
 
 
 class Held:

@@ -25,8 +25,7 @@ from django_redis_lock.support.arguments import DEFAULT, Default, check_name, ch
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
-DETACHED = "detached"
-"""The ``state`` among the marks of a detached lock."""
+DETACHED = "detached"  # the ``state`` among the marks of a detached lock
 
 
 class Lock(Held, Handle):
@@ -40,8 +39,7 @@ class Lock(Held, Handle):
     full = False  # so many waited already
     waited = False  # it was acquired after a wait
     _again = 0  # how many more times this handle has entered the lock
-    sharing = arguments.EXCLUSIVE
-    """With whom it is shared, and how many may wait."""
+    sharing = arguments.EXCLUSIVE  # with whom it is shared, and how many may wait
     _wait: str | None = None
     _make_name: Callable[[str], str] | None = None
     given = ""  # the name that the caller gave, from which ``_make_name`` made the lock's

@@ -23,12 +23,9 @@ from django_redis_lock.support.process import Process, current_process, known_pr
 from django_redis_lock.support.threads import InThread
 
 Result = TypeVar("Result")
-TIDY_FOR = 0.25
-"""Seconds that an interrupted or cancelled caller waits for the server to clean up."""
-LAST_CALL = 0.02
-"""Seconds in which an event loop, if it was blocked, reads an answer that has arrived."""
-PASSED_OVER = {"django_redis_lock", "contextlib"}
-"""Packages that call on behalf of the caller."""
+TIDY_FOR = 0.25  # seconds that an interrupted or cancelled caller waits for the server to clean up
+LAST_CALL = 0.02  # seconds in which an event loop that was blocked reads an answer that has arrived
+PASSED_OVER = {"django_redis_lock", "contextlib"}  # packages that call on behalf of the caller
 
 
 class Port:

@@ -23,25 +23,19 @@ from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, LocalWaiter, Waiter
 from django_redis_lock.support import threads
 
 logger = logging.getLogger("django_redis_lock")
-BEAT_EVERY = 0.8
-"""Seconds between two heartbeats. So the server knows that the process runs; see ``common.lua``."""
+BEAT_EVERY = 0.8  # seconds between heartbeats, by which a server knows that a process runs
 FOREIGN_EVERY = 0.25
 """Seconds between checks of a lock that another program holds, and releases without a hand-off."""
-SHORTEST = 0.02
-"""Seconds between two heartbeats at least."""
-ANSWER_WITHIN = 1.0
-"""Seconds for which a heartbeat waits for its answer."""
-WAITER_TIMEOUT = 5.0
-"""Seconds without a call after which a process waits no more; see ``common.lua``."""
-AGAIN_AFTER = 0.2
-"""Seconds after which a heartbeat that failed is sent again."""
-LATE = 0.5
-"""Seconds after which a waiter sends a heartbeat that is due, as the thread does not."""
-AT_ONCE = 64
-"""How many waiters come back in one go."""
+SHORTEST = 0.02  # seconds between two heartbeats at least
+ANSWER_WITHIN = 1.0  # seconds for which a heartbeat waits for its answer
+WAITER_TIMEOUT = (
+    5.0  # seconds without a call after which a process waits no more; see ``common.lua``
+)
+AGAIN_AFTER = 0.2  # seconds after which a heartbeat that failed is sent again
+LATE = 0.5  # seconds after which a waiter sends a heartbeat that is due, as the thread does not
+AT_ONCE = 64  # how many waiters come back in one go
 _position = attrgetter("request.position")
-Waiters = Mapping[str, Collection[LocalWaiter]]
-"""Those of one server that have a position, by the names of their locks."""
+Waiters = Mapping[str, Collection[LocalWaiter]]  # those of one server with a position, by lock
 
 
 class Heart(threads.Background):

@@ -21,22 +21,16 @@ class Request:
     # removes. So a grant or a reply that is lost can't leave a lock that no holder can release.
     PROBATION = 10_000
 
-    waits_in = ""
-    """What the server calls the process in which it waits, once it was sent to join the queue."""
+    waits_in = ""  # what the server calls the process it waits in, once sent to join the queue
     position = 0  # in the queue, by which it comes back
-    when_waiting: Any = None
-    """Returns the steps to take once, when it begins to wait."""
+    when_waiting: Any = None  # returns the steps to take once, when it begins to wait
     before_sleep: Callable[[], float] | None = None
     """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
-    until = math.inf
-    """When (monotonic) its caller gives up on a silent server."""
+    until = math.inf  # when (monotonic) its caller gives up on a silent server
     patient = True  # as of a call
-    sent = False
-    """Sent and not withdrawn: the server may have carried it out, or still may."""
-    under_way = False
-    """Sent and not answered, so that a call may still arrive."""
-    shared = False
-    """Whether others may hold the lock at the same time; its record says how many."""
+    sent = False  # sent and not withdrawn: the server may have carried it out, or still may
+    under_way = False  # sent and not answered, so that a call may still arrive
+    shared = False  # whether others may hold the lock at the same time; its record says how many
     max_waiters: int | None = None
     full = False  # so many wait already, so it does not
 
@@ -71,8 +65,7 @@ class State(Enum):
     """What this process knows of a hold."""
 
     HELD = 1
-    RELEASING = 2
-    """Its release was begun, and is completed in the background."""
+    RELEASING = 2  # its release was begun, and is completed in the background
     LOST = 3
 
 
@@ -83,28 +76,20 @@ class Lease:
     """
 
     state = State.HELD
-    why_lost = ""
-    """Why, once its holder was notified of the loss."""
+    why_lost = ""  # why, once its holder was notified of the loss
     verify_by: float | None = None
     """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``
     once it is known to be claimed."""
-    left_at: float | None = None
-    """When (monotonic) a release or a detach that was not answered was first sent."""
-    detached_as = ""
-    """The token of a detach that may have been carried out without an answer."""
+    left_at: float | None = None  # when (monotonic) an unanswered release or detach was first sent
+    detached_as = ""  # the token of a detach that may have been carried out without an answer
     passed_to_message = False  # its release handed the lock off to a parked message
-    renew_until = math.inf
-    """Monotonic; no renewal sets a later end."""
-    longest_set = 0.0
-    """The longest lease that its holder has set (s)."""
-    version = 0
-    """Counts the calls by which its holder sets it."""
-    pending_updates: frozenset[object] = frozenset()
-    """Those that are under way."""
+    renew_until = math.inf  # monotonic; no renewal sets a later end
+    longest_set = 0.0  # the longest lease that its holder has set (s)
+    version = 0  # counts the calls by which its holder sets it
+    pending_updates: frozenset[object] = frozenset()  # those that are under way
     execution: weakref.ref[Any] | None = None  # the thread, greenlet or asyncio task of its holder
     entries = 1
-    after_commit = False
-    """Whether a caller that has it relies on it until its transaction ends."""
+    after_commit = False  # whether a caller that has it relies on it until its transaction ends
     required = False  # a caller has left it that does not run without
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:

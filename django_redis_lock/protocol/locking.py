@@ -18,8 +18,7 @@ from django_redis_lock.protocol.lease import Lease, Request
 if TYPE_CHECKING:
     from django_redis_lock.protocol.waiting import WaiterRegistry
 
-GIVE_UP_AFTER = 1.0
-"""Seconds that a caller with a shorter wait, or none, gives the server to answer."""
+GIVE_UP_AFTER = 1.0  # seconds that a caller with a shorter or no wait gives the server to answer
 
 
 def acquire(

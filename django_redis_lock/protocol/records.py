@@ -14,31 +14,24 @@ from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
 from django_redis_lock.support.text import escape_unprintable
 
-MAX_READ_BYTES = 16_384
-"""Bytes of the longest record that is read; see ``inspect.lua``. A longer one is cut."""
+MAX_READ_BYTES = 16_384  # of the longest record that is read, others are cut; see ``inspect.lua``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What identifies a process and its task; ``None`` where that can't be read."""
 
-    host: str | None
-    """The host name of the process's machine."""
-    pid: int | None
-    """The process id."""
-    thread: str | None
-    """The name of the thread that acquired the lock, or waits for it."""
-    task_id: str | None = None
-    """The id of the Celery task that holds the lock or waits for it, if one does."""
-    task_name: str | None = None
-    """The name of that task."""
+    host: str | None  #: The host name of the process's machine.
+    pid: int | None  #: The process id.
+    thread: str | None  #: The name of the thread that acquired the lock, or waits for it.
+    task_id: str | None = None  #: The id of its Celery task, if it has one.
+    task_name: str | None = None  #: The name of that task.
 
     def __str__(self) -> str:
         """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
         if self.task_id:
-            return escape_unprintable(
-                f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
-            )
+            task = f"task {self.task_name}[{self.task_id}]"
+            return escape_unprintable(f"{task} on {self.host}:{self.pid}")
         return escape_unprintable(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
 
 
@@ -47,16 +40,11 @@ ORIGIN = tuple(Origin.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Caller(Origin):
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    auto_renew: bool
-    """Whether it renews its lease in the background, or will."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """The caller's ``metadata``."""
-    shared: bool = False
-    """Whether others may hold the lock at the same time."""
+    name: str  #: The lock's name, without the key prefix.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    auto_renew: bool  #: Whether it renews its lease in the background, or will.
+    metadata: Mapping[str, str] = field(default_factory=dict)  #: The caller's ``metadata``.
+    shared: bool = False  #: Whether others may hold the lock at the same time.
     limit: int | None = None
     """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
 
@@ -69,39 +57,28 @@ class Holder(_Caller):
     origin are ``None``; only ``token_id``, ``ttl`` and ``waiters`` are known.
     """
 
-    token_id: str
-    """A digest of the holder's token; the token itself is never shown."""
-    fence: int | None
-    """The fence, which rises from holder to holder."""
-    acquired_at: datetime | None
-    """When the lock was acquired, by the server's clock."""
-    expires_at: datetime | None
-    """When the lease ends, by the server's clock; ``None`` for a lease with no expiry."""
-    ttl: float | None
-    """Seconds of lease left; ``None`` for a lease with no expiry."""
+    token_id: str  #: A digest of the holder's token; the token itself is never shown.
+    fence: int | None  #: The fence, which rises from holder to holder.
+    acquired_at: datetime | None  #: When the lock was acquired, by the server's clock.
+    expires_at: datetime | None  #: When the lease ends, by the server's clock; ``None`` if never.
+    ttl: float | None  #: Seconds of lease left; ``None`` for a lease with no expiry.
     waiters: int | None
     """The length of the queue. ``None`` if the server's user may not read it, or if there is no
     queue, as with the backend ``getset``."""
-    holders: int = 1
-    """How many hold the lock now, this one among them."""
-    held_for: float | None = None
-    """Seconds since it was acquired, by the server's clock."""
-    lease: float | None = None
-    """Seconds that a renewal gives; ``None`` without renewal, or if the record does not say."""
-    max_hold: float | None = None
-    """Seconds after which the holder stops renewing; ``None`` for no limit."""
+    holders: int = 1  #: How many hold the lock now, this one among them.
+    held_for: float | None = None  #: Seconds since it was acquired, by the server's clock.
+    lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
+    max_hold: float | None = None  #: Seconds after which renewal stops; ``None`` for no limit.
     pid_space: str | None = None
     """An id that differs between containers that share a host name, so that equal process ids can
     be distinguished. ``None`` if unknown."""
     pid_began: int | None = None
     """When the process began, in clock ticks since its host booted, so that a later process with
     its id can be distinguished. ``None`` if unknown."""
-    parked: int = 0
-    """How many of the waiters are Celery tasks that are parked, so that no process waits."""
+    parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
     """What this package notes about a hold, such as the ``state`` of one that no process has."""
-    cut: bool = False
-    """Whether another program has written a record that is too long to be read."""
+    cut: bool = False  #: Whether another program has written a record that is too long to be read.
 
     def __str__(self) -> str:
         cut = f"; its record of over {MAX_READ_BYTES} bytes was cut" * self.cut
@@ -115,16 +92,11 @@ class Waiter(_Caller):
     What can't be read, because another program or version wrote it, is ``None``.
     """
 
-    token_id: str | None
-    """A digest of its token: the ``token_id`` it will have as the holder."""
-    since: datetime | None
-    """When it joined the queue, by the server's clock."""
-    waited: float | None
-    """Seconds since then, by the server's clock."""
-    lease: float | None
-    """Seconds of lease that it will get; a lock that never expires starts with ten."""
-    parked: bool = False
-    """Whether it is a task whose message waits, and no process."""
+    token_id: str | None  #: A digest of its token: the ``token_id`` it will have as the holder.
+    since: datetime | None  #: When it joined the queue, by the server's clock.
+    waited: float | None  #: Seconds since then, by the server's clock.
+    lease: float | None  #: Seconds of lease that it will get; ten at first if it never expires.
+    parked: bool = False  #: Whether it is a task whose message waits, and no process.
 
     def __str__(self) -> str:
         return Origin.__str__(self) or "unknown"
@@ -134,16 +106,11 @@ class Waiter(_Caller):
 class Limit:
     """How many permits a semaphore has, as an operator has set it."""
 
-    name: str
-    """The name of the semaphore."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    limit: int
-    """How many may hold a permit."""
-    by: str
-    """The ``by`` given to ``set_limit()``."""
-    at: datetime
-    """When it was set, by the server's clock."""
+    name: str  #: The name of the semaphore.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    limit: int  #: How many may hold a permit.
+    by: str  #: The ``by`` given to ``set_limit()``.
+    at: datetime  #: When it was set, by the server's clock.
 
 
 class Unheld(NamedTuple):
@@ -353,32 +320,23 @@ class AuditEntry(Origin):
     Fields that can't be read are empty or ``None``.
     """
 
-    id: str
-    """The id of the entry; ids rise with time."""
-    at: datetime | None
-    """When it was written, by the server's clock."""
+    id: str  #: The id of the entry; ids rise with time.
+    at: datetime | None  #: When it was written, by the server's clock.
     event: str
     """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
     holder was dead."""
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    fence: int | None
-    """The fence of the hold that ended."""
-    token_id: str
-    """The ``Holder.token_id`` of the hold that ended."""
-    by: str
-    """The ``by`` given to ``force_release()``."""
-    reason: str
-    """The ``reason`` given to ``force_release()``, or why it was freed."""
+    name: str  #: The lock's name, without the key prefix.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    fence: int | None  #: The fence of the hold that ended.
+    token_id: str  #: The ``Holder.token_id`` of the hold that ended.
+    by: str  #: The ``by`` given to ``force_release()``.
+    reason: str  #: The ``reason`` given to ``force_release()``, or why it was freed.
 
     def __str__(self) -> str:
         return Origin.__str__(self) or "another program"
 
 
-Fields = Mapping[str, str]
-"""An entry as it is written."""
+Fields = Mapping[str, str]  # an entry as it is written
 
 
 def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
@@ -434,25 +392,18 @@ def _parts(entry_id: bytes) -> tuple[int, ...]:
 
 
 DAY = 86_400.0
-LATE = 0.5
-"""The part of a lease that is left when its renewal is late. Renewals come when 2/3 are left."""
-ABOUT = 1.0
-"""Seconds by which the end of the last lease may differ from ``max_hold``."""
+LATE = 0.5  # the part of a lease that is left when its renewal is late; it is due at 2/3
+ABOUT = 1.0  # seconds by which the end of the last lease may differ from ``max_hold``
 
 
 class Attention(StrEnum):
     """Why a lock needs an operator's attention."""
 
-    DEAD = "dead"
-    """Its holder's process is gone, as far as this host knows."""
-    STOPPED = "stopped"
-    """Its holder's process is stopped, and renews nothing."""
-    HELD_LONG = "held_long"
-    """Held for longer than ``WARN_AFTER`` allows for its name."""
-    ENDLESS_OLD = "endless_old"
-    """No expiry, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
-    RENEWAL_LATE = "renewal_late"
-    """Renewed by its holder, but not in time."""
+    DEAD = "dead"  #: Its holder's process is gone, as far as this host knows.
+    STOPPED = "stopped"  #: Its holder's process is stopped, and renews nothing.
+    HELD_LONG = "held_long"  #: Held for longer than ``WARN_AFTER`` allows for its name.
+    ENDLESS_OLD = "endless_old"  #: No expiry; held longer than ``WARN_AFTER``, or a day, allows.
+    RENEWAL_LATE = "renewal_late"  #: Renewed by its holder, but not in time.
 
 
 def attention(holder: Holder, threshold: float | None) -> Attention | None:

@@ -25,20 +25,13 @@ logger = logging.getLogger("django_redis_lock")
 JITTER = 0.2
 """The part of a polling interval by which each is longer or shorter, so that processes that began
 together spread out."""
-CLAIM = 1.2
-"""Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
-CLOCK_VALID = 60.0
-"""Seconds for which a reading of the server's clock is carried forward by the local clock."""
-LISTEN_EVERY = 1.0
-"""Seconds after which the main thread wakes to run handlers: not each signal ends its sleep."""
-TURN = 1.0
-"""Seconds after which a waiter that polls looks whether the turn of another was lost."""
-OUTAGE_LIMIT = 10.0
-"""Seconds that waiters tolerate an unavailable server before they raise."""
-FORGET_FOR = 10.0
-"""Seconds for which to try to have a waiter removed."""
-A_DAY = 86_400_000
-"""Milliseconds that a fence is beyond the clock in its message at which the server is asked."""
+CLAIM = 1.2  # seconds in which a lock that was handed off has to be claimed; see ``common.lua``
+CLOCK_VALID = 60.0  # seconds for which a reading of the server's clock is carried forward locally
+LISTEN_EVERY = 1.0  # seconds after which the main thread wakes, as not each signal ends its sleep
+TURN = 1.0  # seconds after which a waiter that polls looks whether the turn of another was lost
+OUTAGE_LIMIT = 10.0  # seconds that waiters tolerate an unavailable server before they raise
+FORGET_FOR = 10.0  # seconds for which to try to have a waiter removed
+A_DAY = 86_400_000  # by which (ms) a fence is beyond its message's clock when the server is asked
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,19}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
 _DUE = re.compile(rb"due (\d{1,16})")
@@ -62,10 +55,8 @@ class LocalWaiter:
     request: Request
     grant: Grant | None = None
     must_ask: bool = False
-    error: str | None = None
-    """Why it can't wait any longer."""
-    turn_at: float = math.inf
-    """When (monotonic) it asks next, where waiters take turns at that."""
+    error: str | None = None  # why it can't wait any longer
+    turn_at: float = math.inf  # when (monotonic) it asks next, where waiters take turns at that
     sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
     @property
@@ -91,10 +82,8 @@ class WaiterRegistry:
     background, for so many seconds.
     """
 
-    must_claim = False
-    """Whether a grant counts, and has to be claimed. Else it only lets its waiter ask."""
-    heart: Any = None
-    """The ``Heart`` that sends heartbeats for it, if its server hands off."""
+    must_claim = False  # whether a grant counts, and is to be claimed; else its waiter only asks
+    heart: Any = None  # the ``Heart`` that sends heartbeats for it, if its server hands off
 
     def __init__(
         self,

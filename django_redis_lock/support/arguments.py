@@ -18,14 +18,10 @@ LONGEST_LEASE = 100 * 365 * 86400
 more as another program's data."""
 
 MAX_NAME_LENGTH = 512
-MAX_METADATA_BYTES = 1024
-"""Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
-MAX_TEXT_LENGTH = 500
-"""Characters of the ``by`` and of the ``reason`` of a forced release."""
-MOST_AT_ONCE = 1_000_000
-"""The greatest limit of a semaphore, and the longest queue."""
-WAITING_SCHEMES = ("queue", "blpop", "poll")
-"""How waiters learn that it is their turn: by pub/sub, from a list, or by heartbeats."""
+MAX_METADATA_BYTES = 1024  # of a holder's metadata, as the JSON stored with each lock and waiter
+MAX_TEXT_LENGTH = 500  # characters of the ``by`` and of the ``reason`` of a forced release
+MOST_AT_ONCE = 1_000_000  # the greatest limit of a semaphore, and the longest queue
+WAITING_SCHEMES = ("queue", "blpop", "poll")  # by pub/sub, from a list, or by heartbeats
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _PRINTF = re.compile(r"%(\(\w+\))?(0\d)?[sdri](?![^\W_])")
@@ -41,8 +37,7 @@ class Default:
         return "DEFAULT"
 
 
-DEFAULT = Default()
-"""Stands for an argument that was not given, where ``None`` is a value."""
+DEFAULT = Default()  # stands for an argument that was not given, where ``None`` is a value
 
 
 def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
@@ -235,16 +230,12 @@ def check_text(value: Any, argument: str) -> str:
 class Sharing(NamedTuple):
     """With whom a caller shares a lock, and how many may wait for it."""
 
-    shared: bool = False
-    """Whether others may hold it at the same time."""
-    limit: int | None = None
-    """How many may in all, for a semaphore."""
-    max_waiters: int | None = None
-    """How many may wait at most."""
+    shared: bool = False  # whether others may hold it at the same time
+    limit: int | None = None  # how many may in all, for a semaphore
+    max_waiters: int | None = None  # how many may wait at most
 
 
-EXCLUSIVE = Sharing()
-"""Not shared, and with any number of waiters."""
+EXCLUSIVE = Sharing()  # not shared, and with any number of waiters
 
 
 def check_sharing(sharing: Sharing) -> Sharing:

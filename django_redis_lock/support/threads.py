@@ -54,8 +54,7 @@ def struck(error: BaseException | None) -> bool:
     return False
 
 
-LONGEST_SLEEP = 3600.0
-"""Seconds of one sleep at most. A wait without limit sleeps again after that."""
+LONGEST_SLEEP = 3600.0  # seconds of one sleep at most. A wait without limit sleeps again after that
 
 
 class OneShotEvent:
@@ -190,8 +189,7 @@ class InThread(Generic[Result]):
             del self
 
 
-IDLE = 5.0
-"""Seconds after which a thread with nothing to do ends."""
+IDLE = 5.0  # seconds after which a thread with nothing to do ends
 
 
 class Background:
