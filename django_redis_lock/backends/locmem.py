@@ -8,7 +8,7 @@ import time
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
@@ -20,7 +20,6 @@ from django_redis_lock.backends.index import write_page
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request, limit_in, token_id, write_value
-from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, WaiterRegistry
 from django_redis_lock.support.process import forget_after_fork
 
@@ -84,7 +83,7 @@ class _Store:
         self._holders: dict[str, dict[str, _Held]] = {}  # by token; several if it is shared
         self._queues: dict[str, list[tuple[int, Request]]] = {}  # with their positions, in order
         self.limits: dict[str, str] = {}
-        self.audit: deque[tuple[str, Fields]] = deque()
+        self.audit: deque[tuple[str, Mapping[str, str]]] = deque()
         self._noted = 0
         self._last_fence = 0
 

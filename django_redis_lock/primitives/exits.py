@@ -1,9 +1,8 @@
 """Exits from holds that wait until a database transaction has ended.
 
-Before the commit the server is asked whether the locks are still held, so that nothing done without
-them is committed. Django only reports commits, and forgets an ``on_commit`` callback when its
-savepoint is rolled back. So the methods that end a transaction are wrapped, on each connection for
-which an exit waits.
+Before the commit the server is asked whether the locks are still held. Django only reports commits,
+and forgets an ``on_commit`` callback when its savepoint is rolled back. So the methods that end a
+transaction are wrapped, on each connection for which an exit waits.
 """
 
 from __future__ import annotations
@@ -98,10 +97,7 @@ def earlier(held: Sequence[Held]) -> list[_Exit]:
 
 
 def released_here(handle: Held) -> Held | None:
-    """Return the hold of a lock that this thread has released in a transaction that is still open.
-
-    That of the handle itself comes first.
-    """
+    """Return a hold of a lock, the handle's first, that waits for this thread's transaction."""
     released = [one for each in _waiting_here() for one in each.held() if one.deferred]
     found = [one for one in released if one.name == handle.name and _same_locks(one, handle)]
     return handle if handle in found else next(iter(found), None)
@@ -114,10 +110,7 @@ def _same_locks(one: Held, other: Held) -> bool:
 
 
 def retake(handle: Lock, former: Held) -> Steps[None]:
-    """Let a handle go on with a hold whose exit waits; the hold becomes no weaker by that.
-
-    Raises as ``acquire`` does.
-    """
+    """Let a handle go on with a hold whose exit waits, no weaker. Raises as ``acquire`` does."""
     lease, backend = former.held_lease(), former.backend
     if lease.shared and not handle.sharing.shared:
         raise handle.upgrade_refused()

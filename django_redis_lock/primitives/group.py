@@ -1,8 +1,7 @@
 """The handle of several locks, which are acquired and released together.
 
-They are acquired one after another in the order of their names, each through its queue. A waiter
-only holds locks that come before the one it waits for, so callers never deadlock, and no waiter is
-overtaken.
+They are acquired one after another in the order of their names, each through its queue. So callers
+never deadlock, and no waiter is overtaken.
 """
 
 from __future__ import annotations
@@ -70,10 +69,9 @@ class LockGroup(Handle):
 
     @property
     def remaining(self) -> float:
-        """Seconds left by the local monotonic clock of the lease that expires first.
+        """Seconds left by the local clock of the lease that expires first; 0.0 if one is not held.
 
-        0.0 if one of the locks is not held; infinite for locks that never expire. Makes no round
-        trip.
+        Infinite for locks that never expire. Makes no round trip.
         """
         return min(lock.remaining for lock in self._locks())
 
@@ -154,10 +152,7 @@ class LockGroup(Handle):
         return not (yield from renew_in_time(leases, full))
 
     def _undo(self, retaken: list[Lock], *, later: bool) -> Steps[None]:
-        """Release what was acquired; what was retaken waits for its transaction again.
-
-        With ``later``, the background does it, as the server does not answer now.
-        """
+        """Release what was acquired, ``later`` in the background; what was retaken waits again."""
         for lock in retaken:
             if lock.lease is not None and not lock.deferred:
                 yield from lock._release()
@@ -174,10 +169,7 @@ def kinds(
     limit: int | Mapping[str, int] | None,
     max_waiters: int | None,
 ) -> list[tuple[str, Sharing]]:
-    """Return the names of a group, each with how it is shared.
-
-    Raises ``ValueError`` or ``TypeError``.
-    """
+    """Return the names of a group, each with how it is shared."""
     if isinstance(shared, str):
         raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
     readers: Iterable[str] = ()

@@ -55,31 +55,26 @@ class Held:
     def fence(self) -> int | Any:
         """The fence of this hold, greater than that of every earlier holder.
 
-        ``None`` if ``on_unavailable="run"`` let the block run without the lock. Raises
-        ``LockNotOwned`` if the lock is not held.
+        ``None`` if the block runs unguarded, without the lock. Raises ``LockNotOwned``.
         """
         return self.held_lease().fence if self.is_held_here or not self.unguarded else None
 
     @property
     def token_id(self) -> str:
-        """The digest that identifies this hold to others, as in ``Holder.token_id``.
-
-        Raises ``LockNotOwned`` if the lock is not held.
-        """
+        """The digest that identifies this hold in ``Holder.token_id``. Raises ``LockNotOwned``."""
         return token_id(self.held_lease().token.encode())
 
     @property
     def ticket(self) -> str:
         """The ``token_id`` that the lock will have once this handle has detached it.
 
-        It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
-        if the lock is not held.
+        Known in advance, it can be sent to the next holder. Raises ``LockNotOwned``.
         """
         return token_id(detached(self.held_lease().token).encode())
 
     @property
     def remaining(self) -> float:
-        """Seconds left of the lease by the local monotonic clock; 0.0 if the lock is not held.
+        """Seconds left of the lease by the local clock; 0.0 if the lock is not held.
 
         Infinite for a lock that never expires. Makes no round trip.
         """
@@ -90,19 +85,13 @@ class Held:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock is known to be lost: a renewal was refused, or the lease has expired.
-
-        Makes no round trip.
-        """
+        """Whether the lock is known to be lost: not renewed, or expired. Makes no round trip."""
         lease = self.lease
         return lease is not None and (lease.lost or lease.passed)
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this process holds it: the lease is valid, and not released, detached or lost.
-
-        Makes no round trip.
-        """
+        """Whether this process holds it: neither released nor detached nor lost. No round trip."""
         return self.lease is not None and self.lease.valid and not self.deferred
 
     def held_lease(self) -> Lease:
@@ -161,10 +150,7 @@ class Held:
             failed[server] = now + FAILED_FOR
 
     def probe(self) -> Steps[bool]:
-        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again.
-
-        Returns whether it may still refuse writes.
-        """
+        """Return whether the server may still refuse writes; raise if it does not even answer."""
         if self.unguarded and not self.reentrant:  # a release would be of either's
             raise LockError(
                 f"This handle already runs without lock {self.name!r}. Create one for each caller.",
@@ -177,9 +163,8 @@ class Held:
         until = now + PROBE_FOR
         if now >= ends:  # one caller at a time gives it its usual time again
             failed[server], until = now + FAILED_FOR, math.inf
-        yield calls.Renew(
-            [(self.name, "probe", -1)], patient=False, until=until
-        )  # of replicas, too
+        # A write, as a server may answer and yet refuse those.
+        yield calls.Renew([(self.name, "probe", -1)], patient=False, until=until)
         failed.pop(server, None)
         return until < math.inf
 

@@ -1,7 +1,4 @@
-"""The steps that the protocol yields: calls to the server, waits, pauses and signals.
-
-A step says what is to be done. ``drivers`` carry it out, with blocking calls or under asyncio.
-"""
+"""The steps that the protocol yields, for ``drivers`` to carry out: calls, waits and signals."""
 
 from __future__ import annotations
 
@@ -34,9 +31,7 @@ class Step:
     def lock_name(self) -> str:
         """The name of the lock that it is about; empty if that is none, or several."""
         subject = getattr(self, "waiter", self)
-        subject = getattr(subject, "request", subject)
-        name: str = getattr(subject, "name", "")
-        return name
+        return str(getattr(getattr(subject, "request", subject), "name", ""))
 
 
 Steps = Generator[Step, Any, Result]  # yields steps, is sent their results, and returns its own
@@ -157,8 +152,8 @@ class ReadLimits(Call):
 class ForceRelease(Call):
     """Take a lock from the holder with a token id, and write an entry into the audit.
 
-    Answers 1, or 2 if the entry was not written, as one without fields; ``None`` if that holder no
-    longer has the lock and no earlier sending of this call took it.
+    Answers 1; 2 if no entry was written, as for none; ``None`` if neither that holder has the lock
+    nor an earlier sending took it.
     """
 
     name: str
@@ -168,8 +163,8 @@ class ForceRelease(Call):
 
 
 FORCED_RELEASE = Inspect, ForceRelease
-"""The calls of a forced release. A server that answers one of them with an error has released
-nothing. Other calls may have been carried out in part, or on too few replicas."""
+"""The calls that, answered with an error, have changed nothing. Others may have, on too few
+replicas, or in part."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -1,7 +1,6 @@
 """The drivers of the protocol, with blocking calls and under asyncio.
 
-Both carry out the steps of a generator, one after the other, and send back the results. They handle
-interruption, cancellation and forks.
+They carry out the steps of a generator, and handle interruption, cancellation and forks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The heartbeats by which a process tells the servers that its waiters wait.
-
-One call for each server stands for all waiters of the process; see ``heartbeat.lua``.
-"""
+"""Heartbeats, by which a process tells each server that its waiters wait; see ``heartbeat.lua``."""
 
 from __future__ import annotations
 
@@ -28,9 +25,7 @@ FOREIGN_EVERY = 0.25
 """Seconds between checks of a lock that another program holds, and releases without a hand-off."""
 SHORTEST = 0.02  # seconds between two heartbeats at least
 ANSWER_WITHIN = 1.0  # seconds for which a heartbeat waits for its answer
-WAITER_TIMEOUT = (
-    5.0  # seconds without a call after which a process waits no more; see ``common.lua``
-)
+WAITER_TIMEOUT = 5.0  # seconds of silence after which a process waits no more; see ``common.lua``
 AGAIN_AFTER = 0.2  # seconds after which a heartbeat that failed is sent again
 LATE = 0.5  # seconds after which a waiter sends a heartbeat that is due, as the thread does not
 AT_ONCE = 64  # how many waiters come back in one go

@@ -70,16 +70,12 @@ class State(Enum):
 
 
 class Lease:
-    """A lock held under a token until a moment of the local monotonic clock.
-
-    Its methods alone change it.
-    """
+    """A lock held under a token until a moment of the local clock. Its methods alone change it."""
 
     state = State.HELD
     why_lost = ""  # why, once its holder was notified of the loss
     verify_by: float | None = None
-    """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``
-    once it is known to be claimed."""
+    """When (monotonic) the server takes back a lock that was handed off, until it was claimed."""
     left_at: float | None = None  # when (monotonic) an unanswered release or detach was first sent
     detached_as = ""  # the token of a detach that may have been carried out without an answer
     passed_to_message = False  # its release handed the lock off to a parked message
@@ -138,10 +134,7 @@ class Lease:
         self.verify_by = verify_by
 
     def begin_release(self) -> bool:
-        """Give it up; return whether to send a release, which may find the lock.
-
-        Of one that was lost, an earlier sending may have been carried out.
-        """
+        """Give it up; return whether to send a release: of a lost one, if one was sent before."""
         if self.state is State.LOST:
             return self.left_at is not None
         self.state = State.RELEASING
@@ -156,9 +149,9 @@ class Lease:
         self.passed_to_message = True
 
     def renewed(self, left_ms: int | None, asked_at: float, *, current: bool = True) -> None:
-        """Note what the server says is left of the lease: -1 for no end, -2 for not held.
+        """Note what the server says is left: -1 for no end, -2 for not held, ``None`` if unknown.
 
-        ``left_ms`` is ``None`` if it can't tell. Unless it is ``current``, it was set meanwhile.
+        Unless it is ``current``, the lease was set meanwhile.
         """
         if left_ms is None:
             return
@@ -236,9 +229,8 @@ def write_record(
 ) -> str:
     """Return the record of a holder in the current thread, which has the lock alone.
 
-    A record is the limit of a holder and its other fields as JSON; see ``permits.lua``. ``origin``
-    has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. Of a renewed lock, it has the
-    ``lease`` and ``max_hold`` in milliseconds, since readers may have other settings.
+    It is the holder's limit, and its other fields as JSON; see ``permits.lua``. Of a renewed lock,
+    it has the ``lease`` and ``max_hold`` in milliseconds, since readers may have other settings.
     """
     record = "- " + known_process().record()
     if auto_renew:
@@ -270,8 +262,5 @@ def write_value(token: str, fence: int, record: str) -> bytes:
 
 
 def token_id(token: bytes) -> str:
-    """Return the public digest of a token, as the Lua scripts do.
-
-    A token has 128 random bits, so its digest does not reveal it.
-    """
+    """Return the public digest of a token, as the scripts do. The 128 random bits stay secret."""
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]

@@ -70,11 +70,10 @@ class Holder(_Caller):
     lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
     max_hold: float | None = None  #: Seconds after which renewal stops; ``None`` for no limit.
     pid_space: str | None = None
-    """An id that differs between containers that share a host name, so that equal process ids can
-    be distinguished. ``None`` if unknown."""
+    """What distinguishes containers that share a host name, and so process ids, if it is known."""
     pid_began: int | None = None
-    """When the process began, in clock ticks since its host booted, so that a later process with
-    its id can be distinguished. ``None`` if unknown."""
+    """When the process began, in clock ticks since its host booted; a later one of its id differs.
+    ``None`` if unknown."""
     parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
     """What this package notes about a hold, such as the ``state`` of one that no process has."""
@@ -161,9 +160,8 @@ def read_holder(
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
-    ``ttl_ms`` is -1 for a lease with no expiry; ``now_ms`` is the server's clock; ``limit`` is what
-    an operator has set, which overrides that of the record; ``waiters`` are given with the number
-    of those that are parked if there are any.
+    ``ttl_ms`` is -1 for no expiry. ``limit`` is what an operator has set, which overrides that of
+    the record. ``waiters`` come with the number of those that are parked if there are any.
     """
     waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
     token, fence_text, _, own_limit, fields = split_value(value)
@@ -315,7 +313,7 @@ FREED: Final = "freed"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry(Origin):
-    """One event in the audit, with the origin of the former holder.
+    """An event in the audit, with the origin of the former holder.
 
     Fields that can't be read are empty or ``None``.
     """
@@ -323,8 +321,7 @@ class AuditEntry(Origin):
     id: str  #: The id of the entry; ids rise with time.
     at: datetime | None  #: When it was written, by the server's clock.
     event: str
-    """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
-    holder was dead."""
+    """``force_released``, from its holder; ``freed``, by a Celery worker, of a dead holder."""
     name: str  #: The lock's name, without the key prefix.
     using: str  #: The alias of the backend in ``LOCKS``.
     fence: int | None  #: The fence of the hold that ended.
@@ -336,10 +333,7 @@ class AuditEntry(Origin):
         return Origin.__str__(self) or "another program"
 
 
-Fields = Mapping[str, str]  # an entry as it is written
-
-
-def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
+def audit_fields(event: str, holder: Holder, by: str, reason: str) -> dict[str, str]:
     """Return the entry for a lock that is released by force or freed."""
     origin = {key: getattr(holder, key) for key in ORIGIN}
     return {
@@ -355,16 +349,12 @@ def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
 
 def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditEntry:
     """Read an entry from its id and its alternating fields and values."""
-    fields = {
-        key.decode(errors="replace"): value.decode(errors="replace")
-        for key, value in zip(pairs[0::2], pairs[1::2], strict=False)
-    }
+    texts = [each.decode(errors="replace") for each in pairs]
+    fields = dict(zip(texts[0::2], texts[1::2], strict=False))
     written_ms = _whole(entry_id.split(b"-")[0])
-    facts: dict[str, Any] = {
-        key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
-    }
-    facts |= {key: fields.get(key) or None for key in ORIGIN}
+    facts: dict[str, Any] = {key: fields.get(key) or None for key in ORIGIN}
     facts["pid"] = _whole(fields.get("pid", ""))
+    facts |= {key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")}
     return AuditEntry(
         id=entry_id.decode(errors="replace"),
         at=None if written_ms is None else moment(written_ms * 1000),
@@ -375,10 +365,10 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
 
 
 def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
-    """Merge the pages of several audits, each as ``history.lua`` returns it.
+    """Merge pages of several audits, as ``history.lua`` returns them: an id and entries, from new.
 
-    Returns the id before which the next page begins (empty after the last page), and the entries,
-    newest first. Entries older than the end of any page are left for the next one.
+    The next page begins before the id, which is empty after the last one. Entries older than the
+    end of any page are left for the next one.
     """
     pages = list(pages)
     end = max((page[0] for page in pages if page[0]), key=_parts, default=b"")
@@ -410,7 +400,6 @@ def attention(holder: Holder, threshold: float | None) -> Attention | None:
     """Return what is wrong with a hold, or ``None`` if nothing is known to be.
 
     ``threshold`` is the seconds that ``WARN_AFTER`` allows for the name, ``None`` for no limit.
-    A renewal is late when less than half of the lease in the holder's record is left.
     """
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
         return Attention.RENEWAL_LATE

@@ -10,7 +10,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -22,9 +22,7 @@ from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support import process, threads
 
 logger = logging.getLogger("django_redis_lock")
-JITTER = 0.2
-"""The part of a polling interval by which each is longer or shorter, so that processes that began
-together spread out."""
+JITTER = 0.2  # the part of a polling interval by which each differs, so that processes spread out
 CLAIM = 1.2  # seconds in which a lock that was handed off has to be claimed; see ``common.lua``
 CLOCK_VALID = 60.0  # seconds for which a reading of the server's clock is carried forward locally
 LISTEN_EVERY = 1.0  # seconds after which the main thread wakes, as not each signal ends its sleep
@@ -38,14 +36,14 @@ _DUE = re.compile(rb"due (\d{1,16})")
 _numbers = itertools.count(1)  # of the registries of this process
 
 
+@dataclass(slots=True, eq=False)
 class Grant:
     """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
-    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
-        self.fence = fence
-        self.lease_ms = lease_ms
-        self.now_ms = now_ms
-        self.received_at = monotonic()
+    fence: int
+    lease_ms: int
+    now_ms: int
+    received_at: float = field(default_factory=monotonic)
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -119,7 +117,6 @@ class WaiterRegistry:
 
     @property
     def id(self) -> str:
-        """Tells the registries of all processes apart."""
         return f"{process.known_process().id}-{self._number}"
 
     def waits_in(self, name: str) -> str:
@@ -153,9 +150,9 @@ class WaiterRegistry:
         self._waiters.pop(waiter.request.token, None)
 
     def waits(self, waiter: LocalWaiter, ttl_ms: int, *, foreign: bool = False) -> None:
-        """Note that the waiter is in the queue of a lock with ``ttl_ms`` left (-1: no end).
+        """Note that it is in the queue of a lock with ``ttl_ms`` left (-1: no end).
 
-        A ``foreign`` lock is released without a hand-off, by another program.
+        A ``foreign`` lock is another program's, which releases it without a hand-off.
         """
         if self.heart is not None:
             self.heart.expect(ttl_ms, foreign=foreign)
@@ -269,10 +266,7 @@ class WaiterRegistry:
 
 
 class PollingRegistry(WaiterRegistry):
-    """A registry for servers without a hand-off: each ``interval`` (s) one waiter of a lock asks.
-
-    ``waits_in`` stands for them in a queue.
-    """
+    """A registry without a hand-off: each ``interval`` (s) one waiter of a lock asks the server."""
 
     interval: float
 

@@ -1,7 +1,6 @@
-"""The private parts of Django that the package depends on.
+"""The private parts of Django that the package depends on, as they are in Django 5.2 and 6.0.
 
-Seen to work with Django 5.2 and 6.0. ``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as
-well.
+``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as well.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Makes texts of unknown origin safe to show: invisible characters visible, passwords masked.
-
-A password is masked by its position in a URL or after ``password=``; and anywhere, if it is in the
-settings.
-"""
+"""Makes texts of unknown origin safe to show: invisible characters visible, passwords masked."""
 
 from __future__ import annotations
 
@@ -39,10 +35,9 @@ _ORDINARY = (
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text with its invisible characters in Python's notation.
+    """Return a text with its invisible characters in Python's notation. It is not escaped for HTML.
 
-    These include control characters and those that change the direction of text. The result is not
-    escaped for HTML.
+    These include control characters and those that change the direction of text.
     """
     if text.isprintable():
         return text

@@ -19,8 +19,7 @@ Value = TypeVar("Value")
 class cached_property_atomic(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
     """A cached property of which all threads get the same value; two may be made, and one dropped.
 
-    ``functools.cached_property`` has a mutex in Python 3.11, which may stay locked in a forked
-    child; later, each thread gets a value of its own.
+    That of ``functools`` may stay locked in a forked child, or give each thread its own (3.12).
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
@@ -58,10 +57,7 @@ LONGEST_SLEEP = 3600.0  # seconds of one sleep at most. A wait without limit sle
 
 
 class OneShotEvent:
-    """Wakes one thread, once.
-
-    A ``threading.Event`` may raise RuntimeError in place of what a signal handler raises in it.
-    """
+    """Wakes one thread, once. ``threading.Event`` may hide what a signal handler raises in it."""
 
     __slots__ = ("_lock",)
 
@@ -162,10 +158,7 @@ class InThread(Generic[Result]):
             callback()
 
     def result(self, until: float = math.inf) -> Result:
-        """Return what the function returns, or raise what it raises.
-
-        Raises ``TimeoutError`` if it has not ended ``until`` (monotonic).
-        """
+        """Return or raise what the function does; ``TimeoutError`` if that is after ``until``."""
         event = OneShotEvent()
         self.when_done(event.ring)
         event.wait(until)
@@ -223,8 +216,7 @@ class Background:
     def wake(self, due: float) -> None:
         """Have the thread awake at a moment (monotonic).
 
-        Raises ``RuntimeError`` if none can be started. With Python 3.12 that is so as soon as the
-        process begins to end.
+        Raises ``RuntimeError`` if none can be started, as when the process begins to end.
         """
         self._wanted_at = due
         with self._mutex:
