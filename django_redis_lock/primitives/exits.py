@@ -17,15 +17,8 @@ from django.apps import apps
 from django.db import Error, connections
 
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
-from django_redis_lock.primitives.held import (
-    Held,
-    Hold,
-    Leave,
-    confirm,
-    finish,
-    set_leases,
-    waiting,
-)
+from django_redis_lock.primitives import held as holding
+from django_redis_lock.primitives.held import Held, Hold, Leave
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.django_private import savepoint_in_test
@@ -68,7 +61,7 @@ def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends:
 def _wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
     before, holds = earlier(held), [(one, one.held_lease()) for one in held]
     ending = [each for each in before if each.ends]
-    if leave is finish:
+    if leave is holding.finish:
         waits = {lease for each in ending for lease in each.leases}
         holds = [hold for hold in holds if hold[1] not in waits]
     elif ends:
@@ -118,7 +111,7 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
         handle.vacate()
     lease.rely(required=former.on_unavailable == "raise")
     wanted = handle.make_request(backend)
-    yield from set_leases([former], lambda lease: _left_ms(lease, wanted))
+    yield from holding.set_leases([former], lambda lease: _left_ms(lease, wanted))
     lease.strengthen(wanted, handle.max_hold)
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
@@ -146,7 +139,7 @@ class _Exit:
     def __init__(self, holds: list[Hold], leave: Leave, *, ends: bool) -> None:
         self.connections: set[_Wrapped] = set()
         self.holds, self.leave, self.ends = holds, leave, ends
-        waiting.add(self)
+        holding.waiting.add(self)
 
     @property
     def leases(self) -> set[Lease]:
@@ -239,7 +232,7 @@ class _Wrapped:
 
 def _confirm(held: Sequence[Held]) -> None:
     try:
-        held[0].backend.run(confirm(held))
+        held[0].backend.run(holding.confirm(held))
     except LockUnavailable as error:
         if any(one.held_lease().required or one.on_unavailable == "raise" for one in held):
             raise
@@ -253,4 +246,4 @@ def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
         if not isinstance(error, LockLost):  # which was logged when it was found
             names = ", ".join(repr(each.name) for each in held)
             logger.warning("Lock %s was not passed on after the transaction: %s", names, error)
-        yield from finish([each for each in held if each.deferred])
+        yield from holding.finish([each for each in held if each.deferred])

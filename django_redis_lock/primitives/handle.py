@@ -20,7 +20,7 @@ from django_redis_lock.primitives.held import Held, Leave, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, Seconds
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.process import Identity
 
@@ -37,12 +37,10 @@ class Handle(ABC):
     do_not_call_in_templates = True  # Django's templates read its attributes
     on_unavailable: OnUnavailable = "raise"
     """Whether to raise ``LockUnavailable`` or to run without the lock, if it can't be acquired."""
-    _blocking_timeout: float | Default | None = DEFAULT
+    _blocking_timeout: Seconds = DEFAULT
     _attempt: weakref.ref[Identity] | None = None  # of the caller that is acquiring
 
-    def __init__(
-        self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
-    ) -> None:
+    def __init__(self, name: str, *, blocking: bool, blocking_timeout: Seconds) -> None:
         self.name = name
         self.blocking = blocking if blocking is True else arguments.check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
@@ -64,9 +62,7 @@ class Handle(ABC):
         given = self._blocking_timeout
         return self.backend.blocking_timeout if isinstance(given, Default) else given
 
-    def acquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
+    def acquire(self, blocking: bool | None = None, blocking_timeout: Seconds = DEFAULT) -> bool:
         """Acquire the lock, or all locks of a group or none; return whether that succeeded.
 
         ``blocking`` (a bool) and ``blocking_timeout`` (seconds in all, ``None`` for no limit)
@@ -82,7 +78,7 @@ class Handle(ABC):
             return True
 
     async def aacquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
+        self, blocking: bool | None = None, blocking_timeout: Seconds = DEFAULT
     ) -> bool:
         """Asynchronous version of ``acquire``."""
         began = monotonic()
@@ -282,9 +278,7 @@ class Handle(ABC):
             each.lease_to_release()
         return left
 
-    def _until(
-        self, blocking: bool | None, blocking_timeout: float | Default | None
-    ) -> float | None:
+    def _until(self, blocking: bool | None, blocking_timeout: Seconds) -> float | None:
         default = isinstance(blocking_timeout, Default)
         wait = self.blocking_timeout if default else arguments.check_wait(blocking_timeout)
         waits = self.blocking if blocking is None else arguments.check_blocking(blocking)
@@ -299,10 +293,8 @@ class Handle(ABC):
             if self._attempt is None or self._attempt() is None:
                 self._attempt = weakref.ref(attempt)
                 return attempt
-        raise LockError(
-            f"This handle is already acquiring {self._label}; create one for each caller.",
-            name=self._locks()[0].name,
-        )
+        text = f"This handle is already acquiring {self._label}; create one for each caller."
+        raise self._locks()[0].misuse(text)
 
     def _release(self) -> Steps[None]:
         held = self._to_release()
@@ -330,9 +322,7 @@ class Handle(ABC):
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
         if held[0].lease_to_set().timeout is None:
-            raise LockError(
-                f"The lease of {self._label} can't be set, as it never expires.", name=held[0].name
-            )
+            raise held[0].misuse(f"The lease of {self._label} can't be set, as it never expires.")
         if seconds is not None:
             arguments.check_timeout(seconds, "additional_time")
 

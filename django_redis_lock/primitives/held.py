@@ -119,16 +119,18 @@ class Held:
     def _not_owned(self, why: str) -> LockNotOwned:
         return LockNotOwned(f"Lock {self.name!r} {why}.", name=self.name)
 
+    def misuse(self, text: str) -> LockError:
+        return LockError(text, name=self.name)
+
     def vacate(self) -> None:  # so that acquiring overwrites nothing that is still held
         lease = self.lease
         if lease is None:
             return
         if lease.valid:
             again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
-            raise LockError(
+            raise self.misuse(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
-                f"each caller{again}.",
-                name=self.name,
+                f"each caller{again}."
             )
         self.let_go(lease)
 
@@ -152,9 +154,8 @@ class Held:
     def probe(self) -> Steps[bool]:
         """Return whether the server may still refuse writes; raise if it does not even answer."""
         if self.unguarded and not self.reentrant:  # a release would be of either's
-            raise LockError(
-                f"This handle already runs without lock {self.name!r}. Create one for each caller.",
-                name=self.name,
+            raise self.misuse(
+                f"This handle already runs without lock {self.name!r}. Create one for each caller."
             )
         failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
         if (ends := failed.get(server)) is None:

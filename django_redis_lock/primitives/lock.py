@@ -21,7 +21,7 @@ from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, check_name, check_timeout
+from django_redis_lock.support.arguments import DEFAULT, Default, Seconds, check_name, check_timeout
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
@@ -48,10 +48,10 @@ class Lock(Held, Handle):
         self,
         find: Callable[[], BaseLockBackend],
         name: str,
-        timeout: float | Default | None = DEFAULT,
+        timeout: Seconds = DEFAULT,
         *,
         blocking: bool = True,
-        blocking_timeout: float | Default | None = DEFAULT,
+        blocking_timeout: Seconds = DEFAULT,
         auto_renew: bool | None = None,
         reentrant: bool = False,
         wait: str | None = None,
@@ -274,10 +274,9 @@ class Lock(Held, Handle):
                 raise self.upgrade_refused()
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
             if lease.auto_renew or lease.timeout is None:
-                raise LockError(
+                raise self.misuse(
                     f"{held}, which would wait for itself for ever. Pass reentrant=True wherever "
-                    f"it may be entered again, or give a blocking_timeout.",
-                    name=self.name,
+                    f"it may be entered again, or give a blocking_timeout."
                 )
             logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
 
@@ -293,9 +292,7 @@ class Lock(Held, Handle):
         if self.max_hold is not None:
             timeout = min(self.max_hold, math.inf if timeout is None else timeout)
         auto_renew = self._auto_renew and timeout is not None
-        record = write_record(
-            auto_renew=auto_renew, lease=timeout, max_hold=self.max_hold, **self.origin
-        )
+        record = write_record(timeout if auto_renew else None, self.max_hold, **self.origin)
         request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
         if self.sharing is not arguments.EXCLUSIVE:
             backend.require_sharing(self.name)
@@ -334,7 +331,7 @@ class Lock(Held, Handle):
         if metadata is not None:
             ours = self.origin.get("metadata", {})
             origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
-        ticket, record = self.ticket, write_record(auto_renew=False, **origin)
+        ticket, record = self.ticket, write_record(**origin)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
         if not defer([self], detach):
@@ -345,10 +342,8 @@ class Lock(Held, Handle):
         lease = self.lease_to_release()
         self.lease_to_set()
         if lease.entries > 1:
-            raise LockError(
-                f"Lock {self.name!r} was entered {lease.entries} times and can't be {to_be}.",
-                name=self.name,
-            )
+            entered = f"Lock {self.name!r} was entered {lease.entries} times"
+            raise self.misuse(f"{entered} and can't be {to_be}.")
         return lease
 
     def _downgrade(self) -> Steps[None]:
@@ -378,11 +373,10 @@ class Lock(Held, Handle):
             yield from holds.set_leases([self], lambda lease: -1)
 
     def upgrade_refused(self) -> LockError:
-        return LockError(
+        return self.misuse(
             f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
             f"two that did so would wait for each other. Release it first, after a transaction, or "
-            f"take it alone from the start and share it by downgrade().",
-            name=self.name,
+            f"take it alone from the start and share it by downgrade()."
         )
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:

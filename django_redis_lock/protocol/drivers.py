@@ -193,10 +193,8 @@ async def _arun(
             step = resume(value)
             first = first or step
             try:
-                answer = await (
-                    acarry_out(port, step) if until is None else _atidy(port, step, until)
-                )
-                resume, value = steps.send, answer
+                done = acarry_out(port, step) if until is None else _atidy(port, step, until)
+                resume, value = steps.send, await done
             except GeneratorExit:
                 steps.close()
                 raise

@@ -224,19 +224,15 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)  # 0.29 s are 290 ms
 
 
-def write_record(
-    *, auto_renew: bool, lease: float | None = None, max_hold: float | None = None, **origin: Any
-) -> str:
+def write_record(lease: float | None = None, max_hold: float | None = None, **origin: Any) -> str:
     """Return the record of a holder in the current thread, which has the lock alone.
 
-    It is the holder's limit, and its other fields as JSON; see ``permits.lua``. Of a renewed lock,
-    it has the ``lease`` and ``max_hold`` in milliseconds, since readers may have other settings.
+    It is the holder's limit, and its other fields as JSON; see ``permits.lua``. ``lease`` and
+    ``max_hold`` are given if it is renewed. Readers need them, who may have other settings.
     """
     record = "- " + known_process().record()
-    if auto_renew:
-        record += ',"auto_renew":true'
-        if lease is not None:
-            record += f',"lease":{milliseconds(lease)}'
+    if lease is not None:
+        record += f',"auto_renew":true,"lease":{milliseconds(lease)}'
         if max_hold is not None:
             record += f',"max_hold":{milliseconds(max_hold)}'
     if any(origin.values()):

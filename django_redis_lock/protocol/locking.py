@@ -45,10 +45,9 @@ def acquire(
             if lease is None:
                 request.sent = False
                 return None
-            if lease.timeout is not None or not (
-                yield from set_leases([lease], [-1], request.until)
-            ):
-                return lease
+            if lease.timeout is None and (yield from set_leases([lease], [-1], request.until)):
+                continue  # it was lost meanwhile
+            return lease
     except GeneratorExit:
         raise
     except BaseException as error:

@@ -208,11 +208,103 @@ class WaiterRegistry:
         """Join the queue of a lock; return the lease, or ``None`` if it was not granted."""
         waiter = LocalWaiter(request)
         try:
-            yield from _listen(self, request)
+            yield from self._listen(request)
             self.join(waiter)
-            return (yield from _wait_for_turn(self, request, waiter, until))
+            return (yield from self._wait_for_turn(waiter, until))
         finally:
             self.leave(waiter)
+
+    def _listen(self, request: Request) -> Steps[None]:
+        if not self.receives(request.name):
+            yield from ask(calls.Listen(self, request.name, until=request.until))
+
+    def _wait_for_turn(self, waiter: LocalWaiter, until: float) -> Steps[Lease | None]:
+        request = waiter.request
+        while True:
+            call, answer = yield from self._ask(request, until)
+            lease = call.lease(answer)
+            if lease is not None:
+                return lease
+            minus_fence, ttl_ms, now_ms, kind, *position = answer
+            if kind % 3 == 0 and request.max_waiters is not None:
+                request.full = True
+                return None
+            request.position = position[0] if position else 0
+            self.note_server_ms(now_ms, call.sent_at)
+            self.waits(waiter, ttl_ms, foreign=kind >= 3)
+            if request.when_waiting is not None:
+                begin, request.when_waiting = request.when_waiting, None
+                yield from begin()
+            over = yield from self._sleep_on(waiter, until)
+            if waiter.grant is not None:
+                grant, waiter.grant = waiter.grant, None
+                lease, is_newer = self._granted(request, grant), grant.fence > -minus_fence
+                # An older one was taken back, and looks young if a clock was set back.
+                if is_newer and (yield from self._claim(lease, grant, request.until)):
+                    return lease
+            elif over:
+                self.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
+                yield from ask(calls.withdrawal(request, patient=True, until=request.until))
+                return None
+
+    def _sleep_on(self, waiter: LocalWaiter, until: float) -> Steps[bool]:
+        """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
+        while True:
+            check = waiter.request.before_sleep
+            yield calls.Wait(self, waiter, until if check is None else min(until, check()))
+            if waiter.error is not None:
+                raise LockUnavailable(waiter.error, name=waiter.request.name)
+            if waiter.grant is not None:
+                return False
+            if waiter.must_ask or monotonic() >= waiter.turn_at:
+                waiter.must_ask = False
+                return False
+            if monotonic() >= until:
+                return True
+
+    def _ask(self, request: Request, until: float) -> Steps[tuple[calls.Acquire, Any]]:
+        """Ask for the lock. A request that waits already tolerates an outage for a while."""
+        give_up = min(until, monotonic() + OUTAGE_LIMIT)
+        pause = 0.05
+        while True:
+            try:
+                yield from self._listen(request)
+                request.waits_in = self.waits_in(request.name)
+                call = calls.Acquire(request, request.waits_in, until=request.until)
+                return call, (yield from ask(call))
+            except LockUnavailable:
+                if not request.position or monotonic() >= give_up:
+                    raise
+            left = max(0.0, give_up - monotonic())
+            yield calls.Pause(min(pause * random.uniform(0.5, 1.5), left))
+            pause = min(pause * 2, 1.0)
+
+    def _granted(self, request: Request, grant: Grant) -> Lease:
+        """Return the lease of a grant, counted from when it was given: its message may be old."""
+        server_ms = self.server_ms(grant.received_at)
+        age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
+        given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
+        lease = Lease(request, grant.fence, given_at + seconds)
+        if self.must_claim:
+            lease.handed_off(given_at + min(CLAIM, seconds))
+        return lease
+
+    def _claim(self, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
+        """Claim a lock that was handed off; return False if the server has to be asked instead."""
+        if lease.verify_by is None or lease.passed:
+            return not lease.passed
+        if self.heart is not None and not self.heart.runs:  # no thread can verify the lock
+            return False
+        # The server may take the lock back before it receives the claim.
+        if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
+            return False
+        try:
+            end_ms = grant.now_ms + grant.lease_ms
+            about = lease.name, lease.token, grant.fence, end_ms
+            yield calls.Claim(*about, shared=lease.shared, until=until)
+        except LockUnavailable:
+            return False
+        return True
 
     def forget(self, request: Request) -> None:
         """Have a waiter that has left removed from the queue, which it has come back to."""
@@ -318,108 +410,3 @@ class PollingRegistry(WaiterRegistry):
     def _check(self, waiter: LocalWaiter) -> None:
         if self._turns.get(waiter.request.name) not in self._waiters:  # it left without a word
             self._pass_turn(waiter.request.name, None, monotonic())
-
-
-def _listen(registry: WaiterRegistry, request: Request) -> Steps[None]:
-    if not registry.receives(request.name):
-        yield from ask(calls.Listen(registry, request.name, until=request.until))
-
-
-def _wait_for_turn(
-    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
-) -> Steps[Lease | None]:
-    while True:
-        call, answer = yield from _ask(registry, request, until)
-        lease = call.lease(answer)
-        if lease is not None:
-            return lease
-        minus_fence, ttl_ms, now_ms, kind, *position = answer
-        if kind % 3 == 0 and request.max_waiters is not None:
-            request.full = True
-            return None
-        request.position = position[0] if position else 0
-        registry.note_server_ms(now_ms, call.sent_at)
-        registry.waits(waiter, ttl_ms, foreign=kind >= 3)
-        if request.when_waiting is not None:
-            begin, request.when_waiting = request.when_waiting, None
-            yield from begin()
-        over = yield from _sleep(registry, request, waiter, until)
-        if waiter.grant is not None:
-            grant, waiter.grant = waiter.grant, None
-            lease = _granted(registry, request, grant)
-            # One older than the holder's was taken back, and looks young if a clock was set back.
-            if grant.fence > -minus_fence and (
-                yield from _claim(registry, lease, grant, request.until)
-            ):
-                return lease
-        elif over:
-            registry.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
-            yield from ask(calls.withdrawal(request, patient=True, until=request.until))
-            return None
-
-
-def _sleep(
-    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
-) -> Steps[bool]:
-    """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
-    while True:
-        check = request.before_sleep
-        yield calls.Wait(registry, waiter, until if check is None else min(until, check()))
-        if waiter.error is not None:
-            raise LockUnavailable(waiter.error, name=request.name)
-        if waiter.grant is not None:
-            return False
-        if waiter.must_ask or monotonic() >= waiter.turn_at:
-            waiter.must_ask = False
-            return False
-        if monotonic() >= until:
-            return True
-
-
-def _ask(
-    registry: WaiterRegistry, request: Request, until: float
-) -> Steps[tuple[calls.Acquire, Any]]:
-    """Ask for the lock. A request that waits already tolerates an outage for a while."""
-    give_up = min(until, monotonic() + OUTAGE_LIMIT)
-    pause = 0.05
-    while True:
-        try:
-            yield from _listen(registry, request)
-            request.waits_in = registry.waits_in(request.name)
-            call = calls.Acquire(request, request.waits_in, until=request.until)
-            return call, (yield from ask(call))
-        except LockUnavailable:
-            if not request.position or monotonic() >= give_up:
-                raise
-        yield calls.Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
-        pause = min(pause * 2, 1.0)
-
-
-def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
-    """Return the lease of a grant, counted from when it was given: its message may be old."""
-    server_ms = registry.server_ms(grant.received_at)
-    age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
-    given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
-    lease = Lease(request, grant.fence, given_at + seconds)
-    if registry.must_claim:
-        lease.handed_off(given_at + min(CLAIM, seconds))
-    return lease
-
-
-def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
-    """Claim a lock that was handed off; return False if the server has to be asked instead."""
-    if lease.verify_by is None or lease.passed:
-        return not lease.passed
-    if registry.heart is not None and not registry.heart.runs:  # no thread can verify the lock
-        return False
-    # The server may take the lock back before it receives the claim.
-    if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
-        return False
-    try:
-        end_ms = grant.now_ms + grant.lease_ms
-        yield calls.Claim(
-            lease.name, lease.token, grant.fence, end_ms, shared=lease.shared, until=until
-        )
-    except LockUnavailable:
-        return False
-    return True

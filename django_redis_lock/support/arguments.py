@@ -38,6 +38,7 @@ class Default:
 
 
 DEFAULT = Default()  # stands for an argument that was not given, where ``None`` is a value
+Seconds = float | Default | None
 
 
 def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
@@ -82,7 +83,7 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
 
 
 def check_renewal(
-    timeout: float | Default | None, auto_renew: bool | None, max_hold: Any
+    timeout: Seconds, auto_renew: bool | None, max_hold: Any
 ) -> tuple[bool, float | None]:
     """Return whether to renew a lease of this ``timeout``, and for how many seconds at most."""
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew

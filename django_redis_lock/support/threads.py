@@ -45,11 +45,10 @@ def struck(error: BaseException | None) -> bool:
         interrupted, trace = trace.tb_frame, trace.tb_next
         frame = trace.tb_frame  # one of ours would keep what is read of it
         if not frame.f_globals.get("__name__", "").startswith("django_redis_lock."):
-            for value in [*frame.f_locals.values()]:
-                if any(
-                    item is interrupted for item in (value if type(value) is tuple else [value])
-                ):
-                    return True  # a handler with ``*args`` has it in a tuple
+            for value in [*frame.f_locals.values()]:  # a handler with ``*args`` has it in a tuple
+                items = value if type(value) is tuple else [value]
+                if any(item is interrupted for item in items):
+                    return True
     return False
 
 
