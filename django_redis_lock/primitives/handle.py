@@ -53,7 +53,6 @@ class Handle(ABC):
 
     @property
     def backend(self) -> BaseLockBackend:
-        """The backend that stores the lock or locks."""
         return self._locks()[0].backend
 
     @property
@@ -231,14 +230,12 @@ class Handle(ABC):
         return cast("Decorated", locked)
 
     def __bool__(self) -> bool:
-        """Refuse to be tested, as that acquires nothing."""
         raise TypeError(
             f"A handle is neither true nor false. To acquire {self._label}, use it in a with "
             f"statement, or test what its acquire() returns."
         )
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied, as a hold has one handle."""
         raise TypeError(
             f"{self!r} can't be pickled or copied. Create a handle for each caller with the name "
             f"of the lock. To pass a held lock to another process, send it the ticket that "

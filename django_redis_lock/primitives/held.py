@@ -44,7 +44,6 @@ class Held:
 
     @property
     def backend(self) -> BaseLockBackend:
-        """The backend that stores the lock."""
         return self._backend or self._find_backend()
 
     @property
@@ -349,5 +348,4 @@ def _is_mine(lease: Lease) -> bool:
 
 
 def detached(token: str) -> str:
-    """Return the token under which a lock is detached."""
     return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]

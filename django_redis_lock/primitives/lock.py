@@ -99,10 +99,9 @@ class Lock(Held, Handle):
     def take_over(self, token_id: str) -> bool:
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
-        Returns False, and changes nothing, if that holder no longer has the lock, or shares it with
-        others and this handle would not. The former holder finds its lock lost. With the ``ticket``
-        or ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
-        between processes without ever being free. Raises as ``acquire`` does.
+        Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
+        this handle would not. Else it finds its lock lost. By a ``ticket`` or ``token_id``, a lock
+        passes between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, arguments.check_token_id(token_id)))
 
@@ -113,11 +112,10 @@ class Lock(Held, Handle):
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
 
-        The lock becomes free when they have passed, unless ``take_over`` is called before. In a
-        database transaction they, and the ticket, begin when the transaction ends. The handle holds
-        nothing afterwards. ``metadata`` is added to that of the handle. Raises ``LockLost``,
-        ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the lock, and
-        ``LockError`` for a reentrant lock that was entered more than once.
+        Then it becomes free, unless ``take_over`` is called before. In a database transaction, the
+        seconds and the ticket begin at its end. ``metadata`` is added to that of the handle, which
+        holds nothing afterwards. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, which
+        leaves the lock held, and ``LockError`` for a lock that was entered more than once.
         """
         return self.backend.run(self.detach_steps(seconds, metadata))
 
@@ -128,11 +126,10 @@ class Lock(Held, Handle):
     def downgrade(self) -> None:
         """Share the lock from now on, without it being free in between, with a new fence.
 
-        In a database transaction that takes effect when the transaction ends, as a release does.
-        Waiters that share it, and are next, get it then. The lease goes on as it was. It does
-        nothing if the lock is shared already. Raises ``LockLost``, ``LockNotOwned``,
-        ``LockUnavailable``, after which it may be shared or not and this can be called again, and
-        ``LockError`` for a lock that was entered more than once.
+        In a database transaction that takes effect at its end. The next waiters get it if they
+        share it. The lease goes on. It does nothing to a shared lock. Raises ``LockLost``,
+        ``LockNotOwned``, ``LockUnavailable``, after which it may be shared or not and this can be
+        called again, and ``LockError`` for a lock that was entered more than once.
         """
         self.backend.run(self._downgrade())
 

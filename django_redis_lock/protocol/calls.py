@@ -163,8 +163,7 @@ class ForceRelease(Call):
 
 
 FORCED_RELEASE = Inspect, ForceRelease
-"""The calls that, answered with an error, have changed nothing. Others may have, on too few
-replicas, or in part."""
+"""Where one of them is answered with an error, nothing was released. Others may be partly done."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

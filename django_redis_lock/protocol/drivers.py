@@ -144,7 +144,6 @@ def _tidy(port: Port, step: Step, until: float) -> Any:
 
 
 async def acarry_out(port: Port, step: Step) -> Any:
-    """Carry out a step in this asyncio task."""
     match step:
         case Listen():
             await _in_time(step, step.registry.alisten(step.name))

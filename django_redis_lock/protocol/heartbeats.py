@@ -127,21 +127,17 @@ class Heart(threads.Background):
         try:
             pause = yield from beat(self._registry, waiters, self._turn, until, asks=asks)
         except Exception as error:
-            self._answered[server] = -math.inf
-            self._failed(server, waiters, error)
+            self._answered[server], failed_at = -math.inf, monotonic()
+            if not isinstance(error, LockError):
+                logger.exception("A heartbeat failed, and is sent again")
+            if failed_at - self._failing.setdefault(server, failed_at) >= OUTAGE_LIMIT:
+                for waiter in chain(*waiters.values()):
+                    self._registry.fail(waiter, error)
+            self._due = min(self._due, failed_at + AGAIN_AFTER)
         else:
             self._answered[server] = now
             self._failing.pop(server, None)
             self._due = min(self._due, monotonic() + pause)
-
-    def _failed(self, server: object, waiters: Waiters, error: Exception) -> None:
-        now = monotonic()
-        if not isinstance(error, LockError):
-            logger.exception("A heartbeat failed, and is sent again")
-        if now - self._failing.setdefault(server, now) >= OUTAGE_LIMIT:
-            for waiter in chain(*waiters.values()):
-                self._registry.fail(waiter, error)
-        self._due = min(self._due, now + AGAIN_AFTER)
 
 
 def beat(

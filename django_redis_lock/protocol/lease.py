@@ -62,8 +62,6 @@ class Request:
 
 
 class State(Enum):
-    """What this process knows of a hold."""
-
     HELD = 1
     RELEASING = 2  # its release was begun, and is completed in the background
     LOST = 3
@@ -142,7 +140,6 @@ class Lease:
         return True
 
     def detach_sent(self, at: float | None, token: str) -> None:
-        """Note when a detach under a token was sent, if it was."""
         self.left_at, self.detached_as = self.left_at or at, token
 
     def pass_to_message(self) -> None:

@@ -28,13 +28,11 @@ def acquire(
     make_registry: Any = None,
     from_token_id: str = "",
 ) -> Steps[Lease | None]:
-    """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
+    """Take a lock, waiting until ``until`` (monotonic), if given; return ``None`` without it.
 
-    With ``from_token_id`` it is taken over from that holder, ahead of the queue.
-
-    Returns the lease, or ``None`` when the wait ran out. Without a ``registry``, one is made when
-    the lock is found held. If anything interrupts the wait, the request is withdrawn. It stays
-    ``sent`` where the server can't be reached, or a call may arrive later than that.
+    With ``from_token_id`` it is taken over from that holder, ahead of the queue. Without a
+    ``registry``, one is made when the lock is found held. An interruption withdraws the request,
+    which stays ``sent`` where the server can't be reached, or a call may arrive later than that.
     """
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER

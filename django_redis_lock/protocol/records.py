@@ -63,8 +63,7 @@ class Holder(_Caller):
     expires_at: datetime | None  #: When the lease ends, by the server's clock; ``None`` if never.
     ttl: float | None  #: Seconds of lease left; ``None`` for a lease with no expiry.
     waiters: int | None
-    """The length of the queue. ``None`` if the server's user may not read it, or if there is no
-    queue, as with the backend ``getset``."""
+    """The length of the queue; ``None`` without one, as with ``getset``, or if not readable."""
     holders: int = 1  #: How many hold the lock now, this one among them.
     held_for: float | None = None  #: Seconds since it was acquired, by the server's clock.
     lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
@@ -72,8 +71,7 @@ class Holder(_Caller):
     pid_space: str | None = None
     """What distinguishes containers that share a host name, and so process ids, if it is known."""
     pid_began: int | None = None
-    """When the process began, in clock ticks since its host booted; a later one of its id differs.
-    ``None`` if unknown."""
+    """When its process began, in clock ticks since boot, if known: its id may be used again."""
     parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
     """What this package notes about a hold, such as the ``state`` of one that no process has."""

@@ -13,10 +13,7 @@ import string
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-LONGEST_LEASE = 100 * 365 * 86400
-"""Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
-more as another program's data."""
-
+LONGEST_LEASE = 100 * 365 * 86400  # seconds; scripts take 126 years for another program's data
 MAX_NAME_LENGTH = 512
 MAX_METADATA_BYTES = 1024  # of a holder's metadata, as the JSON stored with each lock and waiter
 MAX_TEXT_LENGTH = 500  # characters of the ``by`` and of the ``reason`` of a forced release
@@ -28,8 +25,7 @@ _PRINTF = re.compile(r"%(\(\w+\))?(0\d)?[sdri](?![^\W_])")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-OnUnavailable = Literal["raise", "run"]
-"""What a caller does if the server can't be reached, or refuses: it fails, or runs unguarded."""
+OnUnavailable = Literal["raise", "run"]  # what a caller does without a server: fail, or go on
 
 
 class Default:
@@ -67,7 +63,6 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
 
 
 def check_blocking(value: Any) -> bool:
-    """Return whether to wait."""
     if isinstance(value, bool):
         return value
     shown, advice = _shown(value), ""
@@ -139,7 +134,6 @@ def _check_str(what: str, value: Any, most: float = math.inf, advice: str = "") 
 
 
 def check_name(name: str) -> str:
-    """Return the name of a lock."""
     if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH):
         _check_str("A lock's name", name, MAX_NAME_LENGTH, " Use a digest of the long part.")
         if not name:

@@ -14,8 +14,7 @@ from django_redis_lock.support.celery_app import celery_app
 
 MASK = "***"
 SHORTEST = 4
-"""Characters from which on a password is masked anywhere. A shorter one is part of too many words,
-and is masked only in a URL or after ``password=``."""
+"""Characters of the shortest password that is masked anywhere: shorter ones are in many words."""
 BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 _USER_AND_PASSWORD = re.compile(r"(?<=//)(?:(?!//)\S)*@")
 _ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
