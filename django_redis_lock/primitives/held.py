@@ -199,10 +199,7 @@ def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[lis
 
 
 def release(held: Held) -> Steps[None]:
-    """Release a lock. Raises ``LockLost``, and ``LockUnavailable``; then it can be called again.
-
-    However it fails, the lock is released in the background as soon as the server answers.
-    """
+    """Release a lock, in the background if that fails. Raises ``LockLost``, ``LockUnavailable``."""
     lease, backend = held.held_lease(), held.backend
     try:
         renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
@@ -224,9 +221,9 @@ def release(held: Held) -> Steps[None]:
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
-    """Release locks of one backend; raise the first error at the end.
+    """Release locks of one backend, the rest in the background after an interruption or a silence.
 
-    Once the server does not answer, or this is interrupted, the background releases the others.
+    The first error is raised at the end.
     """
     failures: list[LockError] = []
     left = [*held]

@@ -27,12 +27,15 @@ class Origin:
     task_id: str | None = None  #: The id of its Celery task, if it has one.
     task_name: str | None = None  #: The name of that task.
 
+    _if_unknown = ""
+
     def __str__(self) -> str:
-        """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
+        """Return the task, or the host, process and thread, in one line."""
         if self.task_id:
             task = f"task {self.task_name}[{self.task_id}]"
             return escape_unprintable(f"{task} on {self.host}:{self.pid}")
-        return escape_unprintable(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
+        thread = f"{self.host}:{self.pid} ({self.thread})"
+        return escape_unprintable(thread) if self.host else self._if_unknown
 
 
 ORIGIN = tuple(Origin.__dataclass_fields__)
@@ -84,10 +87,7 @@ class Holder(_Caller):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter(_Caller):
-    """An entry in the queue of a lock at the time the server was asked.
-
-    What can't be read, because another program or version wrote it, is ``None``.
-    """
+    """An entry in the queue of a lock when the server was asked; what can't be read is ``None``."""
 
     token_id: str | None  #: A digest of its token: the ``token_id`` it will have as the holder.
     since: datetime | None  #: When it joined the queue, by the server's clock.
@@ -95,8 +95,7 @@ class Waiter(_Caller):
     lease: float | None  #: Seconds of lease that it will get; ten at first if it never expires.
     parked: bool = False  #: Whether it is a task whose message waits, and no process.
 
-    def __str__(self) -> str:
-        return Origin.__str__(self) or "unknown"
+    _if_unknown = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +182,13 @@ def read_holder(
         parked=parked,
         holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        auto_renew=record.get("auto_renew") is True,
         lease=_seconds(record.get("lease")),
         max_hold=_seconds(record.get("max_hold")),
         pid_space=_text(record.get("pid_space")),
         pid_began=began if type(began) is int and began > 0 else None,
-        metadata=_metadata(record),
-        marks=_metadata(record, "marks"),
+        marks=_texts(record, "marks"),
         cut=cut,
-        **_origin(record),
+        **_caller(record),
         **sharing,
     )
 
@@ -226,11 +223,9 @@ def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: i
         since=moment(position),
         waited=max(0.0, now_ms / 1000 - position / 1_000_000),
         lease=None if lease_ms is None else lease_ms / 1000,
-        auto_renew=record.get("auto_renew") is True,
-        metadata=_metadata(record),
         parked=process.startswith(b"@"),
         **_sharing(limit),
-        **_origin(record),
+        **_caller(record),
     )
 
 
@@ -254,18 +249,19 @@ def _sharing(limit: bytes) -> dict[str, Any]:
     return {"shared": number is not None or limit == b"*", "limit": number}
 
 
-def _origin(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that make an ``Origin``, ``None`` if unknown."""
-    pid = record.get("pid")
-    texts = {key: _text(record.get(key)) for key in ORIGIN}
-    return {**texts, "pid": pid if type(pid) is int else None}
+def _caller(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record says of any caller, ``None`` if unknown."""
+    pid, renewed = record.get("pid"), record.get("auto_renew") is True
+    texts: dict[str, Any] = {key: _text(record.get(key)) for key in ORIGIN}
+    texts["pid"] = pid if type(pid) is int else None
+    return {**texts, "auto_renew": renewed, "metadata": _texts(record, "metadata")}
 
 
-def _metadata(record: Mapping[str, Any], key: str = "metadata") -> dict[str, str]:
-    metadata = record.get(key)
-    if not isinstance(metadata, dict):
+def _texts(record: Mapping[str, Any], key: str) -> dict[str, str]:
+    texts = record.get(key)
+    if not isinstance(texts, dict):
         return {}
-    return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}
+    return {_sound(str(key)): _sound(str(item)) for key, item in texts.items()}
 
 
 def _load(record: bytes) -> dict[str, Any]:
@@ -311,10 +307,7 @@ FREED: Final = "freed"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry(Origin):
-    """An event in the audit, with the origin of the former holder.
-
-    Fields that can't be read are empty or ``None``.
-    """
+    """An event in the audit, with the former holder's origin, empty or ``None`` if unreadable."""
 
     id: str  #: The id of the entry; ids rise with time.
     at: datetime | None  #: When it was written, by the server's clock.
@@ -327,8 +320,7 @@ class AuditEntry(Origin):
     by: str  #: The ``by`` given to ``force_release()``.
     reason: str  #: The ``reason`` given to ``force_release()``, or why it was freed.
 
-    def __str__(self) -> str:
-        return Origin.__str__(self) or "another program"
+    _if_unknown = "another program"
 
 
 def audit_fields(event: str, holder: Holder, by: str, reason: str) -> dict[str, str]:
@@ -395,10 +387,7 @@ class Attention(StrEnum):
 
 
 def attention(holder: Holder, threshold: float | None) -> Attention | None:
-    """Return what is wrong with a hold, or ``None`` if nothing is known to be.
-
-    ``threshold`` is the seconds that ``WARN_AFTER`` allows for the name, ``None`` for no limit.
-    """
+    """Return what is wrong with a hold, if known. ``threshold`` (s) is that of ``WARN_AFTER``."""
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
         return Attention.RENEWAL_LATE
     if threshold is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import random
 import re
@@ -21,7 +20,6 @@ from django_redis_lock.protocol.calls import Release, Steps, ask
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support import process, threads
 
-logger = logging.getLogger("django_redis_lock")
 JITTER = 0.2  # the part of a polling interval by which each differs, so that processes spread out
 CLAIM = 1.2  # seconds in which a lock that was handed off has to be claimed; see ``common.lua``
 CLOCK_VALID = 60.0  # seconds for which a reading of the server's clock is carried forward locally

@@ -1,7 +1,4 @@
-"""The arguments of callers and settings, checked before anything is sent.
-
-Each check raises ``TypeError`` or ``ValueError``, which names the argument and its value.
-"""
+"""Checks of arguments; they raise ``TypeError`` or ``ValueError``, which name it and its value."""
 
 from __future__ import annotations
 

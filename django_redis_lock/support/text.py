@@ -40,10 +40,7 @@ def escape_unprintable(text: str) -> str:
     """
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def without_passwords(text: str) -> str:

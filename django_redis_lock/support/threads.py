@@ -125,10 +125,7 @@ def start_thread(function: Callable[[], object]) -> None:
 
 
 class InThread(Generic[Result]):
-    """A function that runs in a thread of its own, for any number of callers.
-
-    An exception from a signal handler, and a cancellation, ends only the wait of a caller.
-    """
+    """A function that runs in a thread. An interruption of any caller ends only that one's wait."""
 
     def __init__(self, function: Callable[[], Result]) -> None:
         self.done = False
@@ -213,10 +210,7 @@ class Background:
         """Note that the thread ends."""
 
     def wake(self, due: float) -> None:
-        """Have the thread awake at a moment (monotonic).
-
-        Raises ``RuntimeError`` if none can be started, as when the process begins to end.
-        """
+        """Have the thread awake at a moment (monotonic). Raises ``RuntimeError`` if none starts."""
         self._wanted_at = due
         with self._mutex:
             if not self.runs:
