@@ -29,10 +29,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Handle(ABC):
-    """A handle that acquires and releases one lock, or several as one.
-
-    It is a context manager and a decorator, for synchronous and asynchronous code.
-    """
+    """A handle of one lock, or of several as one: a context manager and a decorator."""
 
     do_not_call_in_templates = True  # Django's templates read its attributes
     on_unavailable: OnUnavailable = "raise"
@@ -132,8 +129,7 @@ class Handle(ABC):
     def ensure_held(self) -> None:
         """Ask the server whether the lock, or every lock of a group, is still held.
 
-        Raises ``LockLost`` if it is not, ``LockNotOwned`` if it was not acquired, and
-        ``LockUnavailable``.
+        Raises ``LockLost``, ``LockNotOwned`` if it was not acquired, and ``LockUnavailable``.
         """
         self.backend.run(holds.confirm(self._locks()))
 
@@ -142,10 +138,7 @@ class Handle(ABC):
         await self.backend.arun(holds.confirm(self._locks()))
 
     def owned(self) -> bool:
-        """Ask the server whether this handle holds the lock, or every lock of a group.
-
-        Raises ``LockUnavailable``.
-        """
+        """Ask the server whether it holds its lock, or all locks. Raises ``LockUnavailable``."""
         return self.backend.run(self._owned())
 
     async def aowned(self) -> bool:
@@ -355,10 +348,9 @@ class Handle(ABC):
 
 
 def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
-    """Have ``leave`` carry out an exit from holds when the open transactions of this thread end.
+    """Have ``leave`` carry out an exit from holds after this thread's transactions; False if now.
 
-    Every exit comes by here: a release, a detach, a downgrade, which does not end the holds.
-    Returns False if it has to be carried out now.
+    A downgrade does not end the holds.
     """
     databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
     if not databases:

@@ -71,9 +71,8 @@ class Lock(Held, Handle):
         self._auto_renew, self.max_hold = isinstance(timeout, Default), None
         if (auto_renew, max_hold, reentrant, after_commit) != (None, None, False, True):
             arguments.check_types(reentrant=reentrant, after_commit=after_commit)
-            self._auto_renew, self.max_hold = arguments.check_renewal(
-                self._timeout, auto_renew, max_hold
-            )
+            renewal = arguments.check_renewal(self._timeout, auto_renew, max_hold)
+            self._auto_renew, self.max_hold = renewal
         self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
         if wait is not None:
             arguments.check_choice("wait", wait, arguments.WAITING_SCHEMES)

@@ -81,9 +81,7 @@ def check_renewal(
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
     check_types(auto_renew=renewed)
     if renewed and timeout is None:
-        raise ValueError(
-            "auto_renew=True has no meaning with timeout=None, a lock that never expires."
-        )
+        raise ValueError("auto_renew=True has no meaning with timeout=None, which never expires.")
     longest = _seconds(max_hold, "max_hold", 0.001, "for no limit")
     if longest is not None and not renewed:
         raise ValueError(
@@ -167,9 +165,7 @@ def _fields(template: str) -> Iterator[str]:
             continue
         argument = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not argument.isidentifier():
-            raise ValueError(
-                f"{{{field}}} is without a name; name an argument, such as {{product_id}}."
-            )
+            raise ValueError(f"{{{field}}} has no name; name an argument, such as {{product_id}}.")
         yield argument
         yield from _fields(spec or "")
 
