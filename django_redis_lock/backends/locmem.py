@@ -134,7 +134,7 @@ class _Store:
         while queue and self._fits(name, queue[0][1].record):
             _, request = queue.pop(0)
             token = request.token
-            grant = Grant(self._give(request), request.lease_ms, _now_ms())
+            grant = Grant(self._give(request), request.lease_ms, _now_ms(), monotonic())
             notified = (registry.notify(token, grant) for registry in [*self.registries])
             if token != own and not any(notified):
                 self._remove(name, self._holders[name][token])

@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -41,7 +41,7 @@ class Grant:
     fence: int
     lease_ms: int
     now_ms: int
-    received_at: float = field(default_factory=monotonic)
+    received_at: float  # monotonic
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -191,7 +191,8 @@ class WaiterRegistry:
             token, lease_ms, now_ms = found[1].decode(), int(found[3]), int(found[4])
             fence = int(found[2])
             counts = self.must_claim and fence < (now_ms + A_DAY) * 1000
-            if not self.notify(token, Grant(fence, lease_ms, now_ms) if counts else None):
+            grant = Grant(fence, lease_ms, now_ms, monotonic()) if counts else None
+            if not self.notify(token, grant):
                 name = found[5].decode(errors="replace")
                 call = Release(name, token, patient=False, unclaimed=True)
                 self._give_back(call, lease_ms / 1000)
