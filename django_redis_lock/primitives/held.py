@@ -170,10 +170,8 @@ class Held:
 
 
 Hold = tuple[Held, Lease]
-Leave = Callable[[Sequence[Held]], Steps[Any]]
-"""Carries out an exit from holds; a ``LockError`` is logged, as no caller can handle it."""
-waiting: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The exits from holds that wait for a transaction to end; see ``exits``."""
+Leave = Callable[[Sequence[Held]], Steps[Any]]  # carries out an exit; a ``LockError`` is logged
+waiting: weakref.WeakSet[Any] = weakref.WeakSet()  # exits that wait for a transaction to end
 
 
 def confirm(held: Sequence[Held]) -> Steps[None]:

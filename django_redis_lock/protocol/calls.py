@@ -45,8 +45,7 @@ class Call(Step):
     until: float = field(default=math.inf, kw_only=True)
     """When (monotonic) its caller gives up; infinite: leave it to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
-    sent_at: float = field(default=0.0, init=False)
-    """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
+    sent_at: float = field(default=0.0, init=False)  # (monotonic) of the latest sending
 
     @property
     def resent(self) -> bool:
@@ -60,8 +59,6 @@ class Call(Step):
 
 @dataclass(slots=True, eq=False, repr=False)
 class _TakeOne(Call):
-    """A call that takes one lock."""
-
     request: Request
 
     def sending(self) -> None:
@@ -248,8 +245,6 @@ class BeginToWait(Step):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
-    """Sleep for some seconds."""
-
     seconds: float
 
 

@@ -91,7 +91,6 @@ class Port:
 
 
 def carry_out(port: Port, step: Step) -> Any:
-    """Carry out a step, blocking this thread or greenlet."""
     if isinstance(step, Call) and not isinstance(step, Listen):
         return port.call(step)
     match step:

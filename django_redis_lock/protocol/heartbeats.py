@@ -21,8 +21,7 @@ from django_redis_lock.support import threads
 
 logger = logging.getLogger("django_redis_lock")
 BEAT_EVERY = 0.8  # seconds between heartbeats, by which a server knows that a process runs
-FOREIGN_EVERY = 0.25
-"""Seconds between checks of a lock that another program holds, and releases without a hand-off."""
+FOREIGN_EVERY = 0.25  # seconds between checks of a lock that another program releases by itself
 SHORTEST = 0.02  # seconds between two heartbeats at least
 ANSWER_WITHIN = 1.0  # seconds for which a heartbeat waits for its answer
 WAITER_TIMEOUT = 5.0  # seconds of silence after which a process waits no more; see ``common.lua``

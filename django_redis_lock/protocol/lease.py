@@ -24,8 +24,7 @@ class Request:
     waits_in = ""  # what the server calls the process it waits in, once sent to join the queue
     position = 0  # in the queue, by which it comes back
     when_waiting: Any = None  # returns the steps to take once, when it begins to wait
-    before_sleep: Callable[[], float] | None = None
-    """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
+    before_sleep: Callable[[], float] | None = None  # returns when to call it again, or raises
     until = math.inf  # when (monotonic) its caller gives up on a silent server
     patient = True  # as of a call
     sent = False  # sent and not withdrawn: the server may have carried it out, or still may
@@ -72,8 +71,7 @@ class Lease:
 
     state = State.HELD
     why_lost = ""  # why, once its holder was notified of the loss
-    verify_by: float | None = None
-    """When (monotonic) the server takes back a lock that was handed off, until it was claimed."""
+    verify_by: float | None = None  # when (monotonic) the server takes it back, unless claimed
     left_at: float | None = None  # when (monotonic) an unanswered release or detach was first sent
     detached_as = ""  # the token of a detach that may have been carried out without an answer
     passed_to_message = False  # its release handed the lock off to a parked message
@@ -196,7 +194,6 @@ class Lease:
         self.permit, self.fence, self.deadline = True, fence, deadline
 
     def rely(self, *, after_commit: bool = False, required: bool = False) -> None:
-        """Note what a caller expects of the hold."""
         self.after_commit |= after_commit
         self.required |= required
 
@@ -239,7 +236,6 @@ def write_record(lease: float | None = None, max_hold: float | None = None, **or
 
 
 def shared_record(record: str, limit: int | None) -> str:
-    """Return a record as that of a holder that shares the lock."""
     return f"{'*' if limit is None else limit} {record.partition(' ')[2]}"
 
 

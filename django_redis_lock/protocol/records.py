@@ -48,8 +48,7 @@ class _Caller(Origin):
     auto_renew: bool  #: Whether it renews its lease in the background, or will.
     metadata: Mapping[str, str] = field(default_factory=dict)  #: The caller's ``metadata``.
     shared: bool = False  #: Whether others may hold the lock at the same time.
-    limit: int | None = None
-    """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
+    limit: int | None = None  #: How many may hold permits: an operator's number, or its own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,16 +64,13 @@ class Holder(_Caller):
     acquired_at: datetime | None  #: When the lock was acquired, by the server's clock.
     expires_at: datetime | None  #: When the lease ends, by the server's clock; ``None`` if never.
     ttl: float | None  #: Seconds of lease left; ``None`` for a lease with no expiry.
-    waiters: int | None
-    """The length of the queue; ``None`` without one, as with ``getset``, or if not readable."""
+    waiters: int | None  #: The length of the queue; ``None`` without one, or if not readable.
     holders: int = 1  #: How many hold the lock now, this one among them.
     held_for: float | None = None  #: Seconds since it was acquired, by the server's clock.
     lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
     max_hold: float | None = None  #: Seconds after which renewal stops; ``None`` for no limit.
-    pid_space: str | None = None
-    """What distinguishes containers that share a host name, and so process ids, if it is known."""
-    pid_began: int | None = None
-    """When its process began, in clock ticks since boot, if known: its id may be used again."""
+    pid_space: str | None = None  #: What tells containers apart that share a host name, if known.
+    pid_began: int | None = None  #: When the process began, in clock ticks since boot, if known.
     parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
     """What this package notes about a hold, such as the ``state`` of one that no process has."""
@@ -311,8 +307,7 @@ class AuditEntry(Origin):
 
     id: str  #: The id of the entry; ids rise with time.
     at: datetime | None  #: When it was written, by the server's clock.
-    event: str
-    """``force_released``, from its holder; ``freed``, by a Celery worker, of a dead holder."""
+    event: str  #: ``force_released`` from its holder, or ``freed`` by a worker of a dead holder.
     name: str  #: The lock's name, without the key prefix.
     using: str  #: The alias of the backend in ``LOCKS``.
     fence: int | None  #: The fence of the hold that ended.
