@@ -12,7 +12,7 @@ from redis.exceptions import RedisError
 
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend, LockError
-from django_redis_lock.protocol.calls import Call, Claim, Release
+from django_redis_lock.protocol.calls import Call, Claim, GiveBack
 from django_redis_lock.support.threads import cached_property_atomic, from_below
 from django_redis_lock.transport.clients import BlockingClient
 from django_redis_lock.transport.connections import new_connection
@@ -81,9 +81,7 @@ class ScriptedServer(SingleServer):
         self._key_prefix = key_prefix
         self._poll_interval = poll_interval
 
-    def make_registry(
-        self, scheme: str, give_back: Callable[[Release, float], object]
-    ) -> WaiterRegistry:
+    def make_registry(self, scheme: str, give_back: GiveBack) -> WaiterRegistry:
         from django_redis_lock.protocol.waiting import WaiterRegistry
         from django_redis_lock.transport.receiving import (
             PoppedList,

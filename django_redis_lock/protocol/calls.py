@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, ClassVar, TypeVar
@@ -101,6 +101,9 @@ class Release(Call):
     entry: str = ""
     shared: bool = field(default=False, kw_only=True)  # it certainly is; else either is tried
     unclaimed: bool = field(default=False, kw_only=True)  # only if handed off and not yet claimed
+
+
+GiveBack = Callable[[Release, float], object]  # sends it in the background, for so many seconds
 
 
 @dataclass(slots=True, eq=False, repr=False)

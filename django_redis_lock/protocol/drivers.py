@@ -83,7 +83,7 @@ class Port:
         cancellation does not stop.
         """
         try:
-            return await _arun(self, steps, steps.send, None, current_process())
+            return await _arun(self, steps, current_process(), None)
         except BaseException as error:
             for emission in self.failed(error):
                 await acarry_out(self, emission)
@@ -177,14 +177,10 @@ async def _in_time(call: Call, answer: Awaitable[Result]) -> Result:
 
 
 async def _arun(
-    port: Port,
-    steps: Steps[Result],
-    resume: Callable[[Any], Step],
-    value: Any,
-    process: Process,
-    *,
-    until: float | None = None,
+    port: Port, steps: Steps[Result], process: Process, value: Any, until: float | None = None
 ) -> Result:
+    # The value is ``None`` to begin with, or the cancellation after which the steps clean up.
+    resume: Callable[[Any], Step] = steps.send if value is None else steps.throw
     first: Step | None = None
     try:
         while process is known_process():
@@ -199,7 +195,7 @@ async def _arun(
             except asyncio.CancelledError as cancelled:
                 if until is None and process is known_process():
                     soon = monotonic() + TIDY_FOR
-                    rest = _arun(port, steps, steps.throw, cancelled, process, until=soon)
+                    rest = _arun(port, steps, process, cancelled, soon)
                     task = retain(asyncio.ensure_future(rest))
                     # Unlike shield() of Python 3.14, it reports no error of an abandoned task.
                     await asyncio.wait([task])

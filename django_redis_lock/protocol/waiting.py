@@ -16,7 +16,7 @@ from typing import Any
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Release, Steps, ask
+from django_redis_lock.protocol.calls import GiveBack, Release, Steps, ask
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support import process, threads
 
@@ -74,20 +74,15 @@ class WaiterRegistry:
     """The waiters of one process and backend, which sleep until they are notified.
 
     A ``Heart`` tells the server that they wait, and reads the messages for them, every ``interval``
-    seconds; a ``ReceivingRegistry`` receives messages at once. ``give_back`` sends a release in the
-    background, for so many seconds.
+    seconds; a ``ReceivingRegistry`` receives messages at once.
     """
 
     must_claim = False  # whether a grant counts, and is to be claimed; else its waiter only asks
     heart: Any = None  # the ``Heart`` that sends heartbeats for it, if its server hands off
 
-    def __init__(
-        self,
-        interval: float | None = None,
-        give_back: Callable[[Release, float], object] = lambda call, seconds: None,
-    ) -> None:
+    def __init__(self, interval: float | None = None, give_back: GiveBack | None = None) -> None:
         self.interval = interval
-        self._give_back = give_back
+        self._give_back: GiveBack = give_back or (lambda call, seconds: None)
         self._reset()
         process.forget_after_fork(self)
 

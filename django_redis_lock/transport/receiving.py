@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Release
+from django_redis_lock.protocol.calls import GiveBack
 from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 from django_redis_lock.support.threads import LONGEST_SLEEP, InThread, OneShotEvent, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection
@@ -45,13 +45,7 @@ class ReceivingRegistry(WaiterRegistry):
     and the answer to that counts.
     """
 
-    def __init__(
-        self,
-        receiver: Any,
-        give_back: Callable[[Release, float], object],
-        *,
-        confirming: bool = False,
-    ) -> None:
+    def __init__(self, receiver: Any, give_back: GiveBack, *, confirming: bool = False) -> None:
         self.receiver = receiver
         receiver.registry = self
         self.must_claim = not confirming

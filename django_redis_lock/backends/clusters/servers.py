@@ -61,9 +61,7 @@ class Cluster:
         self._key_prefix = key_prefix
         self._clients: dict[tuple[type[Any], Address], Any] = {}
 
-    def make_registry(
-        self, scheme: str, give_back: Callable[[calls.Release, float], object]
-    ) -> WaiterRegistry:
+    def make_registry(self, scheme: str, give_back: calls.GiveBack) -> WaiterRegistry:
         """Return a registry of the waiters. Raises ``InvalidLockBackend`` for other schemes."""
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._key_prefix)
