@@ -231,9 +231,10 @@ class Lock(Held, Handle):
         scheme, lease = self._wait or backend.wait, None
         if from_token_id:
             backend.require(backend.can_pass, f"Lock {self.name!r} can't be passed on")
+            request.from_token_id = from_token_id
         registry, make = backend.registries.get(scheme), partial(backend.registry_for, scheme)
         try:
-            lease = yield from locking.acquire(registry, request, until, make, from_token_id)
+            lease = yield from locking.acquire(registry, request, until, make)
             if lease is None:
                 self.full = request.full
                 return False

@@ -30,6 +30,7 @@ class Request:
     sent = False  # sent and not withdrawn: the server may have carried it out, or still may
     under_way = False  # sent and not answered, so that a call may still arrive
     shared = False  # whether others may hold the lock at the same time; its record says how many
+    from_token_id = ""  # whose lock it takes over, ahead of the queue
     max_waiters: int | None = None
     full = False  # so many wait already, so it does not
 

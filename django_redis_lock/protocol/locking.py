@@ -22,24 +22,19 @@ GIVE_UP_AFTER = 1.0  # seconds that a caller with a shorter or no wait gives the
 
 
 def acquire(
-    registry: WaiterRegistry | None,
-    request: Request,
-    until: float | None,
-    make_registry: Any = None,
-    from_token_id: str = "",
+    registry: WaiterRegistry | None, request: Request, until: float | None, make: Any = None
 ) -> Steps[Lease | None]:
-    """Take a lock, waiting until ``until`` (monotonic), if given; return ``None`` without it.
+    """Return a lease if one is granted by ``until`` (monotonic), or at once if that is ``None``.
 
-    With ``from_token_id`` it is taken over from that holder, ahead of the queue. Without a
-    ``registry``, one is made when the lock is found held. An interruption withdraws the request,
-    which stays ``sent`` where the server can't be reached, or a call may arrive later than that.
+    Without a ``registry``, one is made when the lock is found held. An interruption withdraws the
+    request, which stays ``sent`` if the server can't be reached, or a call may arrive after that.
     """
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER
     request.until = (soonest if until is None else max(until, soonest)) + GRACE
     try:
         while True:
-            lease = yield from _attempt(registry, request, until, make_registry, from_token_id)
+            lease = yield from _attempt(registry, request, until, make)
             if lease is None:
                 request.sent = False
                 return None
@@ -66,14 +61,10 @@ def acquire(
 
 
 def _attempt(
-    registry: WaiterRegistry | None,
-    request: Request,
-    until: float | None,
-    make_registry: Any,
-    from_token_id: str,
+    registry: WaiterRegistry | None, request: Request, until: float | None, make: Any
 ) -> Steps[Lease | None]:
-    if from_token_id:
-        takeover = TakeOver(request, from_token_id, until=request.until)
+    if request.from_token_id:
+        takeover = TakeOver(request, request.from_token_id, until=request.until)
         return takeover.lease((yield from ask(takeover)))
     if until is None or registry is None or not registry.receives(request.name):
         # Most locks are free; only a held one is worth a subscription.
@@ -82,7 +73,7 @@ def _attempt(
         lease = call.lease((yield from ask(call)))
         if lease is not None or until is None:
             return lease
-    return (yield from (registry or make_registry()).wait_in_queue(request, until))
+    return (yield from (registry or make()).wait_in_queue(request, until))
 
 
 def release(lease: Lease) -> Steps[bool]:
