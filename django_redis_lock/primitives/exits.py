@@ -34,9 +34,8 @@ _WRAPPED_AS = "_django_redis_lock_wrapped"
 def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> bool:
     """Let an exit wait for the transactions on some connections, as earlier ones of its holds do.
 
-    Returns False if a loss was noticed, the app is not in ``INSTALLED_APPS``, or all handles that
-    had the lock have ``after_commit=False``. A hold ends once. If it was locked again meanwhile, it
-    is detached if either caller says so.
+    Returns False after a loss, without the app in ``INSTALLED_APPS``, or if all handles of the lock
+    have ``after_commit=False``. A hold ends once; locked again, it is detached if either says so.
     """
     leases = [each.held_lease() for each in held]
     if not apps.ready or any(lease.lost for lease in leases):

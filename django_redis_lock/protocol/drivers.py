@@ -13,15 +13,14 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Listen, Step, Steps
+from django_redis_lock.protocol.calls import Call, Listen, Result, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 from django_redis_lock.support.threads import InThread
 
-Result = TypeVar("Result")
 TIDY_FOR = 0.25  # seconds that an interrupted or cancelled caller waits for the server to clean up
 LAST_CALL = 0.02  # seconds in which an event loop that was blocked reads an answer that has arrived
 PASSED_OVER = {"django_redis_lock", "contextlib"}  # packages that call on behalf of the caller

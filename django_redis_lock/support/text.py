@@ -46,9 +46,9 @@ def escape_unprintable(text: str) -> str:
 def without_passwords(text: str) -> str:
     """Return a message without passwords, users in URLs, and the arguments of commands.
 
-    Passwords of the settings are masked anywhere, unless they are too short or ordinary words (see
-    ``_ORDINARY``). Others are masked in ``//…@`` and after ``password=``. Arguments are cut because
-    a server repeats those of an unknown command, which may be a lock's token or a password.
+    Passwords of the settings are masked anywhere unless they are too short or ``_ORDINARY``, others
+    in ``//…@`` and after ``password=``. A server repeats the arguments of an unknown command, which
+    may be a token or a password.
     """
     text = _ARGUMENTS.sub("", text)
     if known := sorted(_known_forms(), key=len, reverse=True):  # a longer may contain a shorter
