@@ -104,11 +104,10 @@ class LockGroup(Handle):
                 lock.vacate()
         try:
             taken = yield from self._obtain(locks, retaken, until)
-        except GeneratorExit:
-            raise
         except BaseException as error:
             silent = isinstance(error, LockUnavailable) and error.silent
-            yield from self._undo(retaken, later=silent)
+            if not isinstance(error, GeneratorExit):
+                yield from self._undo(retaken, later=silent)
             raise
         if not taken:
             yield from self._undo(retaken, later=False)

@@ -182,10 +182,8 @@ class Lock(Held, Handle):
                 yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
                 yield from backend.emit(signals.lock_acquired, self.name, lock=self, waited=waited)
-        except GeneratorExit:
-            raise
-        except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
-            if self.lease is not None:
+        except BaseException as error:  # interrupted in a receiver: the caller gets no lock
+            if self.lease is not None and not isinstance(error, GeneratorExit):
                 yield from holds.finish([self])
             raise
         return acquired

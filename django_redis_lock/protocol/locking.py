@@ -41,14 +41,12 @@ def acquire(
             if lease.timeout is None and (yield from set_leases([lease], [-1], request.until)):
                 continue  # it was lost meanwhile
             return lease
-    except GeneratorExit:
-        raise
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = request.name
         # A server that let a call time out would let the next one time out as well.
         silent = isinstance(error, LockUnavailable) and error.silent
-        if not silent and request.may_be_held:
+        if not (silent or isinstance(error, GeneratorExit)) and request.may_be_held:
             until = max(request.until, monotonic() + GRACE)
             if not isinstance(error, LockError | CancelledError):
                 # If it interrupted this code, and not a step, the driver does not know of it.
@@ -84,10 +82,10 @@ def release(lease: Lease) -> Steps[bool]:
     call = calls.Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
-    except GeneratorExit:
-        raise
     except BaseException as error:
-        if not isinstance(error, LockError):  # interrupted or cancelled: complete it
+        if not isinstance(
+            error, LockError | GeneratorExit
+        ):  # interrupted or cancelled: complete it
             with contextlib.suppress(LockError):
                 yield calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
