@@ -138,7 +138,7 @@ class Handle(ABC):
         await self.backend.arun(holds.confirm(self._locks()))
 
     def owned(self) -> bool:
-        """Ask the server whether it holds its lock, or all locks. Raises ``LockUnavailable``."""
+        """Ask the server if this handle holds its locks. Raises ``LockUnavailable``."""
         return self.backend.run(self._owned())
 
     async def aowned(self) -> bool:

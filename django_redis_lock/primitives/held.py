@@ -151,7 +151,7 @@ class Held:
             failed[server] = now + FAILED_FOR
 
     def probe(self) -> Steps[bool]:
-        """Return whether the server may still refuse writes; raise if it does not even answer."""
+        """Raise soon if a server that failed lately still does; return if it may refuse writes."""
         if self.unguarded and not self.reentrant:  # a release would be of either's
             raise self.misuse(
                 f"This handle already runs without lock {self.name!r}. Create one for each caller."
@@ -163,7 +163,7 @@ class Held:
         until = now + PROBE_FOR
         if now >= ends:  # one caller at a time gives it its usual time again
             failed[server], until = now + FAILED_FOR, math.inf
-        # A write, as a server may answer and yet refuse those.
+        # With -1 the replicas have to answer, too.
         yield calls.Renew([(self.name, "probe", -1)], patient=False, until=until)
         failed.pop(server, None)
         return until < math.inf

@@ -99,7 +99,7 @@ class Lock(Held, Handle):
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
         Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
-        this handle would not. Else it finds its lock lost. By a ``ticket`` or ``token_id``, a lock
+        this handle would not. Else that holder's lock is lost. By a ``ticket`` or ``token_id``, it
         passes between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, arguments.check_token_id(token_id)))
@@ -126,7 +126,7 @@ class Lock(Held, Handle):
         """Share the lock from now on, without it being free in between, with a new fence.
 
         In a database transaction that takes effect at its end. The next waiters get it if they
-        share it. The lease goes on. It does nothing to a shared lock. Raises ``LockLost``,
+        share it. The lease goes on. A shared lock stays as it is. Raises ``LockLost``,
         ``LockNotOwned``, ``LockUnavailable``, after which it may be shared or not and this can be
         called again, and ``LockError`` for a lock that was entered more than once.
         """

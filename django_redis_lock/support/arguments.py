@@ -1,4 +1,4 @@
-"""Checks of arguments; they raise ``TypeError`` or ``ValueError``, which name it and its value."""
+"""Checks of arguments: each raises ``TypeError`` or ``ValueError``, with the name and the value."""
 
 from __future__ import annotations
 
