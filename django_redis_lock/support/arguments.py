@@ -165,7 +165,7 @@ def _fields(template: str) -> Iterator[str]:
             continue
         argument = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not argument.isidentifier():
-            raise ValueError(f"{{{field}}} has no name; name an argument, such as {{product_id}}.")
+            raise ValueError(f"{{{field}}} is without a name; name one, such as {{product_id}}.")
         yield argument
         yield from _fields(spec or "")
 
