@@ -13,7 +13,7 @@ from django_redis_lock import signals
 from django_redis_lock.backends import settings
 from django_redis_lock.backends.operator_settings import read_operators
 from django_redis_lock.exceptions import InvalidLockBackend, LockUnavailable
-from django_redis_lock.protocol.calls import Emit, Steps
+from django_redis_lock.protocol.calls import Emit
 from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.arguments import check_name, check_timeout, check_wait
 from django_redis_lock.support.threads import InThread, cached_property_atomic
@@ -91,12 +91,6 @@ class BaseLockBackend(Port):
         """Close connections and stop threads; the backend can be used again afterwards."""
         for registry in [*self.registries.values()]:
             registry.close()
-
-    async def arun(self, steps: Steps[Result]) -> Result:
-        """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does."""
-        from django_redis_lock.protocol.async_driver import arun
-
-        return await arun(self, steps)
 
     def failed(self, error: BaseException) -> tuple[Emit, ...]:
         """Send ``lock_unavailable`` as ``emit`` does, if the server was."""

@@ -21,7 +21,6 @@ from django_redis_lock.backends.redis import ServersLockBackend, SingleServer
 from django_redis_lock.backends.settings import read_poll_interval
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.async_driver import arun
 from django_redis_lock.protocol.calls import Call, Step, Steps
 from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.protocol.lease import token_id
@@ -135,7 +134,7 @@ class _PlainServer(SingleServer):
         return _Port(self, call).run(self.carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await arun(_Port(self, call), self.carry_out(call))
+        return await _Port(self, call).arun(self.carry_out(call))
 
     def carry_out(self, call: Call) -> Steps[Any]:
         """Carry out a call. Returns what the script of its name returns."""

@@ -8,7 +8,7 @@ import time
 import weakref
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from operator import attrgetter
@@ -19,7 +19,6 @@ from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.protocol import calls
 from django_redis_lock.protocol.calls import Call
 from django_redis_lock.protocol.lease import Request, limit_in, token_id, write_value
-from django_redis_lock.protocol.records import Fields
 from django_redis_lock.protocol.waiting import Grant, WaiterRegistry
 from django_redis_lock.support.process import forget_after_fork
 
@@ -85,7 +84,7 @@ class _Store:
         self._holders: dict[str, dict[str, _Held]] = {}  # by token; several if it is shared
         self._queues: dict[str, list[tuple[int, Request]]] = {}  # with their positions, in order
         self.limits: dict[str, str] = {}
-        self.audit: deque[tuple[str, Fields]] = deque()
+        self.audit: deque[tuple[str, Mapping[str, str]]] = deque()
         self._noted = 0
         self._last_fence = 0
 
@@ -135,7 +134,7 @@ class _Store:
         while queue and self._fits(name, queue[0][1].record):
             _, request = queue.pop(0)
             token = request.token
-            grant = Grant(self._give(request), request.lease_ms, _now_ms())
+            grant = Grant(self._give(request), request.lease_ms, _now_ms(), monotonic())
             notified = (registry.notify(token, grant) for registry in [*self.registries])
             if token != own and not any(notified):
                 self._remove(name, self._holders[name][token])

@@ -14,7 +14,7 @@ from django_redis_lock.backends import settings
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockError
-from django_redis_lock.protocol.calls import Call, Claim, Release
+from django_redis_lock.protocol.calls import Call, Claim, GiveBack, Release
 from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.support.threads import cached_property_atomic, from_below
 from django_redis_lock.transport.clients import BlockingClient
@@ -71,9 +71,7 @@ class ScriptedServer(SingleServer):
         self.packing = Packing(key_prefix, replicas=replicas)
         self._key_prefix, self._poll_interval = key_prefix, poll_interval
 
-    def make_registry(
-        self, scheme: str, give_back: Callable[[Release, float], object]
-    ) -> WaiterRegistry:
+    def make_registry(self, scheme: str, give_back: GiveBack) -> WaiterRegistry:
         from django_redis_lock.protocol.waiting import WaiterRegistry
         from django_redis_lock.transport import receiving
 

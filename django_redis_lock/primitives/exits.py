@@ -1,9 +1,8 @@
 """Exits from holds that wait until a database transaction has ended.
 
-Before the commit the server is asked whether the locks are still held, so that nothing done without
-them is committed. Django only reports commits, and forgets an ``on_commit`` callback when its
-savepoint is rolled back. So the methods that end a transaction are wrapped, on each connection for
-which an exit waits.
+Before the commit the server is asked whether the locks are still held. Django only reports commits,
+and forgets an ``on_commit`` callback when its savepoint is rolled back. So the methods that end a
+transaction are wrapped, on each connection for which an exit waits.
 """
 
 from __future__ import annotations
@@ -18,15 +17,8 @@ from django.apps import apps
 from django.db import Error, connections
 
 from django_redis_lock.exceptions import LockError, LockLost, LockUnavailable
-from django_redis_lock.primitives.held import (
-    Held,
-    Hold,
-    Leave,
-    confirm,
-    finish,
-    set_leases,
-    waiting,
-)
+from django_redis_lock.primitives import held as holding
+from django_redis_lock.primitives.held import Held, Hold, Leave
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support.django_private import savepoint_in_test
@@ -42,9 +34,8 @@ _WRAPPED_AS = "_django_redis_lock_wrapped"
 def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> bool:
     """Let an exit wait for the transactions on some connections, as earlier ones of its holds do.
 
-    Returns False if a loss was noticed, the app is not in ``INSTALLED_APPS``, or all handles that
-    had the lock have ``after_commit=False``. A hold ends once. If it was locked again meanwhile, it
-    is detached if either caller says so.
+    Returns False after a loss, without the app in ``INSTALLED_APPS``, or if all handles of the lock
+    have ``after_commit=False``. A hold ends once; locked again, it is detached if either says so.
     """
     leases = [each.held_lease() for each in held]
     if not apps.ready or any(lease.lost for lease in leases):
@@ -69,7 +60,7 @@ def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends:
 def _wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends: bool) -> None:
     before, holds = earlier(held), [(one, one.held_lease()) for one in held]
     ending = [each for each in before if each.ends]
-    if leave is finish:
+    if leave is holding.finish:
         waits = {lease for each in ending for lease in each.leases}
         holds = [hold for hold in holds if hold[1] not in waits]
     elif ends:
@@ -98,10 +89,7 @@ def earlier(held: Sequence[Held]) -> list[_Exit]:
 
 
 def released_here(handle: Held) -> Held | None:
-    """Return the hold of a lock that this thread has released in a transaction that is still open.
-
-    That of the handle itself comes first.
-    """
+    """Return a hold of a lock, the handle's first, that waits for this thread's transaction."""
     released = [one for each in _waiting_here() for one in each.held() if one.deferred]
     found = [one for one in released if one.name == handle.name and _same_locks(one, handle)]
     return handle if handle in found else next(iter(found), None)
@@ -114,10 +102,7 @@ def _same_locks(one: Held, other: Held) -> bool:
 
 
 def retake(handle: Lock, former: Held) -> Steps[None]:
-    """Let a handle go on with a hold whose exit waits; the hold becomes no weaker by that.
-
-    Raises as ``acquire`` does.
-    """
+    """Let a handle go on with a hold whose exit waits, no weaker. Raises as ``acquire`` does."""
     lease, backend = former.held_lease(), former.backend
     if lease.shared and not handle.sharing.shared:
         raise handle.upgrade_refused()
@@ -125,7 +110,7 @@ def retake(handle: Lock, former: Held) -> Steps[None]:
         handle.vacate()
     lease.rely(required=former.on_unavailable == "raise")
     wanted = handle.make_request(backend)
-    yield from set_leases([former], lambda lease: _left_ms(lease, wanted))
+    yield from holding.set_leases([former], lambda lease: _left_ms(lease, wanted))
     lease.strengthen(wanted, handle.max_hold)
     for each in earlier([former]):  # without the handle's release, it is only confirmed
         others = [hold for hold in each.holds if hold[1] is not lease]
@@ -153,7 +138,7 @@ class _Exit:
     def __init__(self, holds: list[Hold], leave: Leave, *, ends: bool) -> None:
         self.connections: set[_Wrapped] = set()
         self.holds, self.leave, self.ends = holds, leave, ends
-        waiting.add(self)
+        holding.waiting.add(self)
 
     @property
     def leases(self) -> set[Lease]:
@@ -246,7 +231,7 @@ class _Wrapped:
 
 def _confirm(held: Sequence[Held]) -> None:
     try:
-        held[0].backend.run(confirm(held))
+        held[0].backend.run(holding.confirm(held))
     except LockUnavailable as error:
         if any(one.held_lease().required or one.on_unavailable == "raise" for one in held):
             raise
@@ -260,4 +245,4 @@ def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
         if not isinstance(error, LockLost):  # which was logged when it was found
             names = ", ".join(repr(each.name) for each in held)
             logger.warning("Lock %s was not passed on after the transaction: %s", names, error)
-        yield from finish([each for each in held if each.deferred])
+        yield from holding.finish([each for each in held if each.deferred])

@@ -1,8 +1,7 @@
 """The handle of several locks, which are acquired and released together.
 
-They are acquired one after another in the order of their names, each through its queue. A waiter
-only holds locks that come before the one it waits for, so callers never deadlock, and no waiter is
-overtaken.
+They are acquired one after another in the order of their names, each through its queue. So callers
+never deadlock, and no waiter is overtaken.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import milliseconds
 from django_redis_lock.support.arguments import Sharing
 
-MOST_NAMES = 1000
-"""The most locks of one handle."""
+MOST_NAMES = 1000  # the most locks of one handle
 
 
 class LockGroup(Handle):
@@ -71,10 +69,9 @@ class LockGroup(Handle):
 
     @property
     def remaining(self) -> float:
-        """Seconds left by the local monotonic clock of the lease that expires first.
+        """Seconds left by the local clock of the lease that expires first; 0.0 if one is not held.
 
-        0.0 if one of the locks is not held; infinite for locks that never expire. Makes no round
-        trip.
+        Infinite for locks that never expire. Makes no round trip.
         """
         return min(lock.remaining for lock in self._locks())
 
@@ -107,11 +104,10 @@ class LockGroup(Handle):
                 lock.vacate()
         try:
             taken = yield from self._obtain(locks, retaken, until)
-        except GeneratorExit:
-            raise
         except BaseException as error:
             silent = isinstance(error, LockUnavailable) and error.silent
-            yield from self._undo(retaken, later=silent)
+            if not isinstance(error, GeneratorExit):
+                yield from self._undo(retaken, later=silent)
             raise
         if not taken:
             yield from self._undo(retaken, later=False)
@@ -155,10 +151,7 @@ class LockGroup(Handle):
         return not (yield from renew_in_time(leases, full))
 
     def _undo(self, retaken: list[Lock], *, later: bool) -> Steps[None]:
-        """Release what was acquired; what was retaken waits for its transaction again.
-
-        With ``later``, the background does it, as the server does not answer now.
-        """
+        """Release what was acquired, ``later`` in the background; what was retaken waits again."""
         for lock in retaken:
             if lock.lease is not None and not lock.deferred:
                 yield from lock._release()
@@ -175,10 +168,7 @@ def kinds(
     limit: int | Mapping[str, int] | None,
     max_waiters: int | None,
 ) -> list[tuple[str, Sharing]]:
-    """Return the names of a group, each with how it is shared.
-
-    Raises ``ValueError`` or ``TypeError``.
-    """
+    """Return the names of a group, each with how it is shared."""
     if isinstance(shared, str):
         raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
     readers: Iterable[str] = ()

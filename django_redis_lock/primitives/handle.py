@@ -20,7 +20,7 @@ from django_redis_lock.primitives.held import Held, Leave, register
 from django_redis_lock.protocol.calls import Steps
 from django_redis_lock.protocol.lease import Lease, milliseconds
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable
+from django_redis_lock.support.arguments import DEFAULT, Default, OnUnavailable, Seconds
 from django_redis_lock.support.django_private import is_of_test_case, savepoint_in_test
 from django_redis_lock.support.functions import finished, is_async, is_generator
 from django_redis_lock.support.process import Identity
@@ -30,21 +30,15 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Handle(ABC):
-    """A handle that acquires and releases one lock, or several as one.
+    """A handle of one lock, or of several as one: a context manager and a decorator."""
 
-    It is a context manager and a decorator, for synchronous and asynchronous code.
-    """
-
-    do_not_call_in_templates = True
-    """Tells Django's templates to read its attributes; as a decorator it can be called."""
+    do_not_call_in_templates = True  # Django's templates read its attributes
     on_unavailable: OnUnavailable = "raise"
     """Whether to raise ``LockUnavailable`` or to run without the lock, if it can't be acquired."""
-    _blocking_timeout: float | Default | None = DEFAULT
+    _blocking_timeout: Seconds = DEFAULT
     _attempt: weakref.ref[Identity] | None = None  # of the caller that is acquiring
 
-    def __init__(
-        self, name: str, *, blocking: bool, blocking_timeout: float | Default | None
-    ) -> None:
+    def __init__(self, name: str, *, blocking: bool, blocking_timeout: Seconds) -> None:
         self.name = name
         self.blocking = blocking if blocking is True else arguments.check_blocking(blocking)
         if not isinstance(blocking_timeout, Default):
@@ -57,7 +51,6 @@ class Handle(ABC):
 
     @property
     def backend(self) -> BaseLockBackend:
-        """The backend that stores the lock or locks."""
         return self._locks()[0].backend
 
     @property
@@ -66,9 +59,7 @@ class Handle(ABC):
         given = self._blocking_timeout
         return self.backend.blocking_timeout if isinstance(given, Default) else given
 
-    def acquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
-    ) -> bool:
+    def acquire(self, blocking: bool | None = None, blocking_timeout: Seconds = DEFAULT) -> bool:
         """Acquire the lock, or all locks of a group or none; return whether that succeeded.
 
         ``blocking`` (a bool) and ``blocking_timeout`` (seconds in all, ``None`` for no limit)
@@ -84,7 +75,7 @@ class Handle(ABC):
             return True
 
     async def aacquire(
-        self, blocking: bool | None = None, blocking_timeout: float | Default | None = DEFAULT
+        self, blocking: bool | None = None, blocking_timeout: Seconds = DEFAULT
     ) -> bool:
         """Asynchronous version of ``acquire``."""
         began = monotonic()
@@ -139,8 +130,7 @@ class Handle(ABC):
     def ensure_held(self) -> None:
         """Ask the server whether the lock, or every lock of a group, is still held.
 
-        Raises ``LockLost`` if it is not, ``LockNotOwned`` if it was not acquired, and
-        ``LockUnavailable``.
+        Raises ``LockLost``, ``LockNotOwned`` if it was not acquired, and ``LockUnavailable``.
         """
         self.backend.run(holds.confirm(self._locks()))
 
@@ -149,10 +139,7 @@ class Handle(ABC):
         await self.backend.arun(holds.confirm(self._locks()))
 
     def owned(self) -> bool:
-        """Ask the server whether this handle holds the lock, or every lock of a group.
-
-        Raises ``LockUnavailable``.
-        """
+        """Ask the server if this handle holds its locks. Raises ``LockUnavailable``."""
         return self.backend.run(self._owned())
 
     async def aowned(self) -> bool:
@@ -235,14 +222,12 @@ class Handle(ABC):
         return cast("Decorated", locked)
 
     def __bool__(self) -> bool:
-        """Refuse to be tested, as that acquires nothing."""
         raise TypeError(
             f"A handle is neither true nor false. To acquire {self._label}, use it in a with "
             f"statement, or test what its acquire() returns."
         )
 
     def __reduce__(self) -> NoReturn:
-        """Refuse to be pickled or copied, as a hold has one handle."""
         raise TypeError(
             f"{self!r} can't be pickled or copied. Create a handle for each caller with the name "
             f"of the lock. To pass a held lock to another process, send it the ticket that "
@@ -282,9 +267,7 @@ class Handle(ABC):
             each.lease_to_release()
         return left
 
-    def _until(
-        self, blocking: bool | None, blocking_timeout: float | Default | None
-    ) -> float | None:
+    def _until(self, blocking: bool | None, blocking_timeout: Seconds) -> float | None:
         default = isinstance(blocking_timeout, Default)
         wait = self.blocking_timeout if default else arguments.check_wait(blocking_timeout)
         waits = self.blocking if blocking is None else arguments.check_blocking(blocking)
@@ -299,10 +282,8 @@ class Handle(ABC):
             if self._attempt is None or self._attempt() is None:
                 self._attempt = weakref.ref(attempt)
                 return attempt
-        raise LockError(
-            f"This handle is already acquiring {self._label}; create one for each caller.",
-            name=self._locks()[0].name,
-        )
+        text = f"This handle is already acquiring {self._label}; create one for each caller."
+        raise self._locks()[0].misuse(text)
 
     def _release(self) -> Steps[None]:
         held = self._to_release()
@@ -330,9 +311,7 @@ class Handle(ABC):
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
         if held[0].lease_to_set().timeout is None:
-            raise LockError(
-                f"The lease of {self._label} can't be set, as it never expires.", name=held[0].name
-            )
+            raise held[0].misuse(f"The lease of {self._label} can't be set, as it never expires.")
         if seconds is not None:
             arguments.check_timeout(seconds, "additional_time")
 
@@ -368,10 +347,9 @@ class Handle(ABC):
 
 
 def defer(held: Sequence[Held], leave: Leave, *, ends: bool = True) -> bool:
-    """Have ``leave`` carry out an exit from holds when the open transactions of this thread end.
+    """Have ``leave`` carry out an exit from holds after this thread's transactions; False if now.
 
-    Every exit comes by here: a release, a detach, a downgrade, which does not end the holds.
-    Returns False if it has to be carried out now.
+    A downgrade does not end the holds.
     """
     databases = [each for each in connections.all(initialized_only=True) if _in_transaction(each)]
     if not databases:

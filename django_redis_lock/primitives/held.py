@@ -23,10 +23,8 @@ from django_redis_lock.support import process
 from django_redis_lock.support.arguments import OnUnavailable
 
 logger = logging.getLogger("django_redis_lock")
-FAILED_FOR = 0.5
-"""Seconds after a failure for which callers that may run unguarded only probe the server."""
-PROBE_FOR = 0.005
-"""Seconds that the server gets to answer a probe."""
+FAILED_FOR = 0.5  # seconds after a failure for which callers that may run unguarded only probe
+PROBE_FOR = 0.005  # seconds that the server gets to answer a probe
 
 
 class Held:
@@ -46,7 +44,6 @@ class Held:
 
     @property
     def backend(self) -> BaseLockBackend:
-        """The backend that stores the lock."""
         return self._backend or self._find_backend()
 
     @property
@@ -57,31 +54,26 @@ class Held:
     def fence(self) -> int | Any:
         """The fence of this hold, greater than that of every earlier holder.
 
-        ``None`` if ``on_unavailable="run"`` let the block run without the lock. Raises
-        ``LockNotOwned`` if the lock is not held.
+        ``None`` if the block runs unguarded, without the lock. Raises ``LockNotOwned``.
         """
         return self.held_lease().fence if self.is_held_here or not self.unguarded else None
 
     @property
     def token_id(self) -> str:
-        """The digest that identifies this hold to others, as in ``Holder.token_id``.
-
-        Raises ``LockNotOwned`` if the lock is not held.
-        """
+        """The digest that identifies this hold in ``Holder.token_id``. Raises ``LockNotOwned``."""
         return token_id(self.held_lease().token.encode())
 
     @property
     def ticket(self) -> str:
         """The ``token_id`` that the lock will have once this handle has detached it.
 
-        It is known in advance, so that it can be sent to the next holder. Raises ``LockNotOwned``
-        if the lock is not held.
+        Known in advance, it can be sent to the next holder. Raises ``LockNotOwned``.
         """
         return token_id(detached(self.held_lease().token).encode())
 
     @property
     def remaining(self) -> float:
-        """Seconds left of the lease by the local monotonic clock; 0.0 if the lock is not held.
+        """Seconds left of the lease by the local clock; 0.0 if the lock is not held.
 
         Infinite for a lock that never expires. Makes no round trip.
         """
@@ -92,19 +84,13 @@ class Held:
 
     @property
     def lost(self) -> bool:
-        """Whether the lock is known to be lost: a renewal was refused, or the lease has expired.
-
-        Makes no round trip.
-        """
+        """Whether the lock is known to be lost: not renewed, or expired. Makes no round trip."""
         lease = self.lease
         return lease is not None and (lease.lost or lease.passed)
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this process holds it: the lease is valid, and not released, detached or lost.
-
-        Makes no round trip.
-        """
+        """Whether this process holds it: neither released nor detached nor lost. No round trip."""
         return self.lease is not None and self.lease.valid and not self.deferred
 
     def held_lease(self) -> Lease:
@@ -132,16 +118,18 @@ class Held:
     def _not_owned(self, why: str) -> LockNotOwned:
         return LockNotOwned(f"Lock {self.name!r} {why}.", name=self.name)
 
+    def misuse(self, text: str) -> LockError:
+        return LockError(text, name=self.name)
+
     def vacate(self) -> None:  # so that acquiring overwrites nothing that is still held
         lease = self.lease
         if lease is None:
             return
         if lease.valid:
             again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
-            raise LockError(
+            raise self.misuse(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
-                f"each caller{again}.",
-                name=self.name,
+                f"each caller{again}."
             )
         self.let_go(lease)
 
@@ -163,14 +151,10 @@ class Held:
             failed[server] = now + FAILED_FOR
 
     def probe(self) -> Steps[bool]:
-        """Raise ``LockUnavailable`` soon after a failure, unless the server answers again.
-
-        Returns whether it may still refuse writes.
-        """
+        """Raise soon if a server that failed lately still does; return if it may refuse writes."""
         if self.unguarded and not self.reentrant:  # a release would be of either's
-            raise LockError(
-                f"This handle already runs without lock {self.name!r}. Create one for each caller.",
-                name=self.name,
+            raise self.misuse(
+                f"This handle already runs without lock {self.name!r}. Create one for each caller."
             )
         failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
         if (ends := failed.get(server)) is None:
@@ -179,18 +163,15 @@ class Held:
         until = now + PROBE_FOR
         if now >= ends:  # one caller at a time gives it its usual time again
             failed[server], until = now + FAILED_FOR, math.inf
-        yield calls.Renew(
-            [(self.name, "probe", -1)], patient=False, until=until
-        )  # of replicas, too
+        # With -1 the replicas have to answer, too.
+        yield calls.Renew([(self.name, "probe", -1)], patient=False, until=until)
         failed.pop(server, None)
         return until < math.inf
 
 
 Hold = tuple[Held, Lease]
-Leave = Callable[[Sequence[Held]], Steps[Any]]
-"""Carries out an exit from holds; a ``LockError`` is logged, as no caller can handle it."""
-waiting: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The exits from holds that wait for a transaction to end; see ``exits``."""
+Leave = Callable[[Sequence[Held]], Steps[Any]]  # carries out an exit; a ``LockError`` is logged
+waiting: weakref.WeakSet[Any] = weakref.WeakSet()  # exits that wait for a transaction to end
 
 
 def confirm(held: Sequence[Held]) -> Steps[None]:
@@ -216,10 +197,7 @@ def renew_in_time(leases: Sequence[Lease], lease_ms: Sequence[int]) -> Steps[lis
 
 
 def release(held: Held) -> Steps[None]:
-    """Release a lock. Raises ``LockLost``, and ``LockUnavailable``; then it can be called again.
-
-    However it fails, the lock is released in the background as soon as the server answers.
-    """
+    """Release a lock, in the background if that fails. Raises ``LockLost``, ``LockUnavailable``."""
     lease, backend = held.held_lease(), held.backend
     try:
         renewer.discard(lease)  # before the release is sent, so nothing renews it afterwards
@@ -241,9 +219,9 @@ def release(held: Held) -> Steps[None]:
 
 
 def release_all(held: Sequence[Held]) -> Steps[None]:
-    """Release locks of one backend; raise the first error at the end.
+    """Release locks of one backend, the rest in the background after an interruption or a silence.
 
-    Once the server does not answer, or this is interrupted, the background releases the others.
+    The first error is raised at the end.
     """
     failures: list[LockError] = []
     left = [*held]
@@ -365,5 +343,4 @@ def _is_mine(lease: Lease) -> bool:
 
 
 def detached(token: str) -> str:
-    """Return the token under which a lock is detached."""
     return hashlib.sha256(f"detached {token}".encode()).hexdigest()[:32]

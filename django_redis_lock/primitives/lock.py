@@ -21,12 +21,11 @@ from django_redis_lock.protocol import calls, locking
 from django_redis_lock.protocol.calls import Steps, ask, withdrawal
 from django_redis_lock.protocol.lease import Lease, Request, shared_record, token_id, write_record
 from django_redis_lock.support import arguments
-from django_redis_lock.support.arguments import DEFAULT, Default, check_name, check_timeout
+from django_redis_lock.support.arguments import DEFAULT, Default, Seconds, check_name, check_timeout
 from django_redis_lock.support.process import kind_of_execution
 
 logger = logging.getLogger("django_redis_lock")
-DETACHED = "detached"
-"""The ``state`` among the marks of a detached lock."""
+DETACHED = "detached"  # the ``state`` among the marks of a detached lock
 
 
 class Lock(Held, Handle):
@@ -40,8 +39,7 @@ class Lock(Held, Handle):
     full = False  # so many waited already
     waited = False  # it was acquired after a wait
     _again = 0  # how many more times this handle has entered the lock
-    sharing = arguments.EXCLUSIVE
-    """With whom it is shared, and how many may wait."""
+    sharing = arguments.EXCLUSIVE  # with whom it is shared, and how many may wait
     _wait: str | None = None
     _make_name: Callable[[str], str] | None = None
     given = ""  # the name that the caller gave, from which ``_make_name`` made the lock's
@@ -50,10 +48,10 @@ class Lock(Held, Handle):
         self,
         find: Callable[[], BaseLockBackend],
         name: str,
-        timeout: float | Default | None = DEFAULT,
+        timeout: Seconds = DEFAULT,
         *,
         blocking: bool = True,
-        blocking_timeout: float | Default | None = DEFAULT,
+        blocking_timeout: Seconds = DEFAULT,
         auto_renew: bool | None = None,
         reentrant: bool = False,
         wait: str | None = None,
@@ -73,9 +71,8 @@ class Lock(Held, Handle):
         self._auto_renew, self.max_hold = isinstance(timeout, Default), None
         if (auto_renew, max_hold, reentrant, after_commit) != (None, None, False, True):
             arguments.check_types(reentrant=reentrant, after_commit=after_commit)
-            self._auto_renew, self.max_hold = arguments.check_renewal(
-                self._timeout, auto_renew, max_hold
-            )
+            renewal = arguments.check_renewal(self._timeout, auto_renew, max_hold)
+            self._auto_renew, self.max_hold = renewal
         self._find_backend, self.reentrant, self.after_commit = find, reentrant, after_commit
         if wait is not None:
             arguments.check_choice("wait", wait, arguments.WAITING_SCHEMES)
@@ -101,10 +98,9 @@ class Lock(Held, Handle):
     def take_over(self, token_id: str) -> bool:
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
-        Returns False, and changes nothing, if that holder no longer has the lock, or shares it with
-        others and this handle would not. The former holder finds its lock lost. With the ``ticket``
-        or ``token_id`` of a lock that was acquired or detached for this purpose, the lock passes
-        between processes without ever being free. Raises as ``acquire`` does.
+        Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
+        this handle would not. Else that holder's lock is lost. By a ``ticket`` or ``token_id``, it
+        passes between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, arguments.check_token_id(token_id)))
 
@@ -115,11 +111,10 @@ class Lock(Held, Handle):
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
 
-        The lock becomes free when they have passed, unless ``take_over`` is called before. In a
-        database transaction they, and the ticket, begin when the transaction ends. The handle holds
-        nothing afterwards. ``metadata`` is added to that of the handle. Raises ``LockLost``,
-        ``LockNotOwned``, ``LockUnavailable``, after which the handle still holds the lock, and
-        ``LockError`` for a reentrant lock that was entered more than once.
+        Then it becomes free, unless ``take_over`` is called before. In a database transaction, the
+        seconds and the ticket begin at its end. ``metadata`` is added to that of the handle, which
+        holds nothing afterwards. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, which
+        leaves the lock held, and ``LockError`` for a lock that was entered more than once.
         """
         return self.backend.run(self.detach_steps(seconds, metadata))
 
@@ -130,11 +125,10 @@ class Lock(Held, Handle):
     def downgrade(self) -> None:
         """Share the lock from now on, without it being free in between, with a new fence.
 
-        In a database transaction that takes effect when the transaction ends, as a release does.
-        Waiters that share it, and are next, get it then. The lease goes on as it was. It does
-        nothing if the lock is shared already. Raises ``LockLost``, ``LockNotOwned``,
-        ``LockUnavailable``, after which it may be shared or not and this can be called again, and
-        ``LockError`` for a lock that was entered more than once.
+        In a database transaction that takes effect at its end. The next waiters get it if they
+        share it. The lease goes on. A shared lock stays as it is. Raises ``LockLost``,
+        ``LockNotOwned``, ``LockUnavailable``, after which it may be shared or not and this can be
+        called again, and ``LockError`` for a lock that was entered more than once.
         """
         self.backend.run(self._downgrade())
 
@@ -188,10 +182,8 @@ class Lock(Held, Handle):
                 yield from backend.emit(signals.lock_not_acquired, self.name, lock=self, **facts)
             elif signals.lock_acquired.receivers:
                 yield from backend.emit(signals.lock_acquired, self.name, lock=self, waited=waited)
-        except GeneratorExit:
-            raise
-        except BaseException:  # cancelled or interrupted in a receiver: the caller gets no lock
-            if self.lease is not None:
+        except BaseException as error:  # interrupted in a receiver: the caller gets no lock
+            if self.lease is not None and not isinstance(error, GeneratorExit):
                 yield from holds.finish([self])
             raise
         return acquired
@@ -237,9 +229,10 @@ class Lock(Held, Handle):
         scheme, lease = self._wait or backend.wait, None
         if from_token_id:
             backend.require(backend.can_pass, f"Lock {self.name!r} can't be passed on")
+            request.from_token_id = from_token_id
         registry, make = backend.registries.get(scheme), partial(backend.registry_for, scheme)
         try:
-            lease = yield from locking.acquire(registry, request, until, make, from_token_id)
+            lease = yield from locking.acquire(registry, request, until, make)
             if lease is None:
                 self.full = request.full
                 return False
@@ -276,10 +269,9 @@ class Lock(Held, Handle):
                 raise self.upgrade_refused()
             held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
             if lease.auto_renew or lease.timeout is None:
-                raise LockError(
+                raise self.misuse(
                     f"{held}, which would wait for itself for ever. Pass reentrant=True wherever "
-                    f"it may be entered again, or give a blocking_timeout.",
-                    name=self.name,
+                    f"it may be entered again, or give a blocking_timeout."
                 )
             logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
 
@@ -295,9 +287,7 @@ class Lock(Held, Handle):
         if self.max_hold is not None:
             timeout = min(self.max_hold, math.inf if timeout is None else timeout)
         auto_renew = self._auto_renew and timeout is not None
-        record = write_record(
-            auto_renew=auto_renew, lease=timeout, max_hold=self.max_hold, **self.origin
-        )
+        record = write_record(timeout if auto_renew else None, self.max_hold, **self.origin)
         request = Request(self.name, os.urandom(16).hex(), timeout, record, auto_renew=auto_renew)
         if self.sharing is not arguments.EXCLUSIVE:
             backend.require_sharing(self.name)
@@ -336,7 +326,7 @@ class Lock(Held, Handle):
         if metadata is not None:
             ours = self.origin.get("metadata", {})
             origin["metadata"] = arguments.check_metadata(ours | arguments.check_metadata(metadata))
-        ticket, record = self.ticket, write_record(auto_renew=False, **origin)
+        ticket, record = self.ticket, write_record(**origin)
         until = math.inf if late else monotonic() + seconds
         detach = partial(_detach, seconds, until, record=record, limit=self.sharing.limit)
         if not defer([self], detach):
@@ -347,10 +337,8 @@ class Lock(Held, Handle):
         lease = self.lease_to_release()
         self.lease_to_set()
         if lease.entries > 1:
-            raise LockError(
-                f"Lock {self.name!r} was entered {lease.entries} times and can't be {to_be}.",
-                name=self.name,
-            )
+            entered = f"Lock {self.name!r} was entered {lease.entries} times"
+            raise self.misuse(f"{entered} and can't be {to_be}.")
         return lease
 
     def _downgrade(self) -> Steps[None]:
@@ -380,11 +368,10 @@ class Lock(Held, Handle):
             yield from holds.set_leases([self], lambda lease: -1)
 
     def upgrade_refused(self) -> LockError:
-        return LockError(
+        return self.misuse(
             f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
             f"two that did so would wait for each other. Release it first, after a transaction, or "
-            f"take it alone from the start and share it by downgrade().",
-            name=self.name,
+            f"take it alone from the start and share it by downgrade()."
         )
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:

@@ -1,4 +1,1 @@
-"""The lock protocol: what servers are asked, how replies are read, and how waiters sleep.
-
-It opens no connection. Its functions are generators of steps; ``drivers`` carry these out.
-"""
+"""The lock protocol: generators of steps, which ``drivers`` carry out. It opens no connection."""

@@ -1,29 +1,22 @@
-"""The steps that the protocol yields: calls to the server, waits, pauses and signals.
-
-A step says what is to be done. ``drivers`` carry it out, with blocking calls or under asyncio.
-"""
+"""The steps that the protocol yields, for ``drivers`` to carry out: calls, waits and signals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.signals import LockSignal
 
 Result = TypeVar("Result")
-RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)
-"""Seconds before each further sending of a call that the server did not answer."""
-RETRY_FOR = 2.0
-"""Seconds after which a call is not sent again; a server that lets calls time out is down."""
-GRACE = 0.3
-"""Seconds that the server gets to answer once the wait of a caller has ended."""
-PAGE = 50
-"""Entries of the audit that one call reads, in half a millisecond: it blocks the server."""
+RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)  # seconds before each resending of an unanswered call
+RETRY_FOR = 2.0  # seconds after which no call is resent; a server that lets calls time out is down
+GRACE = 0.3  # seconds that the server gets to answer once the wait of a caller has ended
+PAGE = 50  # entries of the audit that one call reads, in half a millisecond: it blocks the server
 
 
 class Step:
@@ -38,26 +31,21 @@ class Step:
     def lock_name(self) -> str:
         """The name of the lock that it is about; empty if that is none, or several."""
         subject = getattr(self, "waiter", self)
-        subject = getattr(subject, "request", subject)
-        name: str = getattr(subject, "name", "")
-        return name
+        return str(getattr(getattr(subject, "request", subject), "name", ""))
 
 
-Steps = Generator[Step, Any, Result]
-"""Yields steps, is sent their results, and returns its own."""
+Steps = Generator[Step, Any, Result]  # yields steps, is sent their results, and returns its own
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Call(Step):
     """One round trip: an atomic operation that is safe to send twice."""
 
-    patient: bool = field(default=True, kw_only=True)
-    """Whether it is sent again if no answer comes."""
+    patient: bool = field(default=True, kw_only=True)  # whether it is sent again if no answer comes
     until: float = field(default=math.inf, kw_only=True)
     """When (monotonic) its caller gives up; infinite: leave it to the socket timeout."""
     first_sent_at: float | None = field(default=None, init=False)
-    sent_at: float = field(default=0.0, init=False)
-    """The time (monotonic) of the latest sending; the backend sets it through ``sending``."""
+    sent_at: float = field(default=0.0, init=False)  # (monotonic) of the latest sending
 
     @property
     def resent(self) -> bool:
@@ -71,8 +59,6 @@ class Call(Step):
 
 @dataclass(slots=True, eq=False, repr=False)
 class _TakeOne(Call):
-    """A call that takes one lock."""
-
     request: Request
 
     def sending(self) -> None:
@@ -95,10 +81,8 @@ class _TakeOne(Call):
 class Acquire(_TakeOne):
     """Take the lock or join its queue; ``acquire.lua`` describes the answer."""
 
-    waits_in: str
-    """What the server calls the process that waits; empty not to wait."""
-    final: bool = field(default=False, kw_only=True)
-    """Whether a refusal is the last answer, as its caller does not wait."""
+    waits_in: str  # what the server calls the process that waits; empty not to wait
+    final: bool = field(default=False, kw_only=True)  # a refusal is the last answer: no wait
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -115,10 +99,11 @@ class Release(Call):
     name: str
     token: str
     entry: str = ""
-    shared: bool = field(default=False, kw_only=True)
-    """Whether it is certainly shared; else either is tried."""
-    unclaimed: bool = field(default=False, kw_only=True)
-    """Release it only if it was handed off and not yet claimed."""
+    shared: bool = field(default=False, kw_only=True)  # it certainly is; else either is tried
+    unclaimed: bool = field(default=False, kw_only=True)  # only if handed off and not yet claimed
+
+
+GiveBack = Callable[[Release, float], object]  # sends it in the background, for so many seconds
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -128,8 +113,7 @@ class Claim(Call):
     name: str
     token: str
     fence: int
-    end_ms: int
-    """When the lease ends, by the server's clock."""
+    end_ms: int  # when the lease ends, by the server's clock
     shared: bool = field(default=False, kw_only=True)
     patient: bool = field(default=False, kw_only=True)
 
@@ -139,8 +123,7 @@ class Renew(Call):
     """Set leases, given as (name, token, ms). Answers what is left of each; see ``renew.lua``."""
 
     leases: Sequence[tuple[str, str, int]]
-    at_least: bool = field(default=False, kw_only=True)
-    """Leave a longer lease alone."""
+    at_least: bool = field(default=False, kw_only=True)  # leave a longer lease alone
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -148,8 +131,7 @@ class Inspect(Call):
     """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
     names: Sequence[str]
-    skip: int = 0
-    """How many of those who share a lock were read already."""
+    skip: int = 0  # how many of those who share a lock were read already
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -170,20 +152,18 @@ class ReadLimits(Call):
 class ForceRelease(Call):
     """Take a lock from the holder with a token id, and write an entry into the audit.
 
-    Answers 1, or 2 if the entry was not written, as one without fields; ``None`` if that holder no
-    longer has the lock and no earlier sending of this call took it.
+    Answers 1; 2 if no entry was written, as for none; ``None`` if neither that holder has the lock
+    nor an earlier sending took it.
     """
 
     name: str
     token_id: str
     entry: Mapping[str, str]
-    cap: int
-    """How many entries the audit has beside this one."""
+    cap: int  # how many entries the audit has beside this one
 
 
 FORCED_RELEASE = Inspect, ForceRelease
-"""The calls of a forced release. A server that answers one of them with an error has released
-nothing. Other calls may have been carried out in part, or on too few replicas."""
+"""Where one of them is answered with an error, nothing was released. Others may be partly done."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -191,8 +171,7 @@ class ReadHistory(Call):
     """Read a page of the audit, of one lock, or of all for ``""``; see ``history.lua``."""
 
     name: str
-    before: str
-    """The id of the entry before which the page begins; ``+`` for the newest."""
+    before: str  # the id of the entry before which the page begins; ``+`` for the newest
     limit: int
 
     @property
@@ -205,8 +184,7 @@ class ReadQueue(Call):
     """Read a page of the waiters of a lock; ``waiting.lua`` describes the answer."""
 
     name: str
-    after: int = 0
-    """The position after which it begins."""
+    after: int = 0  # the position after which it begins
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -248,8 +226,7 @@ class Heartbeat(Call):
     """Tell a server, or a shard, that this process waits; see ``heartbeat.lua``."""
 
     process: str
-    names: Mapping[str, str]
-    """Of each lock the digest of its last waiter."""
+    names: Mapping[str, str]  # of each lock the digest of its last waiter
     turn: int
 
     MOST: ClassVar[int] = 64
@@ -268,13 +245,6 @@ class ComeBack(Call):
     process: str
     name: str
     requests: Sequence[Request]
-
-
-class Registry(Protocol):
-    """Where the waiters of a process sleep: a ``WaiterRegistry``."""
-
-    def receives(self, name: str) -> bool: ...
-    def wait_in_queue(self, request: Request, until: float) -> Steps[Lease | None]: ...
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -302,8 +272,6 @@ class BeginToWait(Step):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Pause(Step):
-    """Sleep for some seconds."""
-
     seconds: float
 
 

@@ -1,31 +1,29 @@
-"""The driver of the protocol with blocking calls; ``async_driver`` is the one for asyncio.
+"""The drivers of the protocol, with blocking calls and under asyncio.
 
-Both carry out the steps of a generator, one after the other, and send back the results. They handle
-interruption, cancellation and forks.
+They carry out the steps of a generator, and handle interruption, cancellation and forks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Call, Listen, Step, Steps
+from django_redis_lock.protocol.calls import Call, Listen, Result, Step, Steps
 from django_redis_lock.support.process import Process, current_process, known_process
 from django_redis_lock.support.threads import InThread
 
-Result = TypeVar("Result")
-TIDY_FOR = 0.25
-"""Seconds that an interrupted or cancelled caller waits for the server to clean up."""
-PASSED_OVER = {"django_redis_lock", "contextlib"}
-"""Packages that call on behalf of the caller."""
+TIDY_FOR = 0.25  # seconds that an interrupted or cancelled caller waits for the server to clean up
+LAST_CALL = 0.02  # seconds in which an event loop that was blocked reads an answer that has arrived
+PASSED_OVER = {"django_redis_lock", "contextlib"}  # packages that call on behalf of the caller
 
 
 class Port:
@@ -77,9 +75,21 @@ class Port:
         steps.close()
         raise begun_by(process, first)
 
+    async def arun(self, steps: Steps[Result]) -> Result:
+        """Carry out steps in this asyncio task, and return their result. Raises as ``run`` does.
+
+        After a cancellation the remaining steps clean up in a task of their own, which a second
+        cancellation does not stop.
+        """
+        try:
+            return await _arun(self, steps, current_process(), None)
+        except BaseException as error:
+            for emission in self.failed(error):
+                await acarry_out(self, emission)
+            raise
+
 
 def carry_out(port: Port, step: Step) -> Any:
-    """Carry out a step, blocking this thread or greenlet."""
     if isinstance(step, Call) and not isinstance(step, Listen):
         return port.call(step)
     match step:
@@ -129,6 +139,100 @@ def _tidy(port: Port, step: Step, until: float) -> Any:
         return InThread(partial(carry_out, port, step)).result(until)
     except TimeoutError:
         raise late() from None
+
+
+async def acarry_out(port: Port, step: Step) -> Any:
+    match step:
+        case Listen():
+            await _in_time(step, step.registry.alisten(step.name))
+        case calls.Wait():
+            await step.registry.await_(step.waiter, step.until)
+        case calls.Pause():
+            await asyncio.sleep(step.seconds)
+        case calls.Emit():
+            await step.signal.asend_robust(**step.arguments)
+        case calls.BeginToWait():
+            pass
+        case Call():
+            return await _in_time(step, port.acall(step))
+        case _:
+            return await port.acall(step)
+    return None
+
+
+async def _in_time(call: Call, answer: Awaitable[Result]) -> Result:
+    if call.until == math.inf:
+        return await answer
+    loop, left = asyncio.get_running_loop(), max(0.0, call.until - monotonic())
+    try:
+        async with asyncio.timeout(None) as limit:
+            timer = loop.call_later(left, lambda: limit.reschedule(loop.time() + LAST_CALL))
+            try:
+                return await answer
+            finally:
+                timer.cancel()
+    except TimeoutError:
+        raise LockUnavailable("The server did not answer in time", name=call.lock_name) from None
+
+
+async def _arun(
+    port: Port, steps: Steps[Result], process: Process, value: Any, until: float | None = None
+) -> Result:
+    # The value is ``None`` to begin with, or the cancellation after which the steps clean up.
+    resume: Callable[[Any], Step] = steps.send if value is None else steps.throw
+    first: Step | None = None
+    try:
+        while process is known_process():
+            step = resume(value)
+            first = first or step
+            try:
+                done = acarry_out(port, step) if until is None else _atidy(port, step, until)
+                resume, value = steps.send, await done
+            except GeneratorExit:
+                steps.close()
+                raise
+            except asyncio.CancelledError as cancelled:
+                if until is None and process is known_process():
+                    soon = monotonic() + TIDY_FOR
+                    rest = _arun(port, steps, process, cancelled, soon)
+                    task = retain(asyncio.ensure_future(rest))
+                    # Unlike shield() of Python 3.14, it reports no error of an abandoned task.
+                    await asyncio.wait([task])
+                    return task.result()
+                resume, value = steps.throw, cancelled
+            except BaseException as error:
+                resume, value = steps.throw, error
+    except StopIteration as stop:
+        if process is known_process():
+            return cast("Result", stop.value)
+    finally:
+        value = None  # else an error keeps this frame, and the frame the error
+    steps.close()
+    raise begun_by(process, first)
+
+
+async def _atidy(port: Port, step: Step, until: float) -> Any:
+    left = max(0.0, until - monotonic())
+    if isinstance(step, calls.Pause):
+        step = calls.Pause(min(left, step.seconds))
+    if not isinstance(step, Call):
+        return await acarry_out(port, step)
+    try:
+        async with asyncio.timeout(left):
+            return await acarry_out(port, step)
+    except TimeoutError:
+        raise late() from None
+
+
+_retained: set[asyncio.Future[Any]] = set()
+
+
+def retain(task: asyncio.Future[Result]) -> asyncio.Future[Result]:
+    """Retain a task that nothing may be awaiting, and retrieve its exception."""
+    _retained.add(task)
+    task.add_done_callback(_retained.discard)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 def late() -> LockUnavailable:

@@ -1,7 +1,4 @@
-"""The heartbeats by which a process tells the servers that its waiters wait.
-
-One call for each server stands for all waiters of the process; see ``heartbeat.lua``.
-"""
+"""Heartbeats, by which a process tells each server that its waiters wait; see ``heartbeat.lua``."""
 
 from __future__ import annotations
 
@@ -23,25 +20,16 @@ from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, LocalWaiter, Waiter
 from django_redis_lock.support import threads
 
 logger = logging.getLogger("django_redis_lock")
-BEAT_EVERY = 0.8
-"""Seconds between two heartbeats. So the server knows that the process runs; see ``common.lua``."""
-FOREIGN_EVERY = 0.25
-"""Seconds between checks of a lock that another program holds, and releases without a hand-off."""
-SHORTEST = 0.02
-"""Seconds between two heartbeats at least."""
-ANSWER_WITHIN = 1.0
-"""Seconds for which a heartbeat waits for its answer."""
-WAITER_TIMEOUT = 5.0
-"""Seconds without a call after which a process waits no more; see ``common.lua``."""
-AGAIN_AFTER = 0.2
-"""Seconds after which a heartbeat that failed is sent again."""
-LATE = 0.5
-"""Seconds after which a waiter sends a heartbeat that is due, as the thread does not."""
-AT_ONCE = 64
-"""How many waiters come back in one go."""
+BEAT_EVERY = 0.8  # seconds between heartbeats, by which a server knows that a process runs
+FOREIGN_EVERY = 0.25  # seconds between checks of a lock that another program releases by itself
+SHORTEST = 0.02  # seconds between two heartbeats at least
+ANSWER_WITHIN = 1.0  # seconds for which a heartbeat waits for its answer
+WAITER_TIMEOUT = 5.0  # seconds of silence after which a process waits no more; see ``common.lua``
+AGAIN_AFTER = 0.2  # seconds after which a heartbeat that failed is sent again
+LATE = 0.5  # seconds after which a waiter sends a heartbeat that is due, as the thread does not
+AT_ONCE = 64  # how many waiters come back in one go
 _position = attrgetter("request.position")
-Waiters = Mapping[str, Collection[LocalWaiter]]
-"""Those of one server that have a position, by the names of their locks."""
+Waiters = Mapping[str, Collection[LocalWaiter]]  # those of one server with a position, by lock
 
 
 class Heart(threads.Background):
@@ -138,21 +126,17 @@ class Heart(threads.Background):
         try:
             pause = yield from beat(self._registry, waiters, self._turn, until, asks=asks)
         except Exception as error:
-            self._answered[server] = -math.inf
-            self._failed(server, waiters, error)
+            self._answered[server], failed_at = -math.inf, monotonic()
+            if not isinstance(error, LockError):
+                logger.exception("A heartbeat failed, and is sent again")
+            if failed_at - self._failing.setdefault(server, failed_at) >= OUTAGE_LIMIT:
+                for waiter in chain(*waiters.values()):
+                    self._registry.fail(waiter, error)
+            self._due = min(self._due, failed_at + AGAIN_AFTER)
         else:
             self._answered[server] = now
             self._failing.pop(server, None)
             self._due = min(self._due, monotonic() + pause)
-
-    def _failed(self, server: object, waiters: Waiters, error: Exception) -> None:
-        now = monotonic()
-        if not isinstance(error, LockError):
-            logger.exception("A heartbeat failed, and is sent again")
-        if now - self._failing.setdefault(server, now) >= OUTAGE_LIMIT:
-            for waiter in chain(*waiters.values()):
-                self._registry.fail(waiter, error)
-        self._due = min(self._due, now + AGAIN_AFTER)
 
 
 def beat(

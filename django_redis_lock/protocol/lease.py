@@ -21,22 +21,16 @@ class Request:
     # removes. So a grant or a reply that is lost can't leave a lock that no holder can release.
     PROBATION = 10_000
 
-    waits_in = ""
-    """What the server calls the process in which it waits, once it was sent to join the queue."""
+    waits_in = ""  # what the server calls the process it waits in, once sent to join the queue
     position = 0  # in the queue, by which it comes back
-    when_waiting: Any = None
-    """Returns the steps to take once, when it begins to wait."""
-    before_sleep: Callable[[], float] | None = None
-    """Ends a wait by what it raises, or returns when (monotonic) it has to be called again."""
-    until = math.inf
-    """When (monotonic) its caller gives up on a silent server."""
+    when_waiting: Any = None  # returns the steps to take once, when it begins to wait
+    before_sleep: Callable[[], float] | None = None  # returns when to call it again, or raises
+    until = math.inf  # when (monotonic) its caller gives up on a silent server
     patient = True  # as of a call
-    sent = False
-    """Sent and not withdrawn: the server may have carried it out, or still may."""
-    under_way = False
-    """Sent and not answered, so that a call may still arrive."""
-    shared = False
-    """Whether others may hold the lock at the same time; its record says how many."""
+    sent = False  # sent and not withdrawn: the server may have carried it out, or still may
+    under_way = False  # sent and not answered, so that a call may still arrive
+    shared = False  # whether others may hold the lock at the same time; its record says how many
+    from_token_id = ""  # whose lock it takes over, ahead of the queue
     max_waiters: int | None = None
     full = False  # so many wait already, so it does not
 
@@ -68,43 +62,27 @@ class Request:
 
 
 class State(Enum):
-    """What this process knows of a hold."""
-
     HELD = 1
-    RELEASING = 2
-    """Its release was begun, and is completed in the background."""
+    RELEASING = 2  # its release was begun, and is completed in the background
     LOST = 3
 
 
 class Lease:
-    """A lock held under a token until a moment of the local monotonic clock.
-
-    Its methods alone change it.
-    """
+    """A lock held under a token until a moment of the local clock. Its methods alone change it."""
 
     state = State.HELD
-    why_lost = ""
-    """Why, once its holder was notified of the loss."""
-    verify_by: float | None = None
-    """Until when (monotonic) the server holds a lock that was handed off and not claimed; ``None``
-    once it is known to be claimed."""
-    left_at: float | None = None
-    """When (monotonic) a release or a detach that was not answered was first sent."""
-    detached_as = ""
-    """The token of a detach that may have been carried out without an answer."""
+    why_lost = ""  # why, once its holder was notified of the loss
+    verify_by: float | None = None  # when (monotonic) the server takes it back, unless claimed
+    left_at: float | None = None  # when (monotonic) an unanswered release or detach was first sent
+    detached_as = ""  # the token of a detach that may have been carried out without an answer
     passed_to_message = False  # its release handed the lock off to a parked message
-    renew_until = math.inf
-    """Monotonic; no renewal sets a later end."""
-    longest_set = 0.0
-    """The longest lease that its holder has set (s)."""
-    version = 0
-    """Counts the calls by which its holder sets it."""
-    pending_updates: frozenset[object] = frozenset()
-    """Those that are under way."""
+    renew_until = math.inf  # monotonic; no renewal sets a later end
+    longest_set = 0.0  # the longest lease that its holder has set (s)
+    version = 0  # counts the calls by which its holder sets it
+    pending_updates: frozenset[object] = frozenset()  # those that are under way
     execution: weakref.ref[Any] | None = None  # the thread, greenlet or asyncio task of its holder
     entries = 1
-    after_commit = False
-    """Whether a caller that has it relies on it until its transaction ends."""
+    after_commit = False  # whether a caller that has it relies on it until its transaction ends
     required = False  # a caller has left it that does not run without
 
     def __init__(self, request: Request, fence: int, deadline: float) -> None:
@@ -153,10 +131,7 @@ class Lease:
         self.verify_by = verify_by
 
     def begin_release(self) -> bool:
-        """Give it up; return whether to send a release, which may find the lock.
-
-        Of one that was lost, an earlier sending may have been carried out.
-        """
+        """Give it up; return whether to send a release: of a lost one, if one was sent before."""
         if self.state is State.LOST:
             return self.left_at is not None
         self.state = State.RELEASING
@@ -164,16 +139,15 @@ class Lease:
         return True
 
     def detach_sent(self, at: float | None, token: str) -> None:
-        """Note when a detach under a token was sent, if it was."""
         self.left_at, self.detached_as = self.left_at or at, token
 
     def pass_to_message(self) -> None:
         self.passed_to_message = True
 
     def renewed(self, left_ms: int | None, asked_at: float, *, current: bool = True) -> None:
-        """Note what the server says is left of the lease: -1 for no end, -2 for not held.
+        """Note what the server says is left: -1 for no end, -2 for not held, ``None`` if unknown.
 
-        ``left_ms`` is ``None`` if it can't tell. Unless it is ``current``, it was set meanwhile.
+        Unless it is ``current``, the lease was set meanwhile.
         """
         if left_ms is None:
             return
@@ -221,7 +195,6 @@ class Lease:
         self.permit, self.fence, self.deadline = True, fence, deadline
 
     def rely(self, *, after_commit: bool = False, required: bool = False) -> None:
-        """Note what a caller expects of the hold."""
         self.after_commit |= after_commit
         self.required |= required
 
@@ -246,20 +219,15 @@ def milliseconds(seconds: float) -> int:
     return round(seconds * 1000)  # 0.29 s are 290 ms
 
 
-def write_record(
-    *, auto_renew: bool, lease: float | None = None, max_hold: float | None = None, **origin: Any
-) -> str:
+def write_record(lease: float | None = None, max_hold: float | None = None, **origin: Any) -> str:
     """Return the record of a holder in the current thread, which has the lock alone.
 
-    A record is the limit of a holder and its other fields as JSON; see ``permits.lua``. ``origin``
-    has its ``metadata``, ``marks``, ``task_id`` and ``task_name``. Of a renewed lock, it has the
-    ``lease`` and ``max_hold`` in milliseconds, since readers may have other settings.
+    It is the holder's limit, and its other fields as JSON; see ``permits.lua``. ``lease`` and
+    ``max_hold`` are given if it is renewed. Readers need them, who may have other settings.
     """
     record = "- " + known_process().record()
-    if auto_renew:
-        record += ',"auto_renew":true'
-        if lease is not None:
-            record += f',"lease":{milliseconds(lease)}'
+    if lease is not None:
+        record += f',"auto_renew":true,"lease":{milliseconds(lease)}'
         if max_hold is not None:
             record += f',"max_hold":{milliseconds(max_hold)}'
     if any(origin.values()):
@@ -269,7 +237,6 @@ def write_record(
 
 
 def shared_record(record: str, limit: int | None) -> str:
-    """Return a record as that of a holder that shares the lock."""
     return f"{'*' if limit is None else limit} {record.partition(' ')[2]}"
 
 
@@ -285,8 +252,5 @@ def write_value(token: str, fence: int, record: str) -> bytes:
 
 
 def token_id(token: bytes) -> str:
-    """Return the public digest of a token, as the Lua scripts do.
-
-    A token has 128 random bits, so its digest does not reveal it.
-    """
+    """Return the public digest of a token, as the scripts do. The 128 random bits stay secret."""
     return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16]

@@ -7,54 +7,46 @@ import math
 from asyncio import CancelledError
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import GRACE, Call, Registry, Steps, TakeOver, ask
+from django_redis_lock.protocol.calls import GRACE, Call, Steps, TakeOver, ask
 from django_redis_lock.protocol.drivers import TIDY_FOR
 from django_redis_lock.protocol.lease import Lease, Request
 
-GIVE_UP_AFTER = 1.0
-"""Seconds that a caller with a shorter wait, or none, gives the server to answer."""
+if TYPE_CHECKING:
+    from django_redis_lock.protocol.waiting import WaiterRegistry
+
+GIVE_UP_AFTER = 1.0  # seconds that a caller with a shorter or no wait gives the server to answer
 
 
 def acquire(
-    registry: Registry | None,
-    request: Request,
-    until: float | None,
-    make_registry: Any = None,
-    from_token_id: str = "",
+    registry: WaiterRegistry | None, request: Request, until: float | None, make: Any = None
 ) -> Steps[Lease | None]:
-    """Take a lock, waiting until ``until`` (monotonic); ``None`` does not wait.
+    """Return a lease if one is granted by ``until`` (monotonic), or at once if that is ``None``.
 
-    With ``from_token_id`` it is taken over from that holder, ahead of the queue.
-
-    Returns the lease, or ``None`` when the wait ran out. Without a ``registry``, one is made when
-    the lock is found held. If anything interrupts the wait, the request is withdrawn. It stays
-    ``sent`` where the server can't be reached, or a call may arrive later than that.
+    Without a ``registry``, one is made when the lock is found held. An interruption withdraws the
+    request, which stays ``sent`` if the server can't be reached, or a call may arrive after that.
     """
     # A caller that would wait without limit leaves it to the socket timeout when to give up.
     soonest = monotonic() + GIVE_UP_AFTER
     request.until = (soonest if until is None else max(until, soonest)) + GRACE
     try:
         while True:
-            lease = yield from _attempt(registry, request, until, make_registry, from_token_id)
+            lease = yield from _attempt(registry, request, until, make)
             if lease is None:
                 request.sent = False
                 return None
-            if lease.timeout is not None or not (
-                yield from set_leases([lease], [-1], request.until)
-            ):
-                return lease
-    except GeneratorExit:
-        raise
+            if lease.timeout is None and (yield from set_leases([lease], [-1], request.until)):
+                continue  # it was lost meanwhile
+            return lease
     except BaseException as error:
         if isinstance(error, LockError) and not error.name:
             error.name = request.name
         # A server that let a call time out would let the next one time out as well.
         silent = isinstance(error, LockUnavailable) and error.silent
-        if not silent and request.may_be_held:
+        if not (silent or isinstance(error, GeneratorExit)) and request.may_be_held:
             until = max(request.until, monotonic() + GRACE)
             if not isinstance(error, LockError | CancelledError):
                 # If it interrupted this code, and not a step, the driver does not know of it.
@@ -67,14 +59,10 @@ def acquire(
 
 
 def _attempt(
-    registry: Registry | None,
-    request: Request,
-    until: float | None,
-    make_registry: Any,
-    from_token_id: str,
+    registry: WaiterRegistry | None, request: Request, until: float | None, make: Any
 ) -> Steps[Lease | None]:
-    if from_token_id:
-        takeover = TakeOver(request, from_token_id, until=request.until)
+    if request.from_token_id:
+        takeover = TakeOver(request, request.from_token_id, until=request.until)
         return takeover.lease((yield from ask(takeover)))
     if until is None or registry is None or not registry.receives(request.name):
         # Most locks are free; only a held one is worth a subscription.
@@ -83,7 +71,7 @@ def _attempt(
         lease = call.lease((yield from ask(call)))
         if lease is not None or until is None:
             return lease
-    return (yield from (registry or make_registry()).wait_in_queue(request, until))
+    return (yield from (registry or make()).wait_in_queue(request, until))
 
 
 def release(lease: Lease) -> Steps[bool]:
@@ -94,10 +82,10 @@ def release(lease: Lease) -> Steps[bool]:
     call = calls.Release(lease.name, lease.token, shared=lease.permit)
     try:
         held = yield from ask(call)
-    except GeneratorExit:
-        raise
     except BaseException as error:
-        if not isinstance(error, LockError):  # interrupted or cancelled: complete it
+        if not isinstance(
+            error, LockError | GeneratorExit
+        ):  # interrupted or cancelled: complete it
             with contextlib.suppress(LockError):
                 yield calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise

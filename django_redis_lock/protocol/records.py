@@ -14,32 +14,28 @@ from django_redis_lock.protocol.lease import token_id
 from django_redis_lock.support.arguments import check_name
 from django_redis_lock.support.text import escape_unprintable
 
-MAX_READ_BYTES = 16_384
-"""Bytes of the longest record that is read; see ``inspect.lua``. A longer one is cut."""
+MAX_READ_BYTES = 16_384  # of the longest record that is read, others are cut; see ``inspect.lua``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What identifies a process and its task; ``None`` where that can't be read."""
 
-    host: str | None
-    """The host name of the process's machine."""
-    pid: int | None
-    """The process id."""
-    thread: str | None
-    """The name of the thread that acquired the lock, or waits for it."""
-    task_id: str | None = None
-    """The id of the Celery task that holds the lock or waits for it, if one does."""
-    task_name: str | None = None
-    """The name of that task."""
+    host: str | None  #: The host name of the process's machine.
+    pid: int | None  #: The process id.
+    thread: str | None  #: The name of the thread that acquired the lock, or waits for it.
+    task_id: str | None = None  #: The id of its Celery task, if it has one.
+    task_name: str | None = None  #: The name of that task.
+
+    _if_unknown = ""
 
     def __str__(self) -> str:
-        """Return the task, or the host, process and thread, in one line; ``""`` if unknown."""
+        """Return the task, or the host, process and thread, in one line."""
         if self.task_id:
-            return escape_unprintable(
-                f"task {self.task_name}[{self.task_id}] on {self.host}:{self.pid}"
-            )
-        return escape_unprintable(f"{self.host}:{self.pid} ({self.thread})") if self.host else ""
+            task = f"task {self.task_name}[{self.task_id}]"
+            return escape_unprintable(f"{task} on {self.host}:{self.pid}")
+        thread = f"{self.host}:{self.pid} ({self.thread})"
+        return escape_unprintable(thread) if self.host else self._if_unknown
 
 
 ORIGIN = tuple(Origin.__dataclass_fields__)
@@ -47,18 +43,12 @@ ORIGIN = tuple(Origin.__dataclass_fields__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Caller(Origin):
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    auto_renew: bool
-    """Whether it renews its lease in the background, or will."""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """The caller's ``metadata``."""
-    shared: bool = False
-    """Whether others may hold the lock at the same time."""
-    limit: int | None = None
-    """How many in all, for a permit of a semaphore: as an operator has set it, or the caller."""
+    name: str  #: The lock's name, without the key prefix.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    auto_renew: bool  #: Whether it renews its lease in the background, or will.
+    metadata: Mapping[str, str] = field(default_factory=dict)  #: The caller's ``metadata``.
+    shared: bool = False  #: Whether others may hold the lock at the same time.
+    limit: int | None = None  #: How many may hold permits: an operator's number, or its own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,39 +59,22 @@ class Holder(_Caller):
     origin are ``None``; only ``token_id``, ``ttl`` and ``waiters`` are known.
     """
 
-    token_id: str
-    """A digest of the holder's token; the token itself is never shown."""
-    fence: int | None
-    """The fence, which rises from holder to holder."""
-    acquired_at: datetime | None
-    """When the lock was acquired, by the server's clock."""
-    expires_at: datetime | None
-    """When the lease ends, by the server's clock; ``None`` for a lease with no expiry."""
-    ttl: float | None
-    """Seconds of lease left; ``None`` for a lease with no expiry."""
-    waiters: int | None
-    """The length of the queue. ``None`` if the server's user may not read it, or if there is no
-    queue, as with the backend ``getset``."""
-    holders: int = 1
-    """How many hold the lock now, this one among them."""
-    held_for: float | None = None
-    """Seconds since it was acquired, by the server's clock."""
-    lease: float | None = None
-    """Seconds that a renewal gives; ``None`` without renewal, or if the record does not say."""
-    max_hold: float | None = None
-    """Seconds after which the holder stops renewing; ``None`` for no limit."""
-    pid_space: str | None = None
-    """An id that differs between containers that share a host name, so that equal process ids can
-    be distinguished. ``None`` if unknown."""
-    pid_began: int | None = None
-    """When the process began, in clock ticks since its host booted, so that a later process with
-    its id can be distinguished. ``None`` if unknown."""
-    parked: int = 0
-    """How many of the waiters are Celery tasks that are parked, so that no process waits."""
+    token_id: str  #: A digest of the holder's token; the token itself is never shown.
+    fence: int | None  #: The fence, which rises from holder to holder.
+    acquired_at: datetime | None  #: When the lock was acquired, by the server's clock.
+    expires_at: datetime | None  #: When the lease ends, by the server's clock; ``None`` if never.
+    ttl: float | None  #: Seconds of lease left; ``None`` for a lease with no expiry.
+    waiters: int | None  #: The length of the queue; ``None`` without one, or if not readable.
+    holders: int = 1  #: How many hold the lock now, this one among them.
+    held_for: float | None = None  #: Seconds since it was acquired, by the server's clock.
+    lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
+    max_hold: float | None = None  #: Seconds after which renewal stops; ``None`` for no limit.
+    pid_space: str | None = None  #: What tells containers apart that share a host name, if known.
+    pid_began: int | None = None  #: When the process began, in clock ticks since boot, if known.
+    parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
     """What this package notes about a hold, such as the ``state`` of one that no process has."""
-    cut: bool = False
-    """Whether another program has written a record that is too long to be read."""
+    cut: bool = False  #: Whether another program has written a record that is too long to be read.
 
     def __str__(self) -> str:
         cut = f"; its record of over {MAX_READ_BYTES} bytes was cut" * self.cut
@@ -110,40 +83,26 @@ class Holder(_Caller):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter(_Caller):
-    """An entry in the queue of a lock at the time the server was asked.
+    """An entry in the queue of a lock when the server was asked; what can't be read is ``None``."""
 
-    What can't be read, because another program or version wrote it, is ``None``.
-    """
+    token_id: str | None  #: A digest of its token: the ``token_id`` it will have as the holder.
+    since: datetime | None  #: When it joined the queue, by the server's clock.
+    waited: float | None  #: Seconds since then, by the server's clock.
+    lease: float | None  #: Seconds of lease that it will get; ten at first if it never expires.
+    parked: bool = False  #: Whether it is a task whose message waits, and no process.
 
-    token_id: str | None
-    """A digest of its token: the ``token_id`` it will have as the holder."""
-    since: datetime | None
-    """When it joined the queue, by the server's clock."""
-    waited: float | None
-    """Seconds since then, by the server's clock."""
-    lease: float | None
-    """Seconds of lease that it will get; a lock that never expires starts with ten."""
-    parked: bool = False
-    """Whether it is a task whose message waits, and no process."""
-
-    def __str__(self) -> str:
-        return Origin.__str__(self) or "unknown"
+    _if_unknown = "unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """How many permits a semaphore has, as an operator has set it."""
 
-    name: str
-    """The name of the semaphore."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    limit: int
-    """How many may hold a permit."""
-    by: str
-    """The ``by`` given to ``set_limit()``."""
-    at: datetime
-    """When it was set, by the server's clock."""
+    name: str  #: The name of the semaphore.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    limit: int  #: How many may hold a permit.
+    by: str  #: The ``by`` given to ``set_limit()``.
+    at: datetime  #: When it was set, by the server's clock.
 
 
 class Unheld(NamedTuple):
@@ -194,9 +153,8 @@ def read_holder(
 ) -> Holder:
     """Read the value of a lock. Other programs' values and garbage give a holder without a record.
 
-    ``ttl_ms`` is -1 for a lease with no expiry; ``now_ms`` is the server's clock; ``limit`` is what
-    an operator has set, which overrides that of the record; ``waiters`` are given with the number
-    of those that are parked if there are any.
+    ``ttl_ms`` is -1 for no expiry. ``limit`` is what an operator has set, which overrides that of
+    the record. ``waiters`` come with the number of those that are parked if there are any.
     """
     waiters, parked = waiters if isinstance(waiters, list) else (waiters, 0)
     token, fence_text, _, own_limit, fields = split_value(value)
@@ -220,15 +178,13 @@ def read_holder(
         parked=parked,
         holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        auto_renew=record.get("auto_renew") is True,
         lease=_seconds(record.get("lease")),
         max_hold=_seconds(record.get("max_hold")),
         pid_space=_text(record.get("pid_space")),
         pid_began=began if type(began) is int and began > 0 else None,
-        metadata=_metadata(record),
-        marks=_metadata(record, "marks"),
+        marks=_texts(record, "marks"),
         cut=cut,
-        **_origin(record),
+        **_caller(record),
         **sharing,
     )
 
@@ -263,11 +219,9 @@ def read_waiter(entry: bytes, *, position: int, name: str, using: str, now_ms: i
         since=moment(position),
         waited=max(0.0, now_ms / 1000 - position / 1_000_000),
         lease=None if lease_ms is None else lease_ms / 1000,
-        auto_renew=record.get("auto_renew") is True,
-        metadata=_metadata(record),
         parked=process.startswith(b"@"),
         **_sharing(limit),
-        **_origin(record),
+        **_caller(record),
     )
 
 
@@ -291,18 +245,19 @@ def _sharing(limit: bytes) -> dict[str, Any]:
     return {"shared": number is not None or limit == b"*", "limit": number}
 
 
-def _origin(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a record that make an ``Origin``, ``None`` if unknown."""
-    pid = record.get("pid")
-    texts = {key: _text(record.get(key)) for key in ORIGIN}
-    return {**texts, "pid": pid if type(pid) is int else None}
+def _caller(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a record says of any caller, ``None`` if unknown."""
+    pid, renewed = record.get("pid"), record.get("auto_renew") is True
+    texts: dict[str, Any] = {key: _text(record.get(key)) for key in ORIGIN}
+    texts["pid"] = pid if type(pid) is int else None
+    return {**texts, "auto_renew": renewed, "metadata": _texts(record, "metadata")}
 
 
-def _metadata(record: Mapping[str, Any], key: str = "metadata") -> dict[str, str]:
-    metadata = record.get(key)
-    if not isinstance(metadata, dict):
+def _texts(record: Mapping[str, Any], key: str) -> dict[str, str]:
+    texts = record.get(key)
+    if not isinstance(texts, dict):
         return {}
-    return {_sound(str(key)): _sound(str(item)) for key, item in metadata.items()}
+    return {_sound(str(key)): _sound(str(item)) for key, item in texts.items()}
 
 
 def _load(record: bytes) -> dict[str, Any]:
@@ -348,40 +303,22 @@ FREED: Final = "freed"
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry(Origin):
-    """One event in the audit, with the origin of the former holder.
+    """An event in the audit, with the former holder's origin, empty or ``None`` if unreadable."""
 
-    Fields that can't be read are empty or ``None``.
-    """
+    id: str  #: The id of the entry; ids rise with time.
+    at: datetime | None  #: When it was written, by the server's clock.
+    event: str  #: ``force_released`` from its holder, or ``freed`` by a worker of a dead holder.
+    name: str  #: The lock's name, without the key prefix.
+    using: str  #: The alias of the backend in ``LOCKS``.
+    fence: int | None  #: The fence of the hold that ended.
+    token_id: str  #: The ``Holder.token_id`` of the hold that ended.
+    by: str  #: The ``by`` given to ``force_release()``.
+    reason: str  #: The ``reason`` given to ``force_release()``, or why it was freed.
 
-    id: str
-    """The id of the entry; ids rise with time."""
-    at: datetime | None
-    """When it was written, by the server's clock."""
-    event: str
-    """``force_released``: taken from its holder; ``freed``: released by a Celery worker because its
-    holder was dead."""
-    name: str
-    """The lock's name, without the key prefix."""
-    using: str
-    """The alias of the backend in ``LOCKS``."""
-    fence: int | None
-    """The fence of the hold that ended."""
-    token_id: str
-    """The ``Holder.token_id`` of the hold that ended."""
-    by: str
-    """The ``by`` given to ``force_release()``."""
-    reason: str
-    """The ``reason`` given to ``force_release()``, or why it was freed."""
-
-    def __str__(self) -> str:
-        return Origin.__str__(self) or "another program"
+    _if_unknown = "another program"
 
 
-Fields = Mapping[str, str]
-"""An entry as it is written."""
-
-
-def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
+def audit_fields(event: str, holder: Holder, by: str, reason: str) -> dict[str, str]:
     """Return the entry for a lock that is released by force or freed."""
     origin = {key: getattr(holder, key) for key in ORIGIN}
     return {
@@ -397,16 +334,12 @@ def audit_fields(event: str, holder: Holder, by: str, reason: str) -> Fields:
 
 def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditEntry:
     """Read an entry from its id and its alternating fields and values."""
-    fields = {
-        key.decode(errors="replace"): value.decode(errors="replace")
-        for key, value in zip(pairs[0::2], pairs[1::2], strict=False)
-    }
+    texts = [each.decode(errors="replace") for each in pairs]
+    fields = dict(zip(texts[0::2], texts[1::2], strict=False))
     written_ms = _whole(entry_id.split(b"-")[0])
-    facts: dict[str, Any] = {
-        key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")
-    }
-    facts |= {key: fields.get(key) or None for key in ORIGIN}
+    facts: dict[str, Any] = {key: fields.get(key) or None for key in ORIGIN}
     facts["pid"] = _whole(fields.get("pid", ""))
+    facts |= {key: fields.get(key, "") for key in ("event", "name", "token_id", "by", "reason")}
     return AuditEntry(
         id=entry_id.decode(errors="replace"),
         at=None if written_ms is None else moment(written_ms * 1000),
@@ -417,10 +350,10 @@ def read_entry(entry_id: bytes, pairs: Sequence[bytes], *, using: str) -> AuditE
 
 
 def newest(pages: Iterable[Sequence[Any]]) -> tuple[bytes, list[Any]]:
-    """Merge the pages of several audits, each as ``history.lua`` returns it.
+    """Merge pages of several audits, as ``history.lua`` returns them: an id and entries, from new.
 
-    Returns the id before which the next page begins (empty after the last page), and the entries,
-    newest first. Entries older than the end of any page are left for the next one.
+    The next page begins before the id, which is empty after the last one. Entries older than the
+    end of any page are left for the next one.
     """
     pages = list(pages)
     end = max((page[0] for page in pages if page[0]), key=_parts, default=b"")
@@ -434,33 +367,22 @@ def _parts(entry_id: bytes) -> tuple[int, ...]:
 
 
 DAY = 86_400.0
-LATE = 0.5
-"""The part of a lease that is left when its renewal is late. Renewals come when 2/3 are left."""
-ABOUT = 1.0
-"""Seconds by which the end of the last lease may differ from ``max_hold``."""
+LATE = 0.5  # the part of a lease that is left when its renewal is late; it is due at 2/3
+ABOUT = 1.0  # seconds by which the end of the last lease may differ from ``max_hold``
 
 
 class Attention(StrEnum):
     """Why a lock needs an operator's attention."""
 
-    DEAD = "dead"
-    """Its holder's process is gone, as far as this host knows."""
-    STOPPED = "stopped"
-    """Its holder's process is stopped, and renews nothing."""
-    HELD_LONG = "held_long"
-    """Held for longer than ``WARN_AFTER`` allows for its name."""
-    ENDLESS_OLD = "endless_old"
-    """No expiry, and held for longer than ``WARN_AFTER`` allows, or a day if it says nothing."""
-    RENEWAL_LATE = "renewal_late"
-    """Renewed by its holder, but not in time."""
+    DEAD = "dead"  #: Its holder's process is gone, as far as this host knows.
+    STOPPED = "stopped"  #: Its holder's process is stopped, and renews nothing.
+    HELD_LONG = "held_long"  #: Held for longer than ``WARN_AFTER`` allows for its name.
+    ENDLESS_OLD = "endless_old"  #: No expiry; held longer than ``WARN_AFTER``, or a day, allows.
+    RENEWAL_LATE = "renewal_late"  #: Renewed by its holder, but not in time.
 
 
 def attention(holder: Holder, threshold: float | None) -> Attention | None:
-    """Return what is wrong with a hold, or ``None`` if nothing is known to be.
-
-    ``threshold`` is the seconds that ``WARN_AFTER`` allows for the name, ``None`` for no limit.
-    A renewal is late when less than half of the lease in the holder's record is left.
-    """
+    """Return what is wrong with a hold, if known. ``threshold`` (s) is that of ``WARN_AFTER``."""
     if is_renewed(holder) and holder.ttl is not None and holder.ttl < LATE * (holder.lease or 0):
         return Attention.RENEWAL_LATE
     if threshold is None:

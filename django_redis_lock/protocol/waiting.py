@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import random
 import re
@@ -17,42 +16,32 @@ from typing import Any
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.calls import Release, Steps, ask
+from django_redis_lock.protocol.calls import GiveBack, Release, Steps, ask
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.support import process, threads
 
-logger = logging.getLogger("django_redis_lock")
-JITTER = 0.2
-"""The part of a polling interval by which each is longer or shorter, so that processes that began
-together spread out."""
-CLAIM = 1.2
-"""Seconds in which a lock that was handed off has to be claimed; see ``common.lua``."""
-CLOCK_VALID = 60.0
-"""Seconds for which a reading of the server's clock is carried forward by the local clock."""
-LISTEN_EVERY = 1.0
-"""Seconds after which the main thread wakes to run handlers: not each signal ends its sleep."""
-TURN = 1.0
-"""Seconds after which a waiter that polls looks whether the turn of another was lost."""
-OUTAGE_LIMIT = 10.0
-"""Seconds that waiters tolerate an unavailable server before they raise."""
-FORGET_FOR = 10.0
-"""Seconds for which to try to have a waiter removed."""
-A_DAY = 86_400_000
-"""Milliseconds that a fence is beyond the clock in its message at which the server is asked."""
+JITTER = 0.2  # the part of a polling interval by which each differs, so that processes spread out
+CLAIM = 1.2  # seconds in which a lock that was handed off has to be claimed; see ``common.lua``
+CLOCK_VALID = 60.0  # seconds for which a reading of the server's clock is carried forward locally
+LISTEN_EVERY = 1.0  # seconds after which the main thread wakes, as not each signal ends its sleep
+TURN = 1.0  # seconds after which a waiter that polls looks whether the turn of another was lost
+OUTAGE_LIMIT = 10.0  # seconds that waiters tolerate an unavailable server before they raise
+FORGET_FOR = 10.0  # seconds for which to try to have a waiter removed
+A_DAY = 86_400_000  # by which (ms) a fence is beyond its message's clock when the server is asked
 _GRANT = re.compile(rb"grant ([!-~]+) (\d{1,19}) (\d{1,16}) (\d{1,16}) (.+)", re.DOTALL)
 """What a script sends. Other programs may publish anything, which is ignored."""
 _DUE = re.compile(rb"due (\d{1,16})")
 _numbers = itertools.count(1)  # of the registries of this process
 
 
+@dataclass(slots=True, eq=False)
 class Grant:
     """The message that a waiter was given its lock; ``lease_ms`` counts from ``now_ms``."""
 
-    def __init__(self, fence: int, lease_ms: int, now_ms: int) -> None:
-        self.fence = fence
-        self.lease_ms = lease_ms
-        self.now_ms = now_ms
-        self.received_at = monotonic()
+    fence: int
+    lease_ms: int
+    now_ms: int
+    received_at: float  # monotonic
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -62,10 +51,8 @@ class LocalWaiter:
     request: Request
     grant: Grant | None = None
     must_ask: bool = False
-    error: str | None = None
-    """Why it can't wait any longer."""
-    turn_at: float = math.inf
-    """When (monotonic) it asks next, where waiters take turns at that."""
+    error: str | None = None  # why it can't wait any longer
+    turn_at: float = math.inf  # when (monotonic) it asks next, where waiters take turns at that
     sleeper: Callable[[], object] | None = None  # wakes it while it sleeps
 
     @property
@@ -87,22 +74,15 @@ class WaiterRegistry:
     """The waiters of one process and backend, which sleep until they are notified.
 
     A ``Heart`` tells the server that they wait, and reads the messages for them, every ``interval``
-    seconds; a ``ReceivingRegistry`` receives messages at once. ``give_back`` sends a release in the
-    background, for so many seconds.
+    seconds; a ``ReceivingRegistry`` receives messages at once.
     """
 
-    must_claim = False
-    """Whether a grant counts, and has to be claimed. Else it only lets its waiter ask."""
-    heart: Any = None
-    """The ``Heart`` that sends heartbeats for it, if its server hands off."""
+    must_claim = False  # whether a grant counts, and is to be claimed; else its waiter only asks
+    heart: Any = None  # the ``Heart`` that sends heartbeats for it, if its server hands off
 
-    def __init__(
-        self,
-        interval: float | None = None,
-        give_back: Callable[[Release, float], object] = lambda call, seconds: None,
-    ) -> None:
+    def __init__(self, interval: float | None = None, give_back: GiveBack | None = None) -> None:
         self.interval = interval
-        self._give_back = give_back
+        self._give_back: GiveBack = give_back or (lambda call, seconds: None)
         self._reset()
         process.forget_after_fork(self)
 
@@ -130,7 +110,6 @@ class WaiterRegistry:
 
     @property
     def id(self) -> str:
-        """Tells the registries of all processes apart."""
         return f"{process.known_process().id}-{self._number}"
 
     def waits_in(self, name: str) -> str:
@@ -164,9 +143,9 @@ class WaiterRegistry:
         self._waiters.pop(waiter.request.token, None)
 
     def waits(self, waiter: LocalWaiter, ttl_ms: int, *, foreign: bool = False) -> None:
-        """Note that the waiter is in the queue of a lock with ``ttl_ms`` left (-1: no end).
+        """Note that it is in the queue of a lock with ``ttl_ms`` left (-1: no end).
 
-        A ``foreign`` lock is released without a hand-off, by another program.
+        A ``foreign`` lock is another program's, which releases it without a hand-off.
         """
         if self.heart is not None:
             self.heart.expect(ttl_ms, foreign=foreign)
@@ -207,7 +186,8 @@ class WaiterRegistry:
             token, lease_ms, now_ms = found[1].decode(), int(found[3]), int(found[4])
             fence = int(found[2])
             counts = self.must_claim and fence < (now_ms + A_DAY) * 1000
-            if not self.notify(token, Grant(fence, lease_ms, now_ms) if counts else None):
+            grant = Grant(fence, lease_ms, now_ms, monotonic()) if counts else None
+            if not self.notify(token, grant):
                 name = found[5].decode(errors="replace")
                 call = Release(name, token, patient=False, unclaimed=True)
                 self._give_back(call, lease_ms / 1000)
@@ -222,11 +202,103 @@ class WaiterRegistry:
         """Join the queue of a lock; return the lease, or ``None`` if it was not granted."""
         waiter = LocalWaiter(request)
         try:
-            yield from _listen(self, request)
+            yield from self._listen(request)
             self.join(waiter)
-            return (yield from _wait_for_turn(self, request, waiter, until))
+            return (yield from self._wait_for_turn(waiter, until))
         finally:
             self.leave(waiter)
+
+    def _listen(self, request: Request) -> Steps[None]:
+        if not self.receives(request.name):
+            yield from ask(calls.Listen(self, request.name, until=request.until))
+
+    def _wait_for_turn(self, waiter: LocalWaiter, until: float) -> Steps[Lease | None]:
+        request = waiter.request
+        while True:
+            call, answer = yield from self._ask(request, until)
+            lease = call.lease(answer)
+            if lease is not None:
+                return lease
+            minus_fence, ttl_ms, now_ms, kind, *position = answer
+            if kind % 3 == 0 and request.max_waiters is not None:
+                request.full = True
+                return None
+            request.position = position[0] if position else 0
+            self.note_server_ms(now_ms, call.sent_at)
+            self.waits(waiter, ttl_ms, foreign=kind >= 3)
+            if request.when_waiting is not None:
+                begin, request.when_waiting = request.when_waiting, None
+                yield from begin()
+            over = yield from self._sleep_on(waiter, until)
+            if waiter.grant is not None:
+                grant, waiter.grant = waiter.grant, None
+                lease, is_newer = self._granted(request, grant), grant.fence > -minus_fence
+                # An older one was taken back, and looks young if a clock was set back.
+                if is_newer and (yield from self._claim(lease, grant, request.until)):
+                    return lease
+            elif over:
+                self.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
+                yield from ask(calls.withdrawal(request, patient=True, until=request.until))
+                return None
+
+    def _sleep_on(self, waiter: LocalWaiter, until: float) -> Steps[bool]:
+        """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
+        while True:
+            check = waiter.request.before_sleep
+            yield calls.Wait(self, waiter, until if check is None else min(until, check()))
+            if waiter.error is not None:
+                raise LockUnavailable(waiter.error, name=waiter.request.name)
+            if waiter.grant is not None:
+                return False
+            if waiter.must_ask or monotonic() >= waiter.turn_at:
+                waiter.must_ask = False
+                return False
+            if monotonic() >= until:
+                return True
+
+    def _ask(self, request: Request, until: float) -> Steps[tuple[calls.Acquire, Any]]:
+        """Ask for the lock. A request that waits already tolerates an outage for a while."""
+        give_up = min(until, monotonic() + OUTAGE_LIMIT)
+        pause = 0.05
+        while True:
+            try:
+                yield from self._listen(request)
+                request.waits_in = self.waits_in(request.name)
+                call = calls.Acquire(request, request.waits_in, until=request.until)
+                return call, (yield from ask(call))
+            except LockUnavailable:
+                if not request.position or monotonic() >= give_up:
+                    raise
+            left = max(0.0, give_up - monotonic())
+            yield calls.Pause(min(pause * random.uniform(0.5, 1.5), left))
+            pause = min(pause * 2, 1.0)
+
+    def _granted(self, request: Request, grant: Grant) -> Lease:
+        """Return the lease of a grant, counted from when it was given: its message may be old."""
+        server_ms = self.server_ms(grant.received_at)
+        age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
+        given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
+        lease = Lease(request, grant.fence, given_at + seconds)
+        if self.must_claim:
+            lease.handed_off(given_at + min(CLAIM, seconds))
+        return lease
+
+    def _claim(self, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
+        """Claim a lock that was handed off; return False if the server has to be asked instead."""
+        if lease.verify_by is None or lease.passed:
+            return not lease.passed
+        if self.heart is not None and not self.heart.runs:  # no thread can verify the lock
+            return False
+        # The server may take the lock back before it receives the claim.
+        if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
+            return False
+        try:
+            end_ms = grant.now_ms + grant.lease_ms
+            about = lease.name, lease.token, grant.fence, end_ms
+            yield calls.Claim(*about, shared=lease.shared, until=until)
+        except LockUnavailable:
+            return False
+        return True
 
     def forget(self, request: Request) -> None:
         """Have a waiter that has left removed from the queue, which it has come back to."""
@@ -280,10 +352,7 @@ class WaiterRegistry:
 
 
 class PollingRegistry(WaiterRegistry):
-    """A registry for servers without a hand-off: each ``interval`` (s) one waiter of a lock asks.
-
-    ``waits_in`` stands for them in a queue.
-    """
+    """A registry without a hand-off: each ``interval`` (s) one waiter of a lock asks the server."""
 
     interval: float
 
@@ -335,108 +404,3 @@ class PollingRegistry(WaiterRegistry):
     def _check(self, waiter: LocalWaiter) -> None:
         if self._turns.get(waiter.request.name) not in self._waiters:  # it left without a word
             self._pass_turn(waiter.request.name, None, monotonic())
-
-
-def _listen(registry: WaiterRegistry, request: Request) -> Steps[None]:
-    if not registry.receives(request.name):
-        yield from ask(calls.Listen(registry, request.name, until=request.until))
-
-
-def _wait_for_turn(
-    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
-) -> Steps[Lease | None]:
-    while True:
-        call, answer = yield from _ask(registry, request, until)
-        lease = call.lease(answer)
-        if lease is not None:
-            return lease
-        minus_fence, ttl_ms, now_ms, kind, *position = answer
-        if kind % 3 == 0 and request.max_waiters is not None:
-            request.full = True
-            return None
-        request.position = position[0] if position else 0
-        registry.note_server_ms(now_ms, call.sent_at)
-        registry.waits(waiter, ttl_ms, foreign=kind >= 3)
-        if request.when_waiting is not None:
-            begin, request.when_waiting = request.when_waiting, None
-            yield from begin()
-        over = yield from _sleep(registry, request, waiter, until)
-        if waiter.grant is not None:
-            grant, waiter.grant = waiter.grant, None
-            lease = _granted(registry, request, grant)
-            # One older than the holder's was taken back, and looks young if a clock was set back.
-            if grant.fence > -minus_fence and (
-                yield from _claim(registry, lease, grant, request.until)
-            ):
-                return lease
-        elif over:
-            registry.leave(waiter)  # what a heartbeat asks for it meanwhile, that withdraws
-            yield from ask(calls.withdrawal(request, patient=True, until=request.until))
-            return None
-
-
-def _sleep(
-    registry: WaiterRegistry, request: Request, waiter: LocalWaiter, until: float
-) -> Steps[bool]:
-    """Sleep until the waiter has a grant, or has to ask; return True if the wait ran out."""
-    while True:
-        check = request.before_sleep
-        yield calls.Wait(registry, waiter, until if check is None else min(until, check()))
-        if waiter.error is not None:
-            raise LockUnavailable(waiter.error, name=request.name)
-        if waiter.grant is not None:
-            return False
-        if waiter.must_ask or monotonic() >= waiter.turn_at:
-            waiter.must_ask = False
-            return False
-        if monotonic() >= until:
-            return True
-
-
-def _ask(
-    registry: WaiterRegistry, request: Request, until: float
-) -> Steps[tuple[calls.Acquire, Any]]:
-    """Ask for the lock. A request that waits already tolerates an outage for a while."""
-    give_up = min(until, monotonic() + OUTAGE_LIMIT)
-    pause = 0.05
-    while True:
-        try:
-            yield from _listen(registry, request)
-            request.waits_in = registry.waits_in(request.name)
-            call = calls.Acquire(request, request.waits_in, until=request.until)
-            return call, (yield from ask(call))
-        except LockUnavailable:
-            if not request.position or monotonic() >= give_up:
-                raise
-        yield calls.Pause(min(pause * random.uniform(0.5, 1.5), max(0.0, give_up - monotonic())))
-        pause = min(pause * 2, 1.0)
-
-
-def _granted(registry: WaiterRegistry, request: Request, grant: Grant) -> Lease:
-    """Return the lease of a grant, counted from when it was given: its message may be old."""
-    server_ms = registry.server_ms(grant.received_at)
-    age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
-    given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
-    lease = Lease(request, grant.fence, given_at + seconds)
-    if registry.must_claim:
-        lease.handed_off(given_at + min(CLAIM, seconds))
-    return lease
-
-
-def _claim(registry: WaiterRegistry, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
-    """Claim a lock that was handed off; return False if the server has to be asked instead."""
-    if lease.verify_by is None or lease.passed:
-        return not lease.passed
-    if registry.heart is not None and not registry.heart.runs:  # no thread can verify the lock
-        return False
-    # The server may take the lock back before it receives the claim.
-    if lease.verify_by - monotonic() < min(CLAIM, grant.lease_ms / 1000) / 2:
-        return False
-    try:
-        end_ms = grant.now_ms + grant.lease_ms
-        yield calls.Claim(
-            lease.name, lease.token, grant.fence, end_ms, shared=lease.shared, until=until
-        )
-    except LockUnavailable:
-        return False
-    return True

@@ -1,7 +1,6 @@
 """What all layers use; and packages that import what they offer when it is first used.
 
-pytest imports the plugin of this package, and so the packages that it is in, in every project of an
-environment. That must not take the time to import Django.
+pytest imports the plugin, and so its packages, in every project. That must not import Django.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The arguments of callers and settings, checked before anything is sent.
-
-Each check raises ``TypeError`` or ``ValueError``, which names the argument and its value.
-"""
+"""Checks of arguments: each raises ``TypeError`` or ``ValueError``, with the name and the value."""
 
 from __future__ import annotations
 
@@ -13,27 +10,19 @@ import string
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-LONGEST_LEASE = 100 * 365 * 86400
-"""Seconds. Longer leases have to be given as ``None``: the scripts ignore a lease of 126 years or
-more as another program's data."""
-
+LONGEST_LEASE = 100 * 365 * 86400  # seconds; scripts take 126 years for another program's data
 MAX_NAME_LENGTH = 512
-MAX_METADATA_BYTES = 1024
-"""Bytes of a holder's metadata, as the JSON that is stored with each lock and each waiter."""
-MAX_TEXT_LENGTH = 500
-"""Characters of the ``by`` and of the ``reason`` of a forced release."""
-MOST_AT_ONCE = 1_000_000
-"""The greatest limit of a semaphore, and the longest queue."""
-WAITING_SCHEMES = ("queue", "blpop", "poll")
-"""How waiters learn that it is their turn: by pub/sub, from a list, or by heartbeats."""
+MAX_METADATA_BYTES = 1024  # of a holder's metadata, as the JSON stored with each lock and waiter
+MAX_TEXT_LENGTH = 500  # characters of the ``by`` and of the ``reason`` of a forced release
+MOST_AT_ONCE = 1_000_000  # the greatest limit of a semaphore, and the longest queue
+WAITING_SCHEMES = ("queue", "blpop", "poll")  # by pub/sub, from a list, or by heartbeats
 TOKEN_ID = re.compile("[0-9a-f]{16}")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _PRINTF = re.compile(r"%(\(\w+\))?(0\d)?[sdri](?![^\W_])")
 _NEVER_IN_NAMES = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
-OnUnavailable = Literal["raise", "run"]
-"""What a caller does if the server can't be reached, or refuses: it fails, or runs unguarded."""
+OnUnavailable = Literal["raise", "run"]  # what a caller does without a server: fail, or go on
 
 
 class Default:
@@ -41,8 +30,8 @@ class Default:
         return "DEFAULT"
 
 
-DEFAULT = Default()
-"""Stands for an argument that was not given, where ``None`` is a value."""
+DEFAULT = Default()  # stands for an argument that was not given, where ``None`` is a value
+Seconds = float | Default | None
 
 
 def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
@@ -71,7 +60,6 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
 
 
 def check_blocking(value: Any) -> bool:
-    """Return whether to wait."""
     if isinstance(value, bool):
         return value
     shown, advice = _shown(value), ""
@@ -87,15 +75,13 @@ def check_wait(value: Any, argument: str = "blocking_timeout") -> float | None:
 
 
 def check_renewal(
-    timeout: float | Default | None, auto_renew: bool | None, max_hold: Any
+    timeout: Seconds, auto_renew: bool | None, max_hold: Any
 ) -> tuple[bool, float | None]:
     """Return whether to renew a lease of this ``timeout``, and for how many seconds at most."""
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
     check_types(auto_renew=renewed)
     if renewed and timeout is None:
-        raise ValueError(
-            "auto_renew=True has no meaning with timeout=None, a lock that never expires."
-        )
+        raise ValueError("auto_renew=True has no meaning with timeout=None, which never expires.")
     longest = _seconds(max_hold, "max_hold", 0.001, "for no limit")
     if longest is not None and not renewed:
         raise ValueError(
@@ -143,7 +129,6 @@ def _check_str(what: str, value: Any, most: float = math.inf, advice: str = "") 
 
 
 def check_name(name: str) -> str:
-    """Return the name of a lock."""
     if not (isinstance(name, str) and name.isprintable() and 0 < len(name) <= MAX_NAME_LENGTH):
         _check_str("A lock's name", name, MAX_NAME_LENGTH, " Use a digest of the long part.")
         if not name:
@@ -180,9 +165,7 @@ def _fields(template: str) -> Iterator[str]:
             continue
         argument = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not argument.isidentifier():
-            raise ValueError(
-                f"{{{field}}} is without a name; name an argument, such as {{product_id}}."
-            )
+            raise ValueError(f"{{{field}}} is without a name; name one, such as {{product_id}}.")
         yield argument
         yield from _fields(spec or "")
 
@@ -235,16 +218,12 @@ def check_text(value: Any, argument: str) -> str:
 class Sharing(NamedTuple):
     """With whom a caller shares a lock, and how many may wait for it."""
 
-    shared: bool = False
-    """Whether others may hold it at the same time."""
-    limit: int | None = None
-    """How many may in all, for a semaphore."""
-    max_waiters: int | None = None
-    """How many may wait at most."""
+    shared: bool = False  # whether others may hold it at the same time
+    limit: int | None = None  # how many may in all, for a semaphore
+    max_waiters: int | None = None  # how many may wait at most
 
 
-EXCLUSIVE = Sharing()
-"""Not shared, and with any number of waiters."""
+EXCLUSIVE = Sharing()  # not shared, and with any number of waiters
 
 
 def check_sharing(sharing: Sharing) -> Sharing:

@@ -1,7 +1,6 @@
-"""The private parts of Django that the package depends on.
+"""The private parts of Django that the package depends on, as they are in Django 5.2 and 6.0.
 
-Seen to work with Django 5.2 and 6.0. ``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as
-well.
+``fencing.FencedQuerySet`` overrides ``QuerySet._clone()`` as well.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ def unread_body(request: Any) -> Any:
 def bytes_read(request: Any, default: int) -> int:
     """Return how much of a body was read, ``default`` for a stream that does not count.
 
-    ``request.body`` leaves a ``BytesIO``. Under WSGI a ``LimitedStream`` counts; under ASGI the
-    stream is a file, which is complete.
+    ``request.body`` leaves a ``BytesIO``. WSGI's ``LimitedStream`` counts; ASGI's file is complete.
     """
     stream = getattr(request, "_stream", None)
     if isinstance(stream, io.BytesIO):
@@ -54,8 +52,7 @@ def is_of_test_case(block: Any) -> bool:
 def savepoint_in_test(connection: Any) -> str | None:
     """Return the savepoint of the outermost block inside of the blocks of a ``TestCase``.
 
-    It stands for the transaction, as it does for ``durable``. A block without a savepoint leaves no
-    trace when it ends, so no release waits for it.
+    It stands for the transaction, as for ``durable``. No release waits for a block without one.
     """
     blocks = connection.atomic_blocks
     if not blocks or not is_of_test_case(blocks[0]):

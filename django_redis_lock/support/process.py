@@ -52,10 +52,9 @@ def pid_space() -> str:
 
 
 def state_of(pid: int | None, began: int | None = None) -> str:
-    """Return the letter that ``/proc`` has for the state of a process, or ``""`` if it is gone.
+    """Return the letter of a process's state in ``/proc``, ``"?"`` if unknown, ``""`` if gone.
 
-    It is ``"?"`` if that is not known. Zombies are gone. With ``began``, from ``began_at``, so is a
-    process whose id a later process has.
+    Zombies are gone. With ``began``, from ``began_at``, so is one whose id a later process has.
     """
     if pid is None or pid <= 0:
         return "?"
@@ -90,10 +89,9 @@ _inherited: list[Any] = []
 
 
 def current_process() -> Process:
-    """Return the identity of the running process.
+    """Return the identity of the running process. Every operation calls it, with no mutex held.
 
-    Every operation calls it first, with no mutex held: in a child that was forked without Python's
-    fork hooks, as by uWSGI, it runs them.
+    In a child that was forked without Python's fork hooks, as by uWSGI, it runs them.
     """
     process = _process
     return process if process.pid == getpid() else _begin()
@@ -113,8 +111,7 @@ def forget_after_fork(resource: Any) -> None:
 def retain_inherited(things: Any) -> None:
     """Keep what the parent's asyncio tasks wait on from being garbage collected in this child.
 
-    A task would clean up what it began in the parent, and a connection leave the epoll set that the
-    child shares with it.
+    Else a task would clean up in the child, and a connection leave the epoll set that both share.
     """
     _inherited.append(things)
 

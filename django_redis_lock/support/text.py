@@ -1,8 +1,4 @@
-"""Makes texts of unknown origin safe to show: invisible characters visible, passwords masked.
-
-A password is masked by its position in a URL or after ``password=``; and anywhere, if it is in the
-settings.
-"""
+"""Makes texts of unknown origin safe to show: invisible characters visible, passwords masked."""
 
 from __future__ import annotations
 
@@ -18,8 +14,7 @@ from django_redis_lock.support.celery_app import celery_app
 
 MASK = "***"
 SHORTEST = 4
-"""Characters from which on a password is masked anywhere. A shorter one is part of too many words,
-and is masked only in a URL or after ``password=``."""
+"""Characters of the shortest password that is masked anywhere: shorter ones are in many words."""
 BETWEEN_URLS = re.compile(r"[,;]\s*(?=[a-z+]+://)", re.IGNORECASE)
 _USER_AND_PASSWORD = re.compile(r"(?<=//)(?:(?!//)\S)*@")
 _ARGUMENTS = re.compile(r",? with args beginning with:.*", re.DOTALL | re.IGNORECASE)
@@ -39,25 +34,21 @@ _ORDINARY = (
 
 
 def escape_unprintable(text: str) -> str:
-    """Return a text with its invisible characters in Python's notation.
+    """Return a text with its invisible characters in Python's notation. It is not escaped for HTML.
 
-    These include control characters and those that change the direction of text. The result is not
-    escaped for HTML.
+    These include control characters and those that change the direction of text.
     """
     if text.isprintable():
         return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode()
-        for character in text
-    )
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def without_passwords(text: str) -> str:
     """Return a message without passwords, users in URLs, and the arguments of commands.
 
-    Passwords of the settings are masked anywhere, unless they are too short or ordinary words (see
-    ``_ORDINARY``). Others are masked in ``//…@`` and after ``password=``. Arguments are cut because
-    a server repeats those of an unknown command, which may be a lock's token or a password.
+    Passwords of the settings are masked anywhere unless they are too short or ``_ORDINARY``, others
+    in ``//…@`` and after ``password=``. A server repeats the arguments of an unknown command, which
+    may be a token or a password.
     """
     text = _ARGUMENTS.sub("", text)
     if known := sorted(_known_forms(), key=len, reverse=True):  # a longer may contain a shorter

@@ -19,8 +19,7 @@ Value = TypeVar("Value")
 class cached_property_atomic(Generic[Value]):  # noqa: N801 - is used as a decorator, like property
     """A cached property of which all threads get the same value; two may be made, and one dropped.
 
-    ``functools.cached_property`` has a mutex in Python 3.11, which may stay locked in a forked
-    child; later, each thread gets a value of its own.
+    That of ``functools`` may stay locked in a forked child, or give each thread its own (3.12).
     """
 
     def __init__(self, make: Callable[[Any], Value]) -> None:
@@ -46,23 +45,18 @@ def struck(error: BaseException | None) -> bool:
         interrupted, trace = trace.tb_frame, trace.tb_next
         frame = trace.tb_frame  # one of ours would keep what is read of it
         if not frame.f_globals.get("__name__", "").startswith("django_redis_lock."):
-            for value in [*frame.f_locals.values()]:
-                if any(
-                    item is interrupted for item in (value if type(value) is tuple else [value])
-                ):
-                    return True  # a handler with ``*args`` has it in a tuple
+            for value in [*frame.f_locals.values()]:  # a handler with ``*args`` has it in a tuple
+                items = value if type(value) is tuple else [value]
+                if any(item is interrupted for item in items):
+                    return True
     return False
 
 
-LONGEST_SLEEP = 3600.0
-"""Seconds of one sleep at most. A wait without limit sleeps again after that."""
+LONGEST_SLEEP = 3600.0  # seconds of one sleep at most. A wait without limit sleeps again after that
 
 
 class OneShotEvent:
-    """Wakes one thread, once.
-
-    A ``threading.Event`` may raise RuntimeError in place of what a signal handler raises in it.
-    """
+    """Wakes one thread, once. ``threading.Event`` may hide what a signal handler raises in it."""
 
     __slots__ = ("_lock",)
 
@@ -131,10 +125,7 @@ def start_thread(function: Callable[[], object]) -> None:
 
 
 class InThread(Generic[Result]):
-    """A function that runs in a thread of its own, for any number of callers.
-
-    An exception from a signal handler, and a cancellation, ends only the wait of a caller.
-    """
+    """A function that runs in a thread. An interruption of any caller ends only that one's wait."""
 
     def __init__(self, function: Callable[[], Result]) -> None:
         self.done = False
@@ -163,10 +154,7 @@ class InThread(Generic[Result]):
             callback()
 
     def result(self, until: float = math.inf) -> Result:
-        """Return what the function returns, or raise what it raises.
-
-        Raises ``TimeoutError`` if it has not ended ``until`` (monotonic).
-        """
+        """Return or raise what the function does; ``TimeoutError`` if that is after ``until``."""
         event = OneShotEvent()
         self.when_done(event.ring)
         event.wait(until)
@@ -190,8 +178,7 @@ class InThread(Generic[Result]):
             del self
 
 
-IDLE = 5.0
-"""Seconds after which a thread with nothing to do ends."""
+IDLE = 5.0  # seconds after which a thread with nothing to do ends
 
 
 class Background:
@@ -223,11 +210,7 @@ class Background:
         """Note that the thread ends."""
 
     def wake(self, due: float) -> None:
-        """Have the thread awake at a moment (monotonic).
-
-        Raises ``RuntimeError`` if none can be started. With Python 3.12 that is so as soon as the
-        process begins to end.
-        """
+        """Have the thread awake at a moment (monotonic). Raises ``RuntimeError`` if none starts."""
         self._wanted_at = due
         with self._mutex:
             if not self.runs:

@@ -22,7 +22,7 @@ from django_redis_lock.exceptions import LockError, LockNotAcquired, LockUnavail
 from django_redis_lock.handler import DEFAULT_ALIAS, locks
 from django_redis_lock.primitives.held import register
 from django_redis_lock.primitives.lock import Lock
-from django_redis_lock.protocol import async_driver, calls, drivers, locking
+from django_redis_lock.protocol import calls, drivers, locking
 from django_redis_lock.protocol.calls import FORCED_RELEASE, Call
 from django_redis_lock.protocol.records import FORCE_RELEASED, Holder, audit_fields
 from django_redis_lock.support.arguments import DEFAULT, Sharing, check_choice
@@ -147,8 +147,8 @@ def unavailable(using: str | None = None) -> Iterator[None]:
     Renewals fail, too; a lock whose lease ends is lost. At the end, failed releases are sent.
     """
     fail = partial(_fail, using, drivers.carry_out)
-    afail = partial(_fail, using, async_driver.acarry_out)
-    with patch.object(drivers, "carry_out", fail), patch.object(async_driver, "acarry_out", afail):
+    afail = partial(_fail, using, drivers.acarry_out)
+    with patch.object(drivers, "carry_out", fail), patch.object(drivers, "acarry_out", afail):
         yield
     renewer.at_exit()
 

@@ -13,7 +13,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError
 
-from django_redis_lock.protocol.async_driver import LAST_CALL, retain
+from django_redis_lock.protocol.drivers import LAST_CALL, retain
 from django_redis_lock.support.process import forget_after_fork, retain_inherited
 from django_redis_lock.support.threads import InThread
 from django_redis_lock.transport.clients import NOT_NOW, NOTHING, Connection, is_read_only

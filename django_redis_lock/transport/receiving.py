@@ -13,7 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
-from django_redis_lock.protocol.calls import Release
+from django_redis_lock.protocol.calls import GiveBack
 from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 from django_redis_lock.support.threads import LONGEST_SLEEP, InThread, OneShotEvent, from_below
 from django_redis_lock.transport.clients import NOTHING, Connection
@@ -25,7 +25,6 @@ READ_FOR = 0.1  # seconds for which a leader reads at a time: it is not woken me
 SILENCE = 10.0  # seconds without a message after which the server is asked for one
 ANSWER_WITHIN = 5.0  # seconds within which it must answer; otherwise the connection is replaced
 ROUND = 2.0  # seconds for which one BLPOP blocks
-GiveBack = Callable[[Release, float], object]  # see ``WaiterRegistry``
 
 
 class ReceivingRegistry(WaiterRegistry):

@@ -52,10 +52,12 @@ def test_what_is_wrong(
             "OPERATORS": {"WARN_AFTER": {"slow:*": 60, "weekly": 7 * DAY}},
         }
     }
-    record = write_record(auto_renew=bool(renewed))
+    record = write_record()
     if isinstance(renewed, str):
         lease = re.sub(r"(\d+)", r"\g<1>000", renewed)
-        record = f'{record[:-1]},"lease":{lease}}}'
+        record = f'{record[:-1]},"auto_renew":true,"lease":{lease}}}'
+    elif renewed:
+        record = f'{record[:-1]},"auto_renew":true}}'
     fence = (NOW_MS - int(held_for * 1000)) * 1000
     holder = read(f"token {fence} - {record}", -1 if ttl is None else int(ttl * 1000), name=name)
     assert attention(holder, locks["default"].operators.threshold(holder.name)) is expected

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
-from django_redis_lock.protocol import async_driver, drivers
-from django_redis_lock.protocol.async_driver import arun
+from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Pause, ReadQueue, Step, Steps
 from django_redis_lock.protocol.drivers import Port
 from django_redis_lock.support.process import Process, known_process
 
 Driver = Callable[[Any, Steps[Any]], Any]
-DRIVERS = [Port.run, lambda port, steps: asyncio.run(arun(port, steps))]
+DRIVERS = [Port.run, lambda port, steps: asyncio.run(port.arun(steps))]
 both = pytest.mark.parametrize("driver", DRIVERS, ids=["blocking", "asyncio"])
 
 
@@ -60,8 +59,7 @@ class Server(Port):
             self.in_hand = weakref.ref(connection)
             raise interruption
         if isinstance(step, Forks):
-            for driver in (drivers, async_driver):
-                driver.known_process = Process  # type: ignore[attr-defined]
+            drivers.known_process = Process  # type: ignore[attr-defined]
         elif step.name == "fails":
             raise LookupError("fails")
         return f"answer about {step.lock_name}"
@@ -131,19 +129,19 @@ def test_a_task_that_is_cancelled_twice_cleans_up(monkeypatch: pytest.MonkeyPatc
             found.append((yield ReadQueue("two")))
 
     async def main() -> None:
-        task = asyncio.ensure_future(arun(server, steps()))
+        task = asyncio.ensure_future(server.arun(steps()))
         for asked in (1, 2):
             while len(server.asked_by) < asked:
                 await asyncio.sleep(0)
             task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        (kept,) = async_driver._retained
+        (kept,) = drivers._retained
         assert server.asked_by == [task, kept]
         server.answering.set()
         await asyncio.wait([kept])
         await asyncio.sleep(0)  # for its callbacks
-        assert not async_driver._retained
+        assert not drivers._retained
 
     asyncio.run(main())
     assert found == ["answer about two"]
@@ -156,8 +154,7 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
 ) -> None:
     """Whether it was forked in the last step or before."""
     parent = known_process()
-    for each in (drivers, async_driver):  # to be undone
-        monkeypatch.setattr(each, "known_process", known_process)
+    monkeypatch.setattr(drivers, "known_process", known_process)  # to be undone
     closed = []
 
     def steps() -> Steps[str]:

@@ -21,7 +21,7 @@ def read(value: bytes, ttl_ms: int = 1500, now_ms: int = 1_700_000_000_000) -> H
 def test_what_is_written_is_read_back() -> None:
     """Every field survives, text of any kind included; the token is never shown."""
     metadata = {"shop": "7", "Ключ": 'quote " space \n \x00', "": ""}
-    record = write_record(auto_renew=True, metadata=metadata, task_id="id", task_name="name")
+    record = write_record(30.0, metadata=metadata, task_id="id", task_name="name")
     assert record.isascii()
     assert record.isprintable()
     holder = read(write_value("secret-token", FENCE, record))
@@ -81,7 +81,7 @@ def test_an_origin_of_another_program() -> None:
 
 def test_damaged_records_are_read_without_an_error() -> None:
     source = random.Random(7)
-    good = write_value("token", FENCE, write_record(auto_renew=False))
+    good = write_value("token", FENCE, write_record())
     for _ in range(3000):
         value = bytearray(good)
         for _ in range(source.randrange(1, 8)):

@@ -24,7 +24,7 @@ from django_redis_lock.backends.clusters import listener as cluster_listener
 from django_redis_lock.backends.clusters import topology
 from django_redis_lock.backends.redlock import servers as quorum
 from django_redis_lock.primitives import lock as lock_module
-from django_redis_lock.protocol import async_driver, waiting
+from django_redis_lock.protocol import drivers, waiting
 from django_redis_lock.protocol.lease import Request
 from django_redis_lock.support import process as processes
 from django_redis_lock.support import threads
@@ -155,7 +155,7 @@ def begin() -> None:
     """Make what the package draws and counts the same in each schedule."""
     dice.seed(1)
     waiting._numbers = itertools.count(1)
-    async_driver._retained.clear()
+    drivers._retained.clear()
 
 
 def enter(process: Any) -> None:

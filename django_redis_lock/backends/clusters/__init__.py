@@ -26,7 +26,7 @@ from django_redis_lock.transport.clients import BlockingClient, is_read_only
 from django_redis_lock.transport.location import Location
 from django_redis_lock.transport.packing import Packed, Packing, Replicas, numbers
 from django_redis_lock.transport.parking import OutboxCall
-from django_redis_lock.transport.receiving import GiveBack, ReceivingRegistry
+from django_redis_lock.transport.receiving import ReceivingRegistry
 
 Client = TypeVar("Client", BlockingClient, AsyncClient)
 Part = tuple[int, Packed]  # a shard, and a call on keys of that shard
@@ -48,7 +48,7 @@ class Cluster:
         self._key_prefix = key_prefix
         self._clients: dict[tuple[type[Any], Address], Any] = {}
 
-    def make_registry(self, scheme: str, give_back: GiveBack) -> WaiterRegistry:
+    def make_registry(self, scheme: str, give_back: calls.GiveBack) -> WaiterRegistry:
         self.check_scheme(scheme)
         listener = ClusterListener(self.topology, self._key_prefix)
         return ReceivingRegistry(listener, give_back, confirming=True)

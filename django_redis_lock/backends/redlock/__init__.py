@@ -17,7 +17,6 @@ from django_redis_lock.backends.redlock import servers, votes
 from django_redis_lock.backends.settings import read_poll_interval, read_seconds
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
-from django_redis_lock.protocol.async_driver import arun
 from django_redis_lock.protocol.calls import Call, Pause, Steps, ask
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from django_redis_lock.transport.packing import Packed
@@ -102,7 +101,7 @@ class RedlockLockBackend(BaseLockBackend):
         return servers.Answers().run(self._carry_out(call))
 
     async def acall(self, call: Call) -> Any:
-        return await arun(servers.Answers(), self._carry_out(call))
+        return await servers.Answers().arun(self._carry_out(call))
 
     def _carry_out(self, call: Call) -> Steps[Any]:
         try:
