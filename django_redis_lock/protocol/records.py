@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from django_redis_lock.protocol.lease import token_id
@@ -164,8 +165,7 @@ def read_holder(
     if set_to is not None and sharing["limit"] is not None:
         sharing["limit"] = set_to
     cut = len(fields) > MAX_READ_BYTES
-    record = {} if fence is None or cut else _load(fields)
-    began = record.get("pid_began")
+    record = _read_record(b"" if fence is None or cut else fields)
     return Holder(
         name=name,
         using=using,
@@ -178,15 +178,24 @@ def read_holder(
         parked=parked,
         holders=holders,
         held_for=None if fence is None else max(0.0, now_ms / 1000 - fence / 1_000_000),
-        lease=_seconds(record.get("lease")),
-        max_hold=_seconds(record.get("max_hold")),
-        pid_space=_text(record.get("pid_space")),
-        pid_began=began if type(began) is int and began > 0 else None,
-        marks=_texts(record, "marks"),
         cut=cut,
-        **_caller(record),
+        **record | {"metadata": {**record["metadata"]}, "marks": {**record["marks"]}},
         **sharing,
     )
+
+
+@lru_cache(maxsize=128)  # the locks of one process often have the same
+def _read_record(fields: bytes) -> dict[str, Any]:
+    record = _load(fields)
+    began = record.get("pid_began")
+    return {
+        "lease": _seconds(record.get("lease")),
+        "max_hold": _seconds(record.get("max_hold")),
+        "pid_space": _text(record.get("pid_space")),
+        "pid_began": began if type(began) is int and began > 0 else None,
+        "marks": _texts(record, "marks"),
+        **_caller(record),
+    }
 
 
 def split_value(value: bytes) -> list[bytes]:
