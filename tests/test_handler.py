@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from django_redis_lock import lock, lock_many, locks, semaphore
-from django_redis_lock.exceptions import LockError
+from django_redis_lock.exceptions import LockError, LockNotAcquired
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, eventually, waiters
 
@@ -47,6 +47,8 @@ def test_a_thread_that_waits_for_itself_by_another_alias(
     with lock(name) as held:
         with pytest.raises(LockError, match="this thread, which would wait for itself for ever"):
             lock(name, using="same").acquire()
+        with pytest.raises(LockNotAcquired, match="another holder has it"):
+            lock(name, blocking=False, using="other").__enter__()
         releasing = Background(release)
         assert lock(name, using="other").acquire()
         releasing.outcome()

@@ -319,6 +319,15 @@ class ExitContract:
             assert state(name) == "taken"
         assert state(name) == "free"
 
+    def test_lock_taken_again_keeps_the_longer_lease(self, name: str) -> None:
+        """Also where it is renewed only from then on."""
+        with atomic("first"):
+            with lock(name, timeout=20):
+                pass
+            with lock(name, timeout=5, auto_renew=True) as again:
+                again.reacquire()
+                assert again.remaining > 10
+
     @pytest.mark.parametrize("stays", [False, True])
     @pytest.mark.parametrize("how", AGAIN)
     def test_lock_taken_again_is_one_hold(self, name: str, how: str, stays: bool) -> None:

@@ -112,7 +112,7 @@ def test_what_is_awaited(handle: Handle, kind: str) -> None:
     async def main() -> None:
         await decorated()
         assert seen == [True]
-        async with lock("one", timeout=20):
+        async with handle:  # each call has a handle of its own
             with pytest.raises(LockNotAcquired):
                 await decorated()
         assert seen == [True]

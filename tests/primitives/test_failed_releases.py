@@ -15,6 +15,7 @@ import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
+from django_redis_lock.primitives.held import abandon
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, eventually, owes, told
@@ -99,8 +100,9 @@ def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) ->
         held.release()
 
 
-def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
-    """It is not a loss, and a second call succeeds."""
+@pytest.mark.parametrize("then", ["detach", "release", "abandon"])
+def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy, then: str) -> None:
+    """It is not a loss, and a second call succeeds; a release ends what was detached."""
     with told(signals.lock_lost) as lost:
         other = lock(f"{name}!", timeout=1.2)
         other.acquire()
@@ -111,8 +113,15 @@ def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy) -> None:
         with pytest.raises(LockUnavailable):
             held.detach(30)
         proxy.lose_replies(0)
-        eventually(lambda: held.lost)
-        assert held.detach(30) == locks["direct"].holder(name).token_id
+        assert locks["direct"].holder(name).token_id == held.ticket
+        if then == "detach":
+            eventually(lambda: held.lost)
+            assert held.detach(30) == locks["direct"].holder(name).token_id
+        elif then == "release":
+            held.release()
+        else:  # as where an exception of a signal handler ends the block
+            abandon([held])
+    eventually(lambda: then == "detach" or locks["direct"].holder(name) is None)
     assert lost == []
 
 
