@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock import Lock, LockGroup, lock_many, semaphore
+from django_redis_lock import Lock, LockGroup, lock_many, locks, semaphore
+from django_redis_lock.protocol import calls
+from django_redis_lock.protocol.lease import Request
 from tests.contracts.callers import CallerContract
 from tests.contracts.capabilities import LACKS
 from tests.contracts.handles import HandleContract
@@ -25,6 +27,15 @@ class TestLocMem(LockContract, SharingContract):
     """The backend in the process's memory."""
 
     using = "locmem"
+
+    def test_who_comes_back_has_its_position_again(self, name: str) -> None:
+        call, waiting = locks["locmem"].call, [Request(name, token, 20.0, "- {}") for token in "ab"]
+        with self.lock(name):
+            for one in waiting:
+                *_, one.position = call(calls.Acquire(one, "i"))
+            call(calls.Release(name, "a"))
+            call(calls.Acquire(waiting[0], "i"))
+            assert call(calls.ReadQueue(name))[1::2] == [one.position for one in waiting]
 
 
 @pytest.mark.usefixtures("server")

@@ -65,16 +65,18 @@ def test_dropped_handle_is_not_renewed(name: str, caplog: pytest.LogCaptureFixtu
     eventually(lambda: f"Lock {name!r} was dropped" in caplog.text)
 
 
-def test_longer_extension_is_not_cut_by_renewal(name: str) -> None:
+@pytest.mark.parametrize("using", ["default", "locmem"])
+def test_longer_extension_is_not_cut_by_renewal(name: str, using: str) -> None:
     """A renewal never shortens the lease that ``extend`` has set."""
-    held, other = (lock(each, timeout=1, auto_renew=True) for each in (name, f"{name}!"))
+    options = {"timeout": 1, "auto_renew": True, "using": using}
+    held, other = lock(name, **options), lock(f"{name}!", **options)
     with held, other:
         held.extend(20, replace_ttl=True)
         first = other.lease.deadline
         eventually(lambda: other.lease.deadline > first + 1.2)
         held.ensure_held()
         assert held.remaining > 15
-        assert locks["default"].holder(name).ttl > 15
+        assert locks[using].holder(name).ttl > 15
 
 
 @pytest.mark.parametrize("using", ["default", "locmem"])

@@ -18,7 +18,7 @@ from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
-from tests.tools import ROOT, eventually, owes, told
+from tests.tools import ROOT, eventually, owes, renewing, told
 from tests.tools.proxy import Proxy
 
 
@@ -91,6 +91,8 @@ def test_release_can_be_called_again(name: str, refused: Refusing, kind: str) ->
                 held.release()
         with pytest.raises(LockNotOwned, match="released already"):
             held.ensure_held()
+        owed = {each: each.due for one in renewing() for each in one.withdrawals}
+        eventually(lambda: all(each.due > due for each, due in owed.items()), "retried in vain")
     eventually(lambda: not refused.holds(name))
     eventually(lambda: not owes())
     assert not held.owned()

@@ -105,7 +105,7 @@ def test_a_backend_that_is_closed_while_a_caller_waits(name: str) -> None:
 
 
 def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedServer) -> None:
-    """Each connection has some, of an alias and of a URL."""
+    """Each connection has some, of an alias and of a URL; a caller's own limit passes."""
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url()}
     settings.CACHES = {**settings.CACHES, "timeless": cache}
     settings.LOCKS = {
@@ -115,7 +115,8 @@ def test_timeouts_where_the_settings_have_none(settings: Any, server: EmbeddedSe
     }
     expected = {"alias": (5.0, 5.0, 1), "url": (5.0, 5.0, 1), "own": (2.0, 5.0, 0)}
     for using, (timeout, connect_timeout, keepalive) in expected.items():
-        origin = locks[using].servers.client._open(math.inf).origin
+        with lock("name", timeout=20, blocking=False, using=using):
+            origin = locks[using].servers.client._idle[-1].origin
         assert origin._sock.gettimeout() == origin.socket_timeout == timeout
         assert origin.socket_connect_timeout == connect_timeout
         assert origin._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == keepalive
