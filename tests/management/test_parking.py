@@ -51,6 +51,7 @@ def test_tasks_that_are_parked_without_a_holder(name: str, monkeypatch: pytest.M
 
 def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:
     first, *others = parked.park(3)
+    assert command("unpark", f"{name}!", "--task-id", first).code == 3
     done = command("unpark", name, "--task-id", first)
     assert (done.code, "\n" in done.err.strip()) == (0, False)
     assert done.out == f"{name} (backend default): 1 parked task sent back to the broker\n"

@@ -137,9 +137,11 @@ def test_forced_release_where_servers_refuse(
 
 
 def test_a_majority_that_comes_too_late_is_none(servers: Quorum, name: str) -> None:
-    """What is left of the lease has to exceed what the clocks may differ by."""
+    """What is left of the lease has to exceed what the clocks may differ by; so has the delay."""
     assert not lock(name, timeout=0.002, using="redlock").acquire(blocking=False)
     assert lock(name, timeout=20, using="redlock").acquire(blocking_timeout=20)
+    with in_use(servers, REJOIN_DELAY=0.002):
+        assert not lock(name, timeout=20, using="redlock").acquire(blocking=False)
 
 
 def test_a_lock_without_its_majority_is_lost(name: str) -> None:

@@ -99,6 +99,11 @@ def test_votes_are_counted_as_soon_as_they_decide() -> None:
         assert count(answers) is PENDING
 
 
+def test_a_waiter_has_the_first_of_its_positions() -> None:
+    pages = [[1, 10, b"a"], [3, 7, b"a", 8, b"b"], [2, 9, b"b"]]
+    assert votes.queue(pages) == [3, 7, b"a", 8, b"b"]
+
+
 def test_a_lease_is_what_a_majority_keeps() -> None:
     """The lease is what a majority keeps at least, less the drift."""
     assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]
