@@ -6,12 +6,14 @@ import hashlib
 from typing import Any
 
 import pytest
+from redis.exceptions import MovedError
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.clusters import Cluster
-from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, shard_of
+from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, Topology, shard_of
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
+from django_redis_lock.protocol.calls import Heartbeat
 
 NODES = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"]
 
@@ -49,3 +51,18 @@ def test_timeout_of_replicas_beyond_the_connections() -> None:
     options = {"REPLICAS": 1, "REPLICA_TIMEOUT": 2}
     with pytest.raises(InvalidLockBackend, match="connection is given up after 2 s"):
         backend(f"{NODES[0]}?socket_timeout=2", OPTIONS=options).open()
+
+
+def test_heartbeats_of_shards_are_one() -> None:
+    """The next is due as soon as any of them is."""
+    beat = Heartbeat("s1-1", {"a": "1", "product:42": "2"}, 0)
+    _, join = backend(NODES).servers._split(beat)
+    answers = [b"10 500", b"a"], [b"8 300", b"", b"message"], [b"9 -1", b"b"]
+    assert join([[*each] for each in answers]) == [b"8 300", b"a\nb", b"message"]
+
+
+def test_redirection_to_a_host_that_has_no_name() -> None:
+    """It is that of the node which redirects."""
+    topology = Topology(["redis://127.0.0.1:1"])
+    topology.moved(7, MovedError("7 :2"), ("127.0.0.1", 1))
+    assert topology.known(7) == ("127.0.0.1", 2)

@@ -85,6 +85,14 @@ def test_an_import_patches_nothing_of_celery() -> None:
         assert child.hear() == "[]"
 
 
+def test_options_by_position(consumer: Consumer) -> None:
+    """In the order in which Celery takes them."""
+    task = consumer.task(body, scope="queue")
+    with consumer.app.connection_for_write() as connection:
+        result = task.apply_async((), {}, "own", consumer.app.amqp.Producer(connection))
+    assert result.id == id_of(consumer.message()) == "own"
+
+
 # What the annotations of an app do to a task, after or before it is guarded.
 
 
