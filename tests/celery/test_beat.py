@@ -204,10 +204,15 @@ def test_a_beat_that_leads_no_more_stores_and_sends_nothing(
     assert sent(first) == 1
 
 
-def test_a_beat_that_lost_the_lead_says_so_with_nothing_due(make: Make) -> None:
+def test_a_beat_that_lost_the_lead_says_so_with_nothing_due(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Brief, "scheduler", Storing)
     leader = led(make(kind=Fleeting))
     locks["default"].force_release(leader.lock_name, by="a test")
     eventually(lambda: leader._lock.lost)
+    leader.sync()
+    assert leader._led not in Storing.stored
     assert leader.tick() == 0
     led(leader)
 

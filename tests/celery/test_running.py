@@ -23,16 +23,7 @@ from django_redis_lock.celery.outbox import Publisher
 from django_redis_lock.primitives.lock import DETACHED
 from django_redis_lock.protocol.records import Holder
 from example_project.embedded import EmbeddedServer
-from tests.celery.consumer import (
-    Consumer,
-    body,
-    header_of,
-    held,
-    id_of,
-    is_free,
-    key_locks,
-    lines,
-)
+from tests.celery.consumer import Consumer, body, header_of, held, id_of, is_free, key_locks, lines
 from tests.contracts.exits import in_child, state
 from tests.tools import Background, eventually, waiters
 from tests.tools.docs import DOCS, table

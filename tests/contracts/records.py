@@ -12,12 +12,7 @@ import pytest
 
 from django_redis_lock import AuditEntry, Holder, locks, signals
 from django_redis_lock.backends.redlock import RedlockLockBackend
-from django_redis_lock.exceptions import (
-    LockError,
-    LockLost,
-    LockNotOwned,
-    LockUnavailable,
-)
+from django_redis_lock.exceptions import LockError, LockLost, LockNotOwned, LockUnavailable
 from django_redis_lock.protocol.calls import ForceRelease
 from tests.contracts.base import Contract, needs
 from tests.tools import Background, eventually, told, waiters

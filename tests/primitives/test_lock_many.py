@@ -11,12 +11,7 @@ from django.db.transaction import atomic
 
 from django_redis_lock import LockGroup, lock, lock_many, locks, semaphore
 from django_redis_lock.backends.renewal import renewer
-from django_redis_lock.exceptions import (
-    LockLost,
-    LockNotAcquired,
-    LockNotOwned,
-    LockUnavailable,
-)
+from django_redis_lock.exceptions import LockLost, LockNotAcquired, LockNotOwned, LockUnavailable
 from django_redis_lock.testing import held_by_another
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, waiters

@@ -12,11 +12,7 @@ from asgiref.sync import sync_to_async
 
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.celery import single_instance_task as of_celery
-from django_redis_lock.tasks import (
-    TaskAlreadyRunning,
-    single_instance_task,
-    task_skipped,
-)
+from django_redis_lock.tasks import TaskAlreadyRunning, single_instance_task, task_skipped
 from tests.tools import ROOT, Background, eventually, waiters
 
 try:

@@ -21,15 +21,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import Inspect, ask
 from example_project.embedded import EmbeddedServer
-from tests.tools import (
-    Background,
-    Child,
-    eventually,
-    handling,
-    in_finalizer,
-    stored,
-    waiters,
-)
+from tests.tools import Background, Child, eventually, handling, in_finalizer, stored, waiters
 from tests.tools.interruption import Interrupted
 from tests.tools.proxy import Proxy
 

@@ -23,14 +23,7 @@ from django_redis_lock.support.arguments import WAITING_SCHEMES
 from django_redis_lock.transport import receiving
 from django_redis_lock.transport.receiving import ReceivingRegistry
 from django_redis_lock.transport.redis_py import BROKEN
-from tests.tools import (
-    PATIENCE,
-    Background,
-    counted,
-    eventually,
-    handling,
-    waiters,
-)
+from tests.tools import PATIENCE, Background, counted, eventually, handling, waiters
 from tests.tools.interruption import Interrupted, Interruption
 
 pytestmark = pytest.mark.usefixtures("server")

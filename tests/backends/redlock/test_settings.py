@@ -9,9 +9,7 @@ import pytest
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.redlock import votes
 from django_redis_lock.backends.redlock.votes import PENDING
-from django_redis_lock.exceptions import (
-    InvalidLockBackend,
-)
+from django_redis_lock.exceptions import InvalidLockBackend
 from tests.tools import findings
 from tests.tools.quorums import REDLOCK
 

@@ -6,10 +6,7 @@ from typing import Any
 
 import pytest
 
-from django_redis_lock.transport.packing import (
-    INSPECT,
-    WAITING,
-)
+from django_redis_lock.transport.packing import INSPECT, WAITING
 from tests.transport.scripts import LEASE, OTHER, PROCESS, RECORD, Keys, digest, sharing
 
 # Holders.

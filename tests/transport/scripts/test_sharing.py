@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_lock.transport.packing import INSPECT, RENEW
-from tests.transport.scripts import (
-    LEASE,
-    PROCESS,
-    READER,
-    Keys,
-    digest,
-    sharing,
-)
+from tests.transport.scripts import LEASE, PROCESS, READER, Keys, digest, sharing
 
 # What is left behind.
 
