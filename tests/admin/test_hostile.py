@@ -78,6 +78,8 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(
         text += page.content.decode()
         assert "is not available" in page.content.decode()
     assert "s3cret" not in text
+    page = client.post(RELEASE, {"_selected_action": HeldLock.of("away", "x", "0" * 16).hold})
+    assert page.context["changed"] == []  # as far as is known
 
 
 @pytest.mark.parametrize(
