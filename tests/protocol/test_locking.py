@@ -10,7 +10,7 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls, locking, waiting
-from django_redis_lock.protocol.calls import Acquire, Pause, Release, TakeOver, Wait
+from django_redis_lock.protocol.calls import Acquire, ForceRelease, Pause, Release, TakeOver, Wait
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, WaiterRegistry
 from tests.protocol.steps import ended, refused
@@ -84,6 +84,19 @@ def test_call_is_not_sent_again_to_a_server_that_lets_it_time_out(
     with pytest.raises(LockUnavailable) as caught:
         steps.throw(LockUnavailable("no answer"))
     assert caught.value.silent
+
+
+def test_what_an_earlier_sending_may_have_done_is_not_undone_by_a_refusal() -> None:
+    call = ForceRelease("name", "digest", {}, 10)
+    steps = calls.ask(call)
+    next(steps).sending()
+    steps.throw(LockUnavailable("no answer"))
+    next(steps)  # which is refused before it is sent
+    error = refused()
+    error.not_applied = True
+    with pytest.raises(LockUnavailable):
+        steps.throw(error)
+    assert not error.not_applied
 
 
 @pytest.mark.parametrize(("left", "given"), [(-5.0, 0.3), (0.1, 0.3), (4.0, 4.0)])

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import math
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
+from django_redis_lock.protocol import heartbeats
 from django_redis_lock.protocol.calls import ComeBack, Heartbeat
-from django_redis_lock.protocol.heartbeats import beat
+from django_redis_lock.protocol.heartbeats import Heart, beat
 from django_redis_lock.protocol.waiting import (
     A_DAY,
+    OUTAGE_LIMIT,
     Grant,
     LocalWaiter,
     PollingRegistry,
     WaiterRegistry,
 )
-from tests.protocol.steps import joined
+from tests.protocol.steps import ended, joined, refused
 
 
 def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
@@ -58,6 +61,25 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
     else:
         assert isinstance(steps.send(answer), ComeBack)
     assert waiter.must_ask is told
+
+
+def test_an_outage_begins_with_its_own_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters bear with it as long as with the one before."""
+    now = 100.0
+    monkeypatch.setattr(heartbeats, "monotonic", lambda: now)
+    registry = WaiterRegistry()
+    waiter, heart = joined(registry, "token"), Heart(registry, SimpleNamespace(alias="default"))
+    for is_outage in (True, False, True):
+        steps = heart._beat("server", {"name": [waiter]})
+        assert isinstance(next(steps), Heartbeat)
+        if is_outage:
+            with pytest.raises(StopIteration):
+                steps.throw(refused())
+        else:
+            assert isinstance(steps.send([b"1000 -1", b""]), ComeBack)
+            ended(steps, [0])
+        now += OUTAGE_LIMIT
+    assert waiter.error is None
 
 
 def test_waiters_of_a_lock_take_turns_at_asking() -> None:
