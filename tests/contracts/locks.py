@@ -83,8 +83,7 @@ class LayoutContract(HandleContract, WaitingContract, StandstillContract, Record
         held = self.lock(name, timeout=0.05)
         held.acquire()
         with self.lock(name, blocking_timeout=5) as successor:
-            assert held.lost
-            assert held.remaining == 0.0
+            assert (held.lost, held.guarded, held.remaining) == (True, False, 0.0)
             for use in (held.ensure_held, lambda: held.extend(5), held.release):
                 with pytest.raises(LockLost) as caught:
                     use()
