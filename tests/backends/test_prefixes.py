@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.core import checks
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.prefixes import KEY_WORDS
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.transport.packing import Packing
@@ -86,6 +86,13 @@ def test_prefixes_that_keep_apart_are_fine(settings: Any, other: dict[str, Any])
     settings.CACHES, settings.LOCKS = CACHES, {"default": AT_URL, "other": other}
     assert mistakes() == []
     assert len(locks.all()) == 2
+
+
+def test_a_limit_is_shown_whatever_the_prefix(settings: Any, server: Any, name: str) -> None:
+    settings.LOCKS = {"default": {"LOCATION": server.url(), "KEY_PREFIX": "замок"}}
+    with semaphore(name, 3):
+        locks["default"].set_limit(name, 2)
+        assert locks["default"].holder(name).limit == 2
 
 
 def test_the_check_knows_each_key() -> None:

@@ -221,6 +221,13 @@ def test_a_lock_that_was_handed_off_is_verified(
     assert client.get(f"lock:{name}") == "another"
 
 
+def test_a_lock_that_was_handed_off_is_lost_unless_it_is_verified_in_time(name: str) -> None:
+    lease = Lease(Request(name, "token", 60.0, "- {}"), 1, monotonic() + 60)
+    lease.handed_off(monotonic() + 1.2)
+    entry = Entry(lease, lease, renewer.server_of(locks["locmem"], name), renew=False)
+    assert entry.lost_at() == lease.verify_by
+
+
 def test_an_outage_is_reported_and_in_the_end_a_loss(
     name: str,
     stopped: EmbeddedServer,

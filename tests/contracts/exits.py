@@ -355,6 +355,15 @@ class ExitContract:
         assert ended - released["held_for"] < later
         assert state(name) == "free"
 
+    def test_reader_takes_its_own_hold_again(self, name: str) -> None:
+        with atomic("first"):
+            one, other = lock(name, shared=True), lock(name, shared=True)
+            with one, other:
+                pass
+            with one:
+                assert state(name) == "shared"
+        assert state(name) == "free"
+
     def test_who_held_it_first_says_when_it_is_released(self, name: str) -> None:
         """And not who leaves it last."""
         with atomic("first"):

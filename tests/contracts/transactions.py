@@ -15,11 +15,11 @@ from django.db import DatabaseError, IntegrityError, connections
 from django.db.transaction import atomic
 from django.test import override_settings
 
-from django_redis_lock import lock, locks
+from django_redis_lock import lock, locks, signals
 from django_redis_lock.exceptions import LockError, LockNotOwned, LockUnavailable
 from django_redis_lock.primitives import exits
 from example_project.embedded import EmbeddedServer
-from tests.tools import eventually
+from tests.tools import eventually, told
 
 SCHEMA = (
     "DROP TABLE IF EXISTS sale",
@@ -193,8 +193,9 @@ class TransactionContract:
             monkeypatch.setattr(type(connection), "_commit", commit_and_kill)
             entry = {**locks.settings["default"], "LOCATION": server.url()}
             with override_settings(LOCKS={"default": entry}):
-                with atomic("first"), lock(name):
+                with told(signals.lock_unavailable) as outages, atomic("first"), lock(name):
                     sell()
+                assert len(outages) == 1
                 assert any("trying again" in record.getMessage() for record in caplog.records)
                 assert units() == 9
                 server.restart()

@@ -146,6 +146,7 @@ def test_holds_that_ended_are_forgotten(
         acquire()
     eventually(lambda: acquire() or len(backend.servers._written) <= 4)
     eventually(lambda: not list(backend.holders()))
+    assert backend.read_index() == {}
 
 
 def test_holder_of_another_program_is_waited_out(

@@ -11,6 +11,7 @@ from django.test import override_settings
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
+from django_redis_lock.protocol.calls import Renew
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually
 from tests.tools.proxy import Proxy
@@ -73,6 +74,15 @@ def test_a_vote_survives_an_idle_connection_that_its_server_closes(
     servers.clients[0].client_kill_filter(_type="normal", skipme=True)
     with lock(name, using="redlock"):
         eventually(lambda: all(servers.values(name)))
+
+
+def test_a_renewed_lease_counts_from_the_first_sending(servers: Quorum, name: str) -> None:
+    with lock(name, timeout=20, using="redlock") as held:
+        for client in servers.clients:  # so that it is sent again
+            client.client_kill_filter(_type="normal", skipme=True)
+        renewal = Renew([(name, held.lease.token, 20_000)])
+        assert backend().call(renewal)[0] > 0
+        assert not renewal.resent
 
 
 def test_lost_replies_to_a_release_are_no_loss(servers: Quorum, name: str) -> None:

@@ -102,6 +102,12 @@ def test_a_waiter_has_the_first_of_its_positions() -> None:
     assert votes.queue(pages) == [3, 7, b"a", 8, b"b"]
 
 
+def test_a_holder_that_may_have_a_majority_is_shown() -> None:
+    known = [10, b"token 1 - - {}", 5000, 0], [12, None, -2, 0]
+    assert votes.holders([*known, OSError()]) == [12, b"token 1 - - {}", 5000, 0]
+    assert votes.holders([*known, PENDING]) is PENDING
+
+
 def test_a_lease_is_what_a_majority_keeps() -> None:
     """The lease is what a majority keeps at least, less the drift."""
     assert votes.leases([[10_000], [5_000], [1_000]]) == [votes.trusted(5_000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from django_redis_lock.transport.packing import CLAIM, RENEW
-from tests.transport.scripts import LEASE, PROCESS, RECORD, Keys, digest, sharing
+from tests.transport.scripts import LEASE, PROCESS, READER, RECORD, Keys, digest, sharing
 
 # Claiming without waiting for the answer.
 
@@ -75,6 +75,16 @@ def test_renewals_of_what_is_not_held(keys: Keys) -> None:
     assert answer == [-2, -2, -2, -2, LEASE]
     assert keys.client.zrange(keys.index, 0, -1) == ["mine"]
     assert keys.client.exists(free.lock) == 0
+
+
+@pytest.mark.parametrize("how", ["renew", "take_over"])
+def test_waiters_are_told_of_a_lease_that_ends_sooner(keys: Keys, how: str) -> None:
+    keys.hold("one")
+    keys.wait(READER, "two")
+    keys.client.zadd(keys.due, {keys.name: keys.now() + LEASE})
+    assert keys.renew("one", 500) if how == "renew" else keys.take_over("heir", "one", lease=500)
+    assert keys.client.lrange(keys.key("inbox", READER), 0, -1) == ["due 500"]
+    assert keys.client.zscore(keys.due, keys.name) <= keys.now() + 500
 
 
 # Releasing.
