@@ -10,7 +10,13 @@ from redis.exceptions import MovedError
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.clusters import Cluster
-from django_redis_lock.backends.clusters.topology import SHARDS, TAGS, Topology, shard_of
+from django_redis_lock.backends.clusters.topology import (
+    SHARD_SLOTS,
+    SHARDS,
+    TAGS,
+    Topology,
+    shard_of,
+)
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import Heartbeat
@@ -64,5 +70,5 @@ def test_heartbeats_of_shards_are_one() -> None:
 def test_redirection_to_a_host_that_has_no_name() -> None:
     """It is that of the node which redirects."""
     topology = Topology(["redis://127.0.0.1:1"])
-    topology.moved(7, MovedError("7 :2"), ("127.0.0.1", 1))
+    topology.moved(MovedError(f"{SHARD_SLOTS[7]} :2"), ("127.0.0.1", 1))
     assert topology.known(7) == ("127.0.0.1", 2)
