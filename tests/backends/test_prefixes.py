@@ -23,10 +23,7 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     **{
         alias: {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
-        for alias, url in (
-            ("one", URL),
-            ("sentinel", "redis://master/1"),
-        )
+        for alias, url in (("one", URL), ("sentinel", "redis://master/1"))
     },
 }
 

@@ -229,10 +229,7 @@ def test_a_lock_that_was_handed_off_is_lost_unless_it_is_verified_in_time(name: 
 
 
 def test_an_outage_is_reported_and_in_the_end_a_loss(
-    name: str,
-    stopped: EmbeddedServer,
-    lost: Told,
-    caplog: pytest.LogCaptureFixture,
+    name: str, stopped: EmbeddedServer, lost: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each failed renewal sends ``lock_unavailable``, so that outages can be counted.
 

@@ -17,7 +17,7 @@ from tests.tools.admin import LIST, hold_as, page_of
 OURS = {
     "include": [["#content"]],
     "exclude": [
-        *([part] for part in ("thead .sortoptions", ".actions", "#toolbar", "#changelist-filter")),
+        *([part] for part in ("thead .sortoptions", ".actions", "#toolbar", "#changelist-filter"))
     ],
 }
 """The rest is Django's: its form of actions, its search, its filters, and its links that sort."""

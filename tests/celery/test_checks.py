@@ -167,9 +167,6 @@ def work() -> str:
     return "ran"
 
 
-# Results.
-
-
 # All tasks.
 
 

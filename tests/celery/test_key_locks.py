@@ -14,13 +14,7 @@ from django.test import override_settings
 
 from django_redis_lock import locks
 from django_redis_lock.celery import freeing
-from django_redis_lock.celery.key_locks import (
-    HEADER,
-    QUEUED,
-    GuardedCall,
-    MessageHeader,
-    queued_since,
-)
+from django_redis_lock.celery.key_locks import HEADER, GuardedCall, MessageHeader, queued_since
 from django_redis_lock.celery.options import make_options
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.support.arguments import check_name
@@ -94,7 +88,7 @@ SUPERSEDE: dict[str, Any] = {"scope": "queue", "on_conflict": "supersede"}
 def waiting(consumer: Consumer) -> set[str | None]:
     """Return the tasks whose messages have a place."""
     held = locks["locmem"].holders(f"{consumer.app.main}*")
-    return {one.task_id for one in held if one.marks.get("state") == QUEUED}
+    return {one.task_id for one in held if one.marks.get("state") == "queued"}
 
 
 def is_superseded(result: Any) -> bool:

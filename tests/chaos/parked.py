@@ -139,10 +139,7 @@ def send(number: int, key: str) -> None:
 
 
 def play(
-    fleet: Fleet,
-    dice: random.Random,
-    numbers: Sequence[int],
-    planned: Mapping[str, int] = PLANNED,
+    fleet: Fleet, dice: random.Random, numbers: Sequence[int], planned: Mapping[str, int] = PLANNED
 ) -> Verdict:
     """Send tasks, and break things until all have run, or some are taken to be lost."""
     keys = {number: dice.choice([*LIMITS]) for number in numbers}

@@ -145,8 +145,7 @@ class SentinelSite(Watched):
     def __init__(self) -> None:
         super().__init__(Sentinel(replicas=1, down_after=DOWN_AFTER))
         self._sentinels = SentinelClient(
-            [("127.0.0.1", server.port) for server in self.layout.sentinels],
-            socket_timeout=TIMEOUT,
+            [("127.0.0.1", server.port) for server in self.layout.sentinels], socket_timeout=TIMEOUT
         )
 
     def settings(self) -> dict[str, Any]:

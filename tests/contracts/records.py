@@ -140,11 +140,7 @@ class RecordContract(Contract):
         }
         (entry,) = backend.history(name)
         assert (entry.event, entry.by, entry.reason) == ("freed", "", "killed")
-        assert (entry.token_id, entry.fence, entry.pid) == (
-            shown.token_id,
-            shown.fence,
-            shown.pid,
-        )
+        assert (entry.token_id, entry.fence, entry.pid) == (shown.token_id, shown.fence, shown.pid)
 
     @needs("records")
     def test_audit_has_an_end(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:

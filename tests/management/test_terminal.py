@@ -107,11 +107,7 @@ def test_question_on_a_terminal() -> None:
     ],
 )
 def test_answers(
-    settings: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    answers: StringIO,
-    code: int,
-    told: str,
+    settings: Any, monkeypatch: pytest.MonkeyPatch, answers: StringIO, code: int, told: str
 ) -> None:
     """Another program may answer; an empty reason is none, unless the alias needs one."""
     if told == "needs a reason":

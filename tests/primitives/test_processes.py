@@ -19,6 +19,7 @@ import redis
 from django_redis_lock import lock, locks
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotOwned
+from django_redis_lock.support.process import state_of
 from tests.tools import PATIENCE, ROOT, Background, Child, connections, eventually, waiters
 
 pytestmark = [
@@ -224,3 +225,9 @@ def test_a_small_project() -> None:
         "assert not held.locked()\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_a_process_of_which_nothing_can_be_read_may_live(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where ``/proc`` is that of another container."""
+    monkeypatch.setattr("django_redis_lock.support.process._read_stat", lambda pid: ("?", 0))
+    assert state_of(os.getpid(), 5) == "?"

@@ -8,17 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from django_redis_lock.protocol import heartbeats
+from django_redis_lock.protocol import heartbeats, waiting
 from django_redis_lock.protocol.calls import ComeBack, Heartbeat
 from django_redis_lock.protocol.heartbeats import Heart, beat
-from django_redis_lock.protocol.waiting import (
-    A_DAY,
-    OUTAGE_LIMIT,
-    Grant,
-    LocalWaiter,
-    PollingRegistry,
-    WaiterRegistry,
-)
+from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from tests.protocol.steps import ended, joined, refused
 
 
@@ -33,7 +26,8 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fence", "counts"), [(7, True), (A_DAY * 1000 - 1, True), (A_DAY * 1000, False)]
+    ("fence", "counts"),
+    [(7, True), (waiting.A_DAY * 1000 - 1, True), (waiting.A_DAY * 1000, False)],
 )
 def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) -> None:
     """Another program may have sent it. A grant whose waiter has left is given back."""
@@ -89,14 +83,14 @@ def test_an_outage_begins_with_its_own_first_failure(monkeypatch: pytest.MonkeyP
         else:
             assert isinstance(steps.send([b"1000 -1", b""]), ComeBack)
             ended(steps, [0])
-        now += OUTAGE_LIMIT
+        now += heartbeats.OUTAGE_LIMIT
     assert waiter.error is None
 
 
 def test_waiters_of_a_lock_take_turns_at_asking() -> None:
     """One at a time, also when one leaves. Those of other locks have their own turns."""
 
-    def turns(*among: LocalWaiter) -> list[str]:
+    def turns(*among: waiting.LocalWaiter) -> list[str]:
         return [waiter.request.token for waiter in among if waiter.turn_at < math.inf]
 
     registry = PollingRegistry(60.0)

@@ -80,11 +80,7 @@ SERVER_FAULTS: tuple[Fault, ...] = (
     faults.evict,
     faults.step_clock,
 )
-LISTENER_FAULTS: tuple[Fault, ...] = (
-    faults.cut_connections,
-    faults.deafen,
-    faults.delay_messages,
-)
+LISTENER_FAULTS: tuple[Fault, ...] = (faults.cut_connections, faults.deafen, faults.delay_messages)
 
 
 def _server(

@@ -96,10 +96,7 @@ class Site:
     connection_kwargs: ClassVar = {"socket_timeout": SOCKET_TIMEOUT}
 
     def __init__(
-        self,
-        network: Network,
-        name: str,
-        executed: Callable[[Site, Sequence[bytes], Any], object],
+        self, network: Network, name: str, executed: Callable[[Site, Sequence[bytes], Any], object]
     ) -> None:
         self.network = network
         self.name = name

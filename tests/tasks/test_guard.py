@@ -138,11 +138,11 @@ def test_a_second_waits(server: Any, name: str) -> None:
 
 
 def test_so_many_run_at_once(server: Any, name: str) -> None:
-    two = single_instance_task(key=KEY, concurrency=2)(seen)
+    two = single_instance_task(key=KEY, concurrency=2, on_conflict="raise")(seen)
     with semaphore(name, 2):
         assert two(name)[2] == 2
-        with semaphore(name, 2):
-            assert two(name)["skipped"]
+        with semaphore(name, 2), pytest.raises(TaskAlreadyRunning, match="all 2 permits are taken"):
+            two(name)
 
 
 def test_all_runs_exclude_each_other_without_a_key(server: Any) -> None:

@@ -13,6 +13,7 @@ from django.test import override_settings
 
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.backends.dummy import DummyLockBackend
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import (
     InvalidLockBackend,
     LockError,
@@ -20,6 +21,7 @@ from django_redis_lock.exceptions import (
     LockNotAcquired,
     LockUnavailable,
 )
+from django_redis_lock.protocol.calls import Release
 from django_redis_lock.support.arguments import DEFAULT
 from django_redis_lock.testing import (
     LockRecorder,
@@ -30,8 +32,9 @@ from django_redis_lock.testing import (
     lose,
     unavailable,
 )
+from django_redis_lock.testing.tools import finish_releases
 from tests.settings import LOCKS, REDIS
-from tests.tools import ROOT, Background, eventually, queue, waiters
+from tests.tools import ROOT, Background, eventually, owes, queue, waiters
 
 
 @pytest.fixture(params=["memory", "settings"], autouse=True)
@@ -176,6 +179,15 @@ def test_every_operation_fails_at_once_while_unavailable(name: str) -> None:
             assert caught.value.not_applied or operation is not force
     assert len(recorded.unavailable) == len(operations)
     assert free(name)  # the release was sent at the end
+
+
+def test_what_one_alias_owes_at_the_end_of_a_test_is_dropped(name: str) -> None:
+    for using in ("default", "url"):
+        release = Release(name, "token", patient=False)
+        renewer.withdraw(release, locks[using], 60.0)
+    with unavailable():
+        finish_releases([locks["default"]])
+        assert (owes("default"), owes("url")) == (False, True)
 
 
 def test_one_alias_can_be_unavailable(name: str) -> None:

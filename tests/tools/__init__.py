@@ -96,12 +96,6 @@ def findings() -> list[Any]:
         return [item for item in run_checks() if (item.id or "").startswith("django_redis_lock.")]
 
 
-def taken_connections(url: str) -> int:
-    """Return how many connections a server has taken, that of this question included."""
-    with redis.Redis.from_url(url) as client:
-        return int(client.info("stats")["total_connections_received"])
-
-
 def renewing(using: str = "default") -> list[ServerRenewer]:
     """Return what renews the leases of a backend, one for each server."""
     return [item for item in [*renewer.servers.values()] if item.backend is locks[using]]

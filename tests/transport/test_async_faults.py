@@ -23,9 +23,7 @@ from tests.tools import PATIENCE, connections, eventually
 def frozen(own_server: EmbeddedServer, settings: Any) -> Iterator[Callable[[], None]]:
     """Return what freezes the server of the default backend, whose socket timeout is a minute."""
     settings.LOCKS = {
-        "default": {
-            "LOCATION": f"{own_server.url()}?socket_timeout=60&socket_connect_timeout=60",
-        },
+        "default": {"LOCATION": f"{own_server.url()}?socket_timeout=60&socket_connect_timeout=60"},
         "direct": {"LOCATION": own_server.url()},
     }
     yield own_server.pause

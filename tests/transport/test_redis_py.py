@@ -17,10 +17,7 @@ from example_project.embedded import EmbeddedServer
 from tests.tools import ROOT, syntax_tree
 
 PRIVATE_NAMES = {"parse_url"}
-PRIVATE_ATTRIBUTES = {
-    *("_sock", "_parser"),
-    *PRIVATE_NAMES,
-}
+PRIVATE_ATTRIBUTES = {*("_sock", "_parser"), *PRIVATE_NAMES}
 
 
 @pytest.fixture

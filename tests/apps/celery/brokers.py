@@ -85,10 +85,7 @@ class _Maker:
     def make_variants(self) -> None:
         """Make the tasks whose messages and results go by each serializer and backend."""
         for serializer, kind in itertools.product(SERIALIZERS, BACKENDS):
-            results = {
-                "backend": backend(self.app, kind, serializer),
-                "serializer": serializer,
-            }
+            results = {"backend": backend(self.app, kind, serializer), "serializer": serializer}
             end = f"{serializer}-{kind}"
             self.make(f"plain-{end}", be_quick, results, scope=QUEUE_AND_RUN)
             self.make(f"late-{end}", wait, {**results, **SAFE})

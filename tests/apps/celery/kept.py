@@ -11,8 +11,5 @@ KEPT = "LOCK_TEST_KEPT_PORT"
 """The environment variable with its port."""
 
 LOCKS = {
-    "default": {
-        "BACKEND": REDIS,
-        "LOCATION": f"redis://127.0.0.1:{os.environ.get(KEPT, PORT)}/0",
-    }
+    "default": {"BACKEND": REDIS, "LOCATION": f"redis://127.0.0.1:{os.environ.get(KEPT, PORT)}/0"}
 }

@@ -53,12 +53,7 @@ def test_good_settings(settings: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"SERVER_TIMEOUT": 0},
-        {"REJOIN_DELAY": -1},
-        {"WAIT": "queue"},
-    ],
+    "options", [{"SERVER_TIMEOUT": 0}, {"REJOIN_DELAY": -1}, {"WAIT": "queue"}]
 )
 def test_senseless_options(settings: Any, options: dict[str, Any]) -> None:
     (name,) = options

@@ -70,12 +70,6 @@ def test_a_permit_whose_record_is_lost(keys: Keys) -> None:
     assert keys.shared_by("three")
 
 
-# Sent twice.
-
-
-# Whose turn it is.
-
-
 # Other programs.
 
 

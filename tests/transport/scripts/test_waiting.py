@@ -106,8 +106,7 @@ def test_the_holder_asks_again(keys: Keys, last: str | None, for_replicas: bool)
 
 
 @pytest.mark.parametrize(
-    ("ago", "position", "kind"),
-    [(0, "", "0"), (0, "1", "1"), (6_000, "", "1"), (None, "", "1")],
+    ("ago", "position", "kind"), [(0, "", "0"), (0, "1", "1"), (6_000, "", "1"), (None, "", "1")]
 )
 def test_how_many_may_wait(keys: Keys, ago: int | None, position: str, kind: str) -> None:
     """A newcomer is refused, one that waited before is not; the dead don't count."""
