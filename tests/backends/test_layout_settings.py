@@ -60,15 +60,12 @@ def test_timeout_of_replicas_beyond_the_connections() -> None:
 
 
 def test_heartbeats_of_shards_are_one() -> None:
-    """The next is due as soon as any of them is."""
-    beat = Heartbeat("s1-1", {"a": "1", "product:42": "2"}, 0)
-    _, join = backend(NODES).servers._split(beat)
+    _, join = backend(NODES).servers._split(Heartbeat("s1-1", {"a": "", "product:42": ""}, 0))
     answers = [b"10 500", b"a"], [b"8 300", b"", b"message"], [b"9 -1", b"b"]
     assert join([[*each] for each in answers]) == [b"8 300", b"a\nb", b"message"]
 
 
-def test_redirection_to_a_host_that_has_no_name() -> None:
-    """It is that of the node which redirects."""
+def test_redirection_to_the_host_of_the_node_itself() -> None:
     topology = Topology(["redis://127.0.0.1:1"])
     topology.moved(MovedError(f"{SHARD_SLOTS[7]} :2"), ("127.0.0.1", 1))
     assert topology.known(7) == ("127.0.0.1", 2)

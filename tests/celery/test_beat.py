@@ -204,9 +204,7 @@ def test_a_beat_that_leads_no_more_stores_and_sends_nothing(
     assert sent(first) == 1
 
 
-def test_a_beat_that_lost_the_lead_says_so_with_nothing_due(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_beat_that_lost_the_lead_says_so_with_nothing_due(make: Make, monkeypatch: Any) -> None:
     monkeypatch.setattr(Brief, "scheduler", Storing)
     leader = led(make(kind=Fleeting))
     locks["default"].force_release(leader.lock_name, by="a test")

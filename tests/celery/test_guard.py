@@ -86,7 +86,6 @@ def test_an_import_patches_nothing_of_celery() -> None:
 
 
 def test_options_by_position(consumer: Consumer) -> None:
-    """In the order in which Celery takes them."""
     task = consumer.task(body, scope="queue")
     with consumer.app.connection_for_write() as connection:
         result = task.apply_async((), {}, "own", consumer.app.amqp.Producer(connection))

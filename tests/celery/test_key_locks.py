@@ -172,6 +172,14 @@ def test_newer_arguments_are_not_followed_by_older_ones(consumer: Consumer, how:
     assert not list(locks["locmem"].holders(f"{consumer.app.main}*"))
 
 
+def test_newer_message_that_waits_behind_one_that_is_due_later(consumer: Consumer) -> None:
+    task = consumer.task(body, **SUPERSEDE)
+    late = consumer.send(task, countdown=60)
+    *_, newest = (consumer.send(task, expires=expires) for expires in (60, 70))
+    assert consumer.deliver(newest) == "ran"
+    assert is_superseded(consumer.deliver(late))
+
+
 def test_message_that_is_superseded_keeps_the_result_of_a_newer_one(consumer: Consumer) -> None:
     """Who sent both has given them one id."""
 

@@ -320,7 +320,6 @@ class ExitContract:
         assert state(name) == "free"
 
     def test_lock_taken_again_keeps_the_longer_lease(self, name: str) -> None:
-        """Also where it is renewed only from then on."""
         with atomic("first"):
             with lock(name, timeout=20):
                 pass

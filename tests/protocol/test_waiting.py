@@ -57,8 +57,7 @@ def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> N
     assert waiter.must_ask is told
 
 
-def test_all_waiters_of_a_lock_come_back() -> None:
-    """64 at a time."""
+def test_all_waiters_of_a_lock_come_back_in_parts() -> None:
     registry = WaiterRegistry()
     waiters = [joined(registry, f"{number}") for number in range(70)]
     steps = beat(registry, {"name": waiters}, 0, monotonic() + 1, asks=True)
@@ -69,7 +68,6 @@ def test_all_waiters_of_a_lock_come_back() -> None:
 
 
 def test_an_outage_begins_with_its_own_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiters bear with it as long as with the one before."""
     now = 100.0
     monkeypatch.setattr(heartbeats, "monotonic", lambda: now)
     registry = WaiterRegistry()
