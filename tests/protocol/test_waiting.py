@@ -20,7 +20,7 @@ def test_waiter_whose_event_loop_is_closed_is_gone() -> None:
     registry = WaiterRegistry()
     closed, _ = joined(registry, "closed"), joined(registry, "other")
     closed.sleeper = lambda: False
-    assert registry.notify("closed", Grant(7, 1_000, 0, 0.0)) is False
+    assert registry.notify("closed", waiting.Grant(7, 1_000, 0, 0.0)) is False
     assert registry.notify("closed") is False
     assert registry.notify("other") is True
 
