@@ -43,10 +43,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def session_server() -> Iterator[EmbeddedServer]:
-    """One server for the whole run, on the port that the settings name.
-
-    ``LOCKS_TEST_SERVER=/usr/bin/redis-server`` has another program do it.
-    """
+    """A server for the whole run on the port of the settings, by the program LOCKS_TEST_SERVER."""
     with EmbeddedServer(port=PORT, binary=os.environ.get("LOCKS_TEST_SERVER")) as server:
         yield server
         gc.collect()  # results of Celery tasks tell the server when they go

@@ -13,8 +13,6 @@ from tests.contracts.transactions import aliases
 
 
 class TestOnSQLite(FencingContract):
-    """Fenced rows in a SQLite file."""
-
     @pytest.fixture
     def database(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
         """A file that can be read while it is written."""

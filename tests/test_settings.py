@@ -31,7 +31,6 @@ URL = "redis://127.0.0.1:6379"
 
 
 def ids() -> list[str]:
-    """Return the ids of the system check messages about LOCKS."""
     return [item.id for item in findings()]
 
 

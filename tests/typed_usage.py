@@ -24,6 +24,7 @@ from django_redis_lock import (
     lock_many,
     locks,
     semaphore,
+    testing,
 )
 from django_redis_lock.backends.base import BaseLockBackend
 from django_redis_lock.exceptions import (
@@ -39,15 +40,6 @@ from django_redis_lock.fencing import Fenced, FencedQuerySet
 from django_redis_lock.management import LockedCommand
 from django_redis_lock.operators import Result, release_shown
 from django_redis_lock.tasks import single_instance_task
-from django_redis_lock.testing import (
-    LockRecorder,
-    LockTestMixin,
-    assert_no_locks_held,
-    expire_now,
-    held_by_another,
-    lose,
-    unavailable,
-)
 from django_redis_lock.views import GuardedRequest, LockedRequest, locked
 
 
@@ -192,14 +184,14 @@ class Command(LockedCommand):
         self.lock.ensure_held()
 
 
-class Tests(LockTestMixin, TestCase):
+class Tests(testing.LockTestMixin, TestCase):
     lock_space = "settings"
 
     def test_purchase(self) -> None:
-        recorded = self.enterContext(LockRecorder())
-        with held_by_another("a", timeout=5, using="shop"), unavailable():
-            expire_now("a", using="shop")
-        lose("a")
+        recorded = self.enterContext(testing.LockRecorder())
+        with testing.held_by_another("a", timeout=5, using="shop"), testing.unavailable():
+            testing.expire_now("a", using="shop")
+        testing.lose("a")
         assert_type(recorded.acquired, list[str])
         assert_type(recorded.events, list[tuple[str, str]])
-        assert_no_locks_held()
+        testing.assert_no_locks_held()

@@ -32,8 +32,6 @@ class Product(Fenced):
 
 
 class Offer(Product):
-    """A product with fields in a second table."""
-
     discount = models.IntegerField()
 
     class Meta:

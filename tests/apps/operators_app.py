@@ -29,7 +29,6 @@ def events() -> redis.Redis:
 @app.task(name="shop.import_catalogue")
 @single_instance_task(key="import:{shop}")
 def import_catalogue(shop: str) -> str:
-    """Say that it runs, and run until the test lets it end."""
     with events() as client:
         client.rpush(f"started:{shop}", os.getpid())
         heard = client.blpop([f"go:{shop}"], timeout=60)

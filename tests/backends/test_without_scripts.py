@@ -23,7 +23,6 @@ TOKEN = "0123456789abcdef" * 2
 
 @pytest.fixture
 def known_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every lock gets the token above."""
     monkeypatch.setattr("os.urandom", lambda size: bytes.fromhex(TOKEN)[:size])
 
 
@@ -56,7 +55,6 @@ def aliases(urls: list[str]) -> Iterator[None]:
 
 
 async def enter(name: str, using: str) -> None:
-    """Take a lock under asyncio."""
     async with lock(name, timeout=20, using=using):
         pass
 

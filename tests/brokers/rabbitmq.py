@@ -24,13 +24,10 @@ disk_free_limit.absolute = 1MB
 
 
 class Node(NamedTuple):
-    """A RabbitMQ that runs."""
-
     port: int
     environment: dict[str, str]
 
     def control(self, *command: str) -> None:
-        """Run ``rabbitmqctl``."""
         program = [_program("rabbitmqctl"), *command]
         subprocess.run(program, env=self.environment, check=True, capture_output=True)
 

@@ -31,8 +31,6 @@ OF_DELIVERY = ("x-death", "x-first-death", "x-last-death", "x-delivery-count")
 
 
 class RedisBroker:
-    """A database of the session's server."""
-
     port = PORT
     url = server_url(10)
 
@@ -84,7 +82,6 @@ class Site:
                 locks["default"].force_release(name)
 
     def task(self, name: str) -> Any:
-        """Return a task of the sender whose options are the worker's."""
         return self.app.tasks[name]
 
     def ran(self, what: str) -> list[str]:

@@ -17,7 +17,6 @@ LATE = [f"late-{variant}" for variant in STORING]
 
 
 def ended_twice(site: Site, task_id: str) -> bool:
-    """Whether the worker has finished two deliveries of a task."""
     ends = (f"[{task_id}] succeeded", f"[{task_id}] ignored")
     return sum(len(site.worker.lines(end)) for end in ends) >= 2
 

@@ -17,7 +17,6 @@ variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
 def stores(variant: str) -> bool:
-    """Whether results are kept."""
     return not variant.endswith("-none")
 
 
@@ -55,10 +54,7 @@ def test_a_skipped_duplicate_is_a_plain_dict(site: Site, variant: str) -> None:
 
 @variants
 def test_a_refused_duplicate_is_the_same_exception(site: Site, variant: str) -> None:
-    """Whatever the serializer, the class of the exception and its attributes come back.
-
-    The log of the worker tells of no failure, for it is none.
-    """
+    """The exception comes back with its class and attributes; no log tells of a failure."""
     what, task_id = duplicate(site, f"raise-{variant}")
     if stores(variant):
         task = site.task(f"raise-{variant}")

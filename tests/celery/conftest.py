@@ -31,6 +31,5 @@ def consumer(name: str) -> Iterator[Consumer]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """What the guard logs."""
     with caplog.at_level(logging.INFO, logger.name):
         yield caplog

@@ -35,7 +35,6 @@ SIGNALS = {
 
 
 def body(*args: Any, **kwargs: Any) -> str:
-    """Have nothing to do."""
     return "ran"
 
 
@@ -73,7 +72,6 @@ class Consumer:
         self._receivers.append((signal, receive))
 
     def kinds(self) -> list[str]:
-        """Return what was told."""
         return [kind for kind, _ in self.notified]
 
     def close(self) -> None:
@@ -125,7 +123,6 @@ class Consumer:
         return results
 
     def send(self, task: Any, *args: Any, **options: Any) -> Any:
-        """Send a task, and return its message."""
         task.apply_async(args, **options)
         return self.message()
 
@@ -148,12 +145,10 @@ def held(task: Any, task_id: str | None = None, **metadata: str) -> TaskLock:
 
 
 def is_free(task: Any) -> bool:
-    """Whether no lock of a task is held."""
     return not key_locks(task).holders()
 
 
 def id_of(message: Any) -> str:
-    """Return the id of the task of a message."""
     return str(message.headers["id"])
 
 
@@ -165,5 +160,4 @@ def header_of(message: Any) -> MessageHeader:
 
 
 def lines(log: pytest.LogCaptureFixture) -> list[str]:
-    """Return what the guard has logged."""
     return [item.getMessage() for item in log.records if item.name == logger.name]

@@ -50,10 +50,7 @@ def renew_nothing(port: Any, step: Any) -> Any:
 
 
 def failing(site: Consumer, failure: str, step: Callable[[], Any]) -> Any:
-    """Carry out a step that fails when it publishes, or right after that.
-
-    Returns its result, or the exception; ``None`` if its process was killed.
-    """
+    """Have a step fail as, or after, it publishes; return its result or error, if it lived."""
     publish = site.app.amqp.send_task_message
 
     def die(*args: Any, **kwargs: Any) -> None:

@@ -35,8 +35,6 @@ def import_errors(**options: Any) -> list[str]:
 
 
 def guarded(app: Celery, name: str, of_task: Any = None, **options: Any) -> Any:
-    """Return a task with a guard."""
-
     def work(text: str = "") -> None: ...
 
     return app.task(name=name, shared=False, **of_task or {})(single_instance_task(**options)(work))
@@ -163,7 +161,6 @@ def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
 
 
 def work() -> str:
-    """Have nothing to do."""
     return "ran"
 
 

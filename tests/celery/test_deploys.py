@@ -29,7 +29,6 @@ pytestmark = [
 
 
 def deploy(consumer: Consumer, number: str, **guard: Any) -> Any:
-    """Return the task as it is before or after."""
     name = f"{consumer.app.main}.{body.__name__}"
     if name in consumer.app.tasks:
         consumer.app.tasks.unregister(name)
@@ -66,7 +65,6 @@ def test_message_of_another_scope_key_or_alias_runs_once(
 
 
 def take(task: Any, task_id: str) -> TaskLock | None:
-    """Take the lock as a worker of a deploy does."""
     call = key_locks(task, task_id)
     lock = call.handle(call.name, 60)
     lock.sharing = call.sharing

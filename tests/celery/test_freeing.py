@@ -35,7 +35,6 @@ def _finished() -> Iterator[None]:
 
 
 def take(name: str) -> Holder:
-    """Take a lock for good; return its holder."""
     lock(name).acquire()
     holder = locks["default"].holder(name)
     assert holder is not None
@@ -116,10 +115,7 @@ def test_locks_of_the_dead_are_released(server: EmbeddedServer) -> None:
 def test_aliases_do_not_wait_for_each_other(
     server: EmbeddedServer, name: str, settings: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """That of a server which does not answer is tried again meanwhile, and told of once.
-
-    It does not delay the end of the worker, which tries a last time.
-    """
+    """That of a silent server is tried again, told of once, and once more as the worker ends."""
     settings.LOCKS = {**settings.LOCKS, "down": {"LOCATION": "redis://127.0.0.1:1/0"}}
     for _ in range(2):
         freeing.free("down", name, "0" * 16)

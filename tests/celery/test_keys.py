@@ -52,8 +52,6 @@ class Shop(models.Model):  # noqa: DJ008 - nobody prints it
     """A model; it needs no table here."""
 
     class Meta:
-        """Its app, which is not installed."""
-
         app_label = "tests"
 
 
@@ -145,8 +143,6 @@ def test_template_writes_what_it_finds_in_one_order() -> None:
 
 
 def test_callable_must_return_text(app: Celery, name: str) -> None:
-    """The error names what it returned."""
-
     @app.task(name=name)
     @single_instance_task(key=lambda shop_id: shop_id, using="locmem")
     def work(shop_id: int) -> None: ...
@@ -285,7 +281,6 @@ def function(
 
 
 def class_decorated(app: Celery, guard: Any, name: str) -> Any:
-    """Return a task of a decorated class."""
     return app.register_task(guard(type("Work", (Task,), {"name": name, "run": run}))())
 
 
@@ -313,8 +308,6 @@ def run(self: Task, a: int, b: int = 2) -> list[str]:
 
 
 class Base(DjangoTask):
-    """Calls differently."""
-
     abstract = True
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -398,8 +391,6 @@ def test_function_that_never_became_a_task_is_refused() -> None:
 
 @pytest.mark.parametrize("make", [make for make in KINDS.values() if make is not subclassed])
 def test_double_decoration_is_refused(app: Celery, name: str, make: Any) -> None:
-    """Two guards on one task are a mistake, found when the second is put on."""
-
     def twice(target: Any) -> Any:
         return single_instance_task(key="b")(single_instance_task(key="a")(target))
 
@@ -471,7 +462,6 @@ def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])
 def test_what_is_no_task_is_refused(target: Any) -> None:
-    """Only functions and tasks can be guarded."""
     with pytest.raises(TypeError, match="decorates a function or a Celery task"):
         single_instance_task(key="a")(target)
 
@@ -480,15 +470,11 @@ def test_what_is_no_task_is_refused(target: Any) -> None:
 
 
 class Point(NamedTuple):
-    """A tuple with names."""
-
     x: Any
     y: Any
 
 
 class Priced:
-    """An object that says what JSON makes of it."""
-
     def __json__(self) -> dict[str, Any]:
         return {"price": 3}
 
@@ -564,7 +550,6 @@ def test_both_ends_make_one_key(a: Any, b: Any, c: Any) -> None:
 
 
 def lock_name() -> str:
-    """Return the key of the current run."""
     return single_instance_task.current().name
 
 

@@ -217,8 +217,6 @@ def member(consumer: Consumer, scope: str, policy: str) -> Signature:
 
 
 def echo(consumer: Consumer) -> Any:
-    """Return a task that returns what it is given."""
-
     def echo(item: Any) -> Any:
         return item
 

@@ -24,8 +24,6 @@ DRAIN_SECONDS = 20.0
 
 @dataclass(eq=False)
 class Worker:
-    """One process of callers."""
-
     number: int
     kind: str
     process: subprocess.Popen[bytes]

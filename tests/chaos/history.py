@@ -38,10 +38,7 @@ Event = dict[str, Any]
 
 
 class Recorder:
-    """Writes the history of one process, unbuffered: a killed process loses nothing.
-
-    An event is one write, so threads need no mutex.
-    """
+    """Writes the history of one process, each event at once: a killed process loses nothing."""
 
     def __init__(self, directory: str | Path, process: int) -> None:
         self.process = process

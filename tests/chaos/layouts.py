@@ -29,8 +29,6 @@ TWO_MASTERS = frozenset({"overlap", "promise broken", "fence went back", "fence 
 
 @dataclass(frozen=True)
 class Layout:
-    """One layout of servers."""
-
     open: Callable[[], Site]
     """Starts the servers."""
     faults: tuple[Fault, ...]

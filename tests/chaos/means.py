@@ -15,8 +15,6 @@ from django_redis_lock import Lock
 
 
 class Blocking:
-    """Uses the blocking methods."""
-
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
         return getattr(lock, operation)(*args, **kwargs)
 
@@ -25,8 +23,6 @@ class Blocking:
 
 
 class Awaiting:
-    """Uses the methods for asyncio."""
-
     async def do(self, lock: Lock, operation: str, *args: Any, **kwargs: Any) -> Any:
         return await getattr(lock, f"a{operation}")(*args, **kwargs)
 

@@ -92,10 +92,7 @@ class Stage:
 
     @contextlib.contextmanager
     def outage(self, what: str) -> Iterator[None]:
-        """Record that callers may not be served from the block until the servers answer again.
-
-        If one server fails that is not needed, only votes may be missing.
-        """
+        """Record that callers may not be served, or that votes may be missing if others suffice."""
         since = monotonic()
         try:
             yield

@@ -43,8 +43,6 @@ class Violation:
 
 @dataclass
 class Verdict:
-    """The outcome of a run."""
-
     violations: list[Violation] = field(default_factory=list)
     figures: dict[str, float] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -92,8 +90,6 @@ class Hold:
 
 
 class Story:
-    """A whole run."""
-
     def __init__(self, events: Iterable[Event]) -> None:
         self.holds: list[Hold] = []
         self.troubles: list[tuple[Request, Event]] = []

@@ -15,10 +15,7 @@ DRIVER = 0
 
 
 class History:
-    """Events of a run. Moments are seconds; a fence is the moment of its grant.
-
-    The process of a handle is the number that it begins with.
-    """
+    """Moments are seconds; a fence is that of its grant, and a handle begins with its process."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -94,8 +91,6 @@ def disturb(past: History, kind: str, since: float, at: float) -> None:
 
 
 class TestClean:
-    """Histories that break no rule."""
-
     def test_holds_one_after_the_other(self, past: History) -> None:
         past.holds("1.1", 10.0, 11.0)
         past.requests("2.1", 10.1)

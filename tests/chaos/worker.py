@@ -21,13 +21,11 @@ from tests.chaos.plan import CALLERS, TASKS, Plan
 
 
 def set_up(plan: Plan) -> None:
-    """Configure Django as the plan says."""
     settings.configure(**plan.settings, INSTALLED_APPS=["django_redis_lock"])
     django.setup()
 
 
 def main(plan: Plan, number: int, kind: str) -> None:
-    """Run the callers until the end of the run."""
     faulthandler.enable()  # the driver aborts a process that hangs, to see where
     logging.basicConfig(level=logging.WARNING, format="%(threadName)s %(name)s %(message)s")
     set_up(plan)

@@ -68,7 +68,6 @@ class CallerContract(Contract):
     """What a handle does in the caller's process, wherever the lock is kept."""
 
     def test_second_acquire_on_a_handle_raises_and_keeps_the_lease(self, name: str) -> None:
-        """A failed second acquire on a held handle does not overwrite the token."""
         held = self.lock(name)
         held.acquire()
         fence = held.fence
@@ -128,8 +127,6 @@ class CallerContract(Contract):
         assert released["held_for"] >= 0
 
     def test_failing_signal_receiver_changes_nothing(self, name: str) -> None:
-        """A receiver that raises neither loses the lock nor reaches the caller."""
-
         def fail(**kwargs: Any) -> None:
             raise RuntimeError
 
@@ -147,7 +144,6 @@ class CallerContract(Contract):
     def test_handle_can_not_be_copied(
         self, name: str, several: bool, duplicate: Callable[[Any], object]
     ) -> None:
-        """Pickling or copying a handle is an error that says what to do; it keeps its lock."""
         group = lock_many([name], using=self.using)
         handle = group if several else group[name]
         with group:

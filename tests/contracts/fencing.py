@@ -57,8 +57,6 @@ def tables() -> Iterator[None]:
 
 @pytest.mark.usefixtures("server", "database")
 class FencingContract:
-    """Writes with a fence."""
-
     @staticmethod
     def row() -> Product:
         return Product.objects.get(pk=1)
@@ -335,5 +333,4 @@ class FencingContract:
 
 
 def by_shop() -> Any:
-    """Return the product through a join with its shop."""
     return Product.objects.filter(shop__name="Corner")

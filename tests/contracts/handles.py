@@ -16,7 +16,6 @@ class HandleContract(Contract):
     """What a handle does, whether or not the backend excludes others."""
 
     def test_context_manager_holds_and_releases(self, name: str) -> None:
-        """The body runs with the lock held, and the lock is free afterwards."""
         with self.lock(name) as held:
             assert held.owned()
             assert held.fence > 0

@@ -39,7 +39,6 @@ class _Sharing(Contract):
         return [*handles]
 
     def refuses(self, *handles: Lock) -> bool:
-        """Whether each of them has to wait."""
         return not any(handle.acquire(blocking=False) for handle in handles)
 
     def waiting(self, name: str) -> int:
@@ -49,7 +48,6 @@ class _Sharing(Contract):
         return list(locks[self.using].holders_of([name]))
 
     def release_others(self, name: str) -> None:
-        """Release whatever is held by force."""
         for holder in self.holders(name):
             locks[self.using].force_release(name, holder.token_id)
 

@@ -15,8 +15,6 @@ from tests.tools import Background, eventually, told, waiters
 
 
 class WaitingContract(Contract):
-    """What waiters can rely on."""
-
     def test_waiters_are_served_in_order(self, name: str) -> None:
         """Threads and asyncio tasks are served one at a time, in order of arrival."""
         served: list[int] = []
@@ -69,7 +67,6 @@ class WaitingContract(Contract):
 
     @needs("waiters")
     def test_waiter_that_gives_up_leaves_the_queue(self, name: str) -> None:
-        """A waiter that times out leaves nothing behind, and the next is served."""
         with self.lock(name):
             for _ in range(2):  # the second knows the server's clock already
                 assert not self.lock(name).acquire(blocking_timeout=0.05)
@@ -112,14 +109,12 @@ class WaitingContract(Contract):
         assert backend.waiting(name) == []
 
     def take_turn(self, waiter: Lock) -> Holder:
-        """Wait for a lock and release it; return who held it meanwhile."""
         with waiter:
             holder = locks[self.using].holder(waiter.name)
             assert holder is not None
             return holder
 
     def test_two_threads_acquiring_one_handle(self, name: str) -> None:
-        """A handle that already waits refuses a second acquire; the first goes on."""
         with self.lock(name):
             shared = self.lock(name)
             waiting = Background(shared.acquire)
@@ -139,8 +134,6 @@ class WaitingContract(Contract):
 
     @needs("waiters")
     def test_cancelled_async_acquire_leaves_the_queue(self, name: str) -> None:
-        """Cancelling an async acquire gives the place up and strands nothing."""
-
         async def main() -> None:
             async with self.lock(name):
                 task = asyncio.create_task(self.lock(name).aacquire())

@@ -52,7 +52,6 @@ def environment(
 
 @contextlib.contextmanager
 def programs(environment: Environment, *commands: list[str]) -> Iterator[list[subprocess.Popen]]:
-    """Run programs of Django at once; what is left of them in the end is killed."""
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     started = []
     try:
@@ -67,7 +66,6 @@ def programs(environment: Environment, *commands: list[str]) -> Iterator[list[su
 
 
 def run(environment: Environment, *words: str) -> str:
-    """Run a command of Django, and return what it writes."""
     return subprocess.check_output([*DJANGO, *words], cwd=ROOT, env=environment, text=True).strip()
 
 
@@ -85,7 +83,6 @@ def test_one_of_four_migrates_and_the_others_find_nothing(environment: Environme
 
 
 def enqueue(environment: Environment, task: str, what: str) -> str:
-    """Enqueue a task for shop 7; return the id of the result."""
     code = f"from tests.apps import everyday; print(everyday.{task}.enqueue('7', {what!r}).id)"
     return run(environment, "shell", "--verbosity", "0", "--command", code)
 

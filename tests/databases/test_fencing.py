@@ -15,8 +15,6 @@ from tests.tools import eventually
 
 
 class TestOnPostgreSQL(FencingContract):
-    """Fenced rows in a database of a PostgreSQL."""
-
     @pytest.fixture
     def database(self, postgres: Postgres, django_db_blocker: Any) -> Iterator[None]:
         self.url = postgres.url

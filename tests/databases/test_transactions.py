@@ -19,8 +19,6 @@ from tests.databases.conftest import DATABASES
 
 
 class TestOnPostgreSQL(TransactionContract):
-    """Transactions on two databases of a PostgreSQL."""
-
     @pytest.fixture
     def databases(self, postgres: Postgres, django_db_blocker: Any) -> Iterator[None]:
         entries = {alias: postgres.settings(NAME=alias, OPTIONS={}) for alias in DATABASES}

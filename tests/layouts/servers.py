@@ -84,7 +84,6 @@ class Layout:
         return next(server for server in self.servers if server.port == port)
 
     def flush(self) -> None:
-        """Empty the servers."""
         for server in self.masters():
             with client(server) as one:
                 one.flushall()
@@ -172,7 +171,6 @@ class Cluster(Layout):
         return self.promoted(slot, master)
 
     def promoted(self, slot: int, former: EmbeddedServer) -> EmbeddedServer:
-        """Wait until a replica has taken the place of a master; return it."""
         agree(lambda: self.master_of(slot) not in (None, former))
         self.settle()
         return self.master_of(slot)
@@ -278,7 +276,6 @@ class Sentinel(Layout):
         return self.promoted(before)
 
     def promoted(self, former: EmbeddedServer) -> EmbeddedServer:
-        """Wait until a replica has taken the place of a master; return it."""
         agree(lambda: self.master is not former and role(self.master) == "master")
         self.settle()
         return self.master

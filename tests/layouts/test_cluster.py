@@ -51,7 +51,6 @@ def other_master(cluster: Cluster, slot: int) -> Any:
 
 @pytest.fixture
 def own_cluster(settings: Any) -> Any:
-    """A cluster of the test's own, which it may break."""
     with Cluster() as cluster:
         settings.LOCKS = cluster.locks()["LOCKS"]
         yield cluster

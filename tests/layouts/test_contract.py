@@ -84,16 +84,12 @@ def on_one_server(server: EmbeddedServer) -> Iterator[None]:
 @nightly
 @pytest.mark.usefixtures("on_one_server")
 class TestBlpop(LayoutContract, SharingContract):
-    """Waiters that pop their grants from a list."""
-
     using = "blpop"
 
 
 @nightly
 @pytest.mark.usefixtures("on_one_server")
 class TestPoll(LayoutContract, SharingContract):
-    """Waiters that poll."""
-
     using = "poll"
 
 
@@ -122,8 +118,6 @@ def on_redis_cluster() -> Iterator[None]:
 @nightly
 @pytest.mark.usefixtures("on_redis")
 class TestRedis(LayoutContract, SharingContract):
-    """One server of Debian's Redis."""
-
     using = "default"
 
 

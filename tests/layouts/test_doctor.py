@@ -26,7 +26,6 @@ CALM = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[list[EmbeddedServer]]:
-    """Three servers that are well."""
     with ExitStack() as stack:
         yield [stack.enter_context(EmbeddedServer(*CALM, persist=True)) for _ in range(3)]
 

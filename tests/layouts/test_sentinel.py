@@ -28,10 +28,7 @@ def replicated(sentinel: Sentinel) -> None:
 
 
 def test_failover_while_locks_are_held_and_waited_for(own: Sentinel, name: str) -> None:
-    """A replicated lock goes on, its waiter rejoins the queue and is served, and fences rise.
-
-    A lock that the new master does not have is lost: its holder is told.
-    """
+    """A replicated lock goes on and is handed off; one unknown to the new master is lost."""
     held = lock(name, timeout=60)
     held.acquire()
     fence = held.fence

@@ -27,7 +27,6 @@ WRONG = {"LOCATION": "redis://:hunter2@h:1x/1"}
 
 @pytest.fixture(autouse=True)
 def _memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One alias, in the memory of this process."""
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     settings.LOCKS = {"default": {"BACKEND": LOCMEM}}
 

@@ -14,8 +14,6 @@ from example_project.embedded import EmbeddedServer
 
 
 class Quick(LockedCommand):
-    """Does what a test gives it to do."""
-
     lock_name = "quick"
     does: Any = staticmethod(lambda handle: None)
 
@@ -29,8 +27,6 @@ def test_a_command_may_wait() -> None:
     assert told.value.returncode == BUSY
 
     class Patient(Quick):
-        """Waits."""
-
         lock_wait = 0.05
 
     with lock("quick", timeout=60), pytest.raises(CommandError) as told:
@@ -45,8 +41,6 @@ def test_a_command_may_wait() -> None:
 
 def test_a_command_whose_lock_was_lost_tells() -> None:
     class Broken(Quick):
-        """Loses its lock."""
-
         @staticmethod
         def does(handle: Any) -> None:
             locks["default"].force_release(handle.name, token_id=handle.token_id, by="a test")
@@ -72,16 +66,12 @@ def test_a_command_without_a_server(own_server: EmbeddedServer, settings: Any) -
 
 def test_a_command_with_a_wrong_name() -> None:
     class Nameless(Quick):
-        """Has none."""
-
         lock_name = ""
 
     with pytest.raises(TypeError, match=r"Set lock_name in tests.management.test_locked.*Nameless"):
         call_command(Nameless())
 
     class Unknown(Quick):
-        """Names what is no option."""
-
         lock_name = "import:{shop}"
 
     with pytest.raises(CommandError, match="has a field that is no option: 'shop'"):

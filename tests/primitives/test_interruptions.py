@@ -43,10 +43,7 @@ def no_locks(client: redis.Redis, names: list[str]) -> bool:
 def test_wherever_a_with_statement_is_interrupted_nothing_stays_locked(
     name: str, client: redis.Redis, make: Callable[[str], Any]
 ) -> None:
-    """Python itself begins to leave the block; from the first line on, it is ours.
-
-    No loss is reported.
-    """
+    """Python itself begins to leave the block, and the rest is ours. No loss is reported."""
     handles, names = list[Any](), list[str]()
     enter(make(f"{name}:first:"))
     with told(signals.lock_lost) as lost:

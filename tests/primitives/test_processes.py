@@ -30,7 +30,6 @@ pytestmark = [
 
 
 def in_fork(function: Callable[[], Any]) -> Any:
-    """Call a function in a forked child, and return its result."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=lambda: theirs.send(function()))
@@ -44,10 +43,7 @@ def in_fork(function: Callable[[], Any]) -> Any:
 
 
 def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
-    """A child can neither release nor extend a lock of its parent, with any handle.
-
-    Nor does it renew or enter that.
-    """
+    """With no handle can a child release, extend, renew or enter a lock of its parent."""
     held = lock(name, timeout=20, auto_renew=True, reentrant=True)
     held.acquire()
 

@@ -16,8 +16,6 @@ from tests.contracts.transactions import TransactionContract, aliases, execute, 
 
 
 class OnSQLite:
-    """Two SQLite files."""
-
     @pytest.fixture
     def databases(self, tmp_path: Path, django_db_blocker: Any) -> Iterator[None]:
         """Two files with a table each, that can be read while they are written."""
@@ -39,8 +37,6 @@ class TestExitsOnSQLite(OnSQLite, ExitContract):
 
 
 class TestOnSQLite(OnSQLite, TransactionContract):
-    """Transactions on two SQLite files."""
-
     def test_interrupted_commit(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ctrl-C in the middle of a commit keeps no lock for ever."""
         connection = connections["first"]

@@ -47,7 +47,6 @@ def optional(kind: str, name: str, **given: Any) -> Any:
 
 
 def alone(handle: Any, name: str) -> Any:
-    """Return the handle of one lock."""
     return handle[name] if hasattr(handle, "names") else handle
 
 

@@ -16,18 +16,7 @@ from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.operators import unheld
 from django_redis_lock.protocol.calls import ask
-from django_redis_lock.transport.parking import (
-    NO_TURN,
-    EndParking,
-    NoteTick,
-    Park,
-    PollOutbox,
-    PutOff,
-    ReadTicks,
-    Restore,
-    SetParkedLimit,
-    Unpark,
-)
+from django_redis_lock.transport import parking
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, enqueue, eventually, waiters
 from tests.tools.docs import USERS, acl_rule
@@ -140,33 +129,34 @@ def _do_everything(admin: redis.Redis) -> None:
 
 def _tick() -> None:
     with lock("beat", timeout=20) as held:
-        note = NoteTick("beat", held.held_lease().token, "hourly", 1.5)
+        note = parking.NoteTick("beat", held.held_lease().token, "hourly", 1.5)
         assert locks["default"].run(ask(note)) == 1
-    assert locks["default"].run(ask(ReadTicks("beat"))) == [b"hourly", b"1.500000"]
+    assert locks["default"].run(ask(parking.ReadTicks("beat"))) == [b"hourly", b"1.500000"]
 
 
 def _park() -> None:
     backend, tokens = locks["default"], [f"{digit}" * 48 for digit in range(4)]
-    about = {"turn": NO_TURN, "owner": tokens[0][32:], "worker": "0 -"}
+    about = {"turn": parking.NO_TURN, "owner": tokens[0][32:], "worker": "0 -"}
 
     def park(token: str, **more: str) -> None:
         request = lock("parked", timeout=20).make_request(backend)
         request.token, request.waits_in = token, "@broker"
-        assert backend.run(ask(Park(request, "@broker", message="a:b", **more)))[:2] == [0, -1]
+        parked = backend.run(ask(parking.Park(request, "@broker", message="a:b", **more)))
+        assert parked[:2] == [0, -1]
 
     with lock("parked", timeout=20) as held:
         for token, more in zip(tokens, ({}, {"instead_of": "0" * 16}, {}, {}), strict=True):
             park(token, **more)
         assert [waiter.parked for waiter in backend.waiting(held.name)] == [True] * 3
-        assert backend.run(ask(Unpark("broker", "parked", ids=("3" * 16,)))) == 1
-    assert len(backend.run(ask(PollOutbox("broker", most=20, skip=0)))[0]) == 6
-    backend.run(ask(SetParkedLimit("broker", "parked", limit="2", **about)))
-    put_off = PutOff("broker", "parked", token=tokens[1], why="it", again=1, aside=0)
+        assert backend.run(ask(parking.Unpark("broker", "parked", ids=("3" * 16,)))) == 1
+    assert len(backend.run(ask(parking.PollOutbox("broker", most=20, skip=0)))[0]) == 6
+    backend.run(ask(parking.SetParkedLimit("broker", "parked", limit="2", **about)))
+    put_off = parking.PutOff("broker", "parked", token=tokens[1], why="it", again=1, aside=0)
     assert backend.run(ask(put_off)) == 2
-    assert backend.run(ask(Restore("broker", "parked"))) == 1
-    assert backend.run(ask(Unpark("broker", "parked"))) == 0
+    assert backend.run(ask(parking.Restore("broker", "parked"))) == 1
+    assert backend.run(ask(parking.Unpark("broker", "parked"))) == 0
     for token in tokens:
-        backend.run(ask(EndParking("broker", "parked", token=token, turn=NO_TURN)))
+        backend.run(ask(parking.EndParking("broker", "parked", token=token, turn=parking.NO_TURN)))
 
 
 def _share() -> None:
@@ -198,13 +188,13 @@ def test_a_web_process_needs_no_parked_messages(
         with lock("a", timeout=20):
             request = lock("a", timeout=20, using="worker").make_request(worker)
             request.token, request.waits_in = "1" * 48, "@broker"
-            worker.run(ask(Park(request, "@broker", message="a:b")))
+            worker.run(ask(parking.Park(request, "@broker", message="a:b")))
         assert web.holder("a") is None
         assert not lock("a").acquire(blocking_timeout=0.05)
         with pytest.raises(LockUnavailable, match="No permissions"):
-            web.run(ask(Park(request, "@broker", message="c:d")))
+            web.run(ask(parking.Park(request, "@broker", message="c:d")))
         assert admin.hvals(key) == ["a:b"]
-        eventually(lambda: worker.run(ask(PollOutbox("broker", most=1)))[0])
+        eventually(lambda: worker.run(ask(parking.PollOutbox("broker", most=1)))[0])
         assert web.holder("a") is not None
 
 

@@ -12,7 +12,6 @@ from django_redis_lock.protocol.waiting import LocalWaiter, WaiterRegistry
 
 
 def joined(registry: WaiterRegistry, token: str, name: str = "name") -> LocalWaiter:
-    """Return a new waiter of a registry."""
     waiter = LocalWaiter(Request(name, token, 30.0, "{}"))
     registry.join(waiter)
     return waiter

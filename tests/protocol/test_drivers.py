@@ -66,7 +66,6 @@ class Server(Port):
 
 
 def interrupted(*cleaning: Step) -> Steps[list[Any]]:
-    """Be interrupted, clean up, and return what came of it."""
     found: list[Any] = []
     try:
         yield Interruption()

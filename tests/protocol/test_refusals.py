@@ -59,14 +59,12 @@ def become(raw: redis.Redis, words: list[str]) -> None:
 
 
 def rule() -> list[str]:
-    """Return the words of the documented rule."""
     text = (ROOT / "docs/how-to/restrict-by-acl.md").read_text()
     (found,) = re.findall(r"^ACL SETUSER locker on >secret (.*)$", text, re.MULTILINE)
     return str(found).split()
 
 
 def take(name: str) -> Any:
-    """Take a lock; return its holder as it is shown."""
     lock(name, timeout=30).acquire()
     shown = locks["default"].holder(name)
     assert shown

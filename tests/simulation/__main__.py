@@ -66,7 +66,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _play(options: argparse.Namespace) -> bool:
-    """Play a campaign; return whether a schedule failed."""
     if options.first and _play_kept(options.layouts):
         return True
     tallies = campaign.run(
@@ -145,7 +144,6 @@ def _replay(layout: str, which: str) -> int:
 
 
 def _explore(schedules: int) -> bool:
-    """Play the scenarios in all orders; return whether one failed."""
     failed = False
     for scenario in SCENARIOS:
         with simulated():

@@ -201,7 +201,6 @@ class Actor:
             self._break(name, holder.token_id)
 
     def break_endless_locks(self) -> None:
-        """Take locks with no expiry from their holders; the processes of some have died."""
         asked = False
         while not asked:
             getcurrent().sleep(UNTIL_NOTICED)
@@ -334,10 +333,7 @@ class Actor:
     def _truly(
         self, attempts: list[Attempt], act: Callable[[], Result], seconds: float = math.inf
     ) -> Result | None:
-        """Return what it returns, ``None`` if a lock is lost; no loss is made up.
-
-        ``seconds`` is the lease that it sets.
-        """
+        """Return what it returns, ``None`` for a lost lock; it sets a lease of so many seconds."""
         most = self.world.machine.now + seconds
         sure = [(attempt, min(attempt.lease_until, most) - ROUNDING) for attempt in attempts]
         try:

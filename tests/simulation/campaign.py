@@ -23,8 +23,6 @@ Job = tuple[str, int, int]
 
 @dataclass
 class Tally:
-    """What came of the schedules of one layout."""
-
     layout: str
     schedules: int = 0
     steps: int = 0

@@ -139,7 +139,6 @@ class Client:
             site.network.send(arrive, site=site, delay=late, within=POST_WITHIN)
 
     def exchange(self, words: Sequence[bytes], until: float = math.inf) -> Any:
-        """Send a command and return its reply, or the error that the server returns."""
         wire, now = _Call(self._site), threads.machine.now
         wire.carry(words)
         try:
@@ -267,7 +266,6 @@ class Connection(Wire, _Readable):
         return self.site.execute(words)
 
     def publish(self, channel: bytes, message: bytes, late: float) -> None:
-        """Send a message to a subscriber."""
         kind = b"smessage" if isinstance(self.site, Node) else b"message"
         self.push([kind, channel, message], late=late)
 
@@ -373,8 +371,6 @@ class Waker(_Readable):
 
 
 class _Selector:
-    """Stands for a selector."""
-
     def __init__(self) -> None:
         self._watched: list[_Readable] = []
 

@@ -157,7 +157,6 @@ def delay_messages(world: World) -> bool:
 
 
 def cut_off(world: World) -> bool:
-    """Let nothing get through to a server, and then everything at once."""
     _cut_off(world, _site(world), PAUSES[world.pick(3)])
     return True
 

@@ -29,8 +29,6 @@ class Scenario:
 
 @dataclass
 class Found:
-    """What came of it."""
-
     schedules: int = 0
     depth: int | None = None
     """Up to how many choices all orders were played; ``None`` if these were all."""
@@ -38,10 +36,7 @@ class Found:
 
 
 def explore(scenario: Scenario, schedules: int) -> Found:
-    """Play a scenario in all orders of its first choices, as many as so many schedules reach.
-
-    What follows after these choices takes the normal course.
-    """
+    """Play a scenario in all orders of its first choices, as many as so many schedules reach."""
     found = Found()
     layout = LAYOUTS[scenario.layout]
 

@@ -36,8 +36,6 @@ Prepare = Callable[[World], Sequence[Promise]]
 
 @dataclass(frozen=True)
 class Layout:
-    """A backend and its servers."""
-
     name: str
     prepare: Prepare
     faults: Sequence[Fault]

@@ -99,8 +99,6 @@ class Attempt:
 
 
 class Ledger:
-    """All attempts."""
-
     def __init__(self, world: World) -> None:
         self._world = world
         self.attempts: list[Attempt] = []

@@ -94,7 +94,6 @@ class Loop(asyncio.BaseEventLoop):
         return threads.machine.read_clock()
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Block until the loop is woken, or for some seconds."""
         if timeout is None or timeout > 0:
             self._selects = True
             try:

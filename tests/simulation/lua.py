@@ -35,10 +35,7 @@ class Lua:
         args: Sequence[bytes],
         execute: Callable[[Sequence[bytes]], Any],
     ) -> Any:
-        """Return the reply of a script whose commands ``execute`` carries out.
-
-        Raises ``ResponseError``.
-        """
+        """Return a script's reply; ``execute`` carries out its commands."""
         script = self._scripts.get(source)
         if script is None:
             script = self._runtime.execute(b"return function(KEYS, ARGV)\n%b\nend" % source)

@@ -24,8 +24,6 @@ LIST = Path(__file__).with_name("mutants.toml")
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change, and the layout on which to look for it."""
-
     about: str
     layout: str
     path: str
@@ -44,7 +42,6 @@ class Mutant:
 
 
 def read() -> list[Mutant]:
-    """Return the broken copies that are listed."""
     return [
         Mutant(about, layout, path, *change)
         for layout, files in tomllib.loads(LIST.read_text()).items()
@@ -90,7 +87,6 @@ def run(about: str, arguments: Sequence[str]) -> int:
 def _run(
     mutant: Mutant, arguments: Sequence[str], output: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run this program in a copy of the project with the change."""
     with tempfile.TemporaryDirectory(prefix="simulation-") as name:
         directory = Path(name)
         ignored = shutil.ignore_patterns("__pycache__", "locale", "static", "templates")

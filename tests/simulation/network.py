@@ -36,10 +36,7 @@ class Fate(Enum):
 
 @dataclass(eq=False, slots=True)
 class Flight:
-    """Something under way. It lands at a moment from ``since`` to ``due``.
-
-    Flights on the same line land in order.
-    """
+    """Lands at a moment from ``since`` to ``due``; flights on the same line land in order."""
 
     land: Landing
     since: float
@@ -53,8 +50,6 @@ class Flight:
 
 
 class Network:
-    """All that is under way."""
-
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.flights: list[Flight] = []
@@ -70,10 +65,7 @@ class Network:
         delay: float = 0.0,
         within: float = LATENCY,
     ) -> None:
-        """Let something land after ``delay`` seconds, and ``within`` seconds from then.
-
-        ``site`` is where it comes from or goes to, which may be cut off.
-        """
+        """Let something land ``within`` seconds after ``delay``; ``site`` may be cut off."""
         since = self.machine.now + delay
         if site is not None and site.cut_off_until > since:
             since = site.cut_off_until
@@ -139,7 +131,6 @@ class Site:
         self.up = True
 
     def step_clock(self, seconds: float) -> None:
-        """Set the clock forward, or back."""
         self.offset += seconds
         if seconds < 0:
             self.stepped_back_ms -= round(seconds * 1000)
@@ -156,7 +147,6 @@ class Site:
         return EPOCH + round((self.network.machine.now + self.offset) * 1_000_000)
 
     def execute(self, words: Sequence[bytes]) -> Any:
-        """Carry out a command, and return its reply or the error."""
         reply = self.server.execute(words)
         self._executed(self, words, reply)
         return reply

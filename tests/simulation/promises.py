@@ -62,10 +62,7 @@ class Promise:
 
 
 class OneHolder(Promise):
-    """A lock has one holder within its lease, or several that share it.
-
-    These are never more than the limit was when the last of them got its permit.
-    """
+    """A lock has one holder within its lease, or no more than the limit as the last one came."""
 
     def __init__(self, world: World, view: View | None = None) -> None:
         super().__init__(world)

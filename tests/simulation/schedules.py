@@ -24,8 +24,6 @@ KEPT = Path(__file__).parent / "schedules"
 
 
 class Chance(Choices):
-    """Chooses at random, from a seed."""
-
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._random = random.Random(seed).random
@@ -48,8 +46,6 @@ class Replay(Choices):
 
 @dataclass
 class Verdict:
-    """What came of a schedule."""
-
     choices: list[int]
     steps: int = 0
     failure: str = ""

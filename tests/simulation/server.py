@@ -61,7 +61,6 @@ class Server:
         return self.clock() // 1000
 
     def execute(self, words: Words) -> Reply:
-        """Carry out a command, and return its reply or the error."""
         try:
             return self.carry_out(words)
         except ResponseError as error:
@@ -93,14 +92,12 @@ class Server:
         return value
 
     def exists(self, key: bytes) -> bool:
-        """Whether a key exists, whatever it has."""
         end = self.ends.get(key)
         if end is not None and self.now_ms() > end:
             self.delete(key)
         return key in self.data
 
     def delete(self, key: bytes) -> bool:
-        """Remove a key; return whether it was there."""
         self.ends.pop(key, None)
         return self.data.pop(key, None) is not None
 

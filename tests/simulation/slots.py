@@ -18,8 +18,6 @@ _KEYLESS = frozenset({b"EVALSHA", b"EVAL", b"TIME", b"INFO", b"PUBLISH", b"SPUBL
 
 
 class Slots:
-    """Which node serves which slot."""
-
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.owner: dict[int, Node] = {}
@@ -43,8 +41,6 @@ class Slots:
 
 
 class Node(Site):
-    """A node of a cluster."""
-
     def __init__(self, network: Network, name: str, executed: Any, slots: Slots) -> None:
         self.slots = slots
         self.address = (f"{name}.simulated", 6379)

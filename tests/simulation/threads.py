@@ -156,7 +156,6 @@ class Thread(greenlet):
         machine.interrupt(self, error)
 
     def sleep(self, seconds: float) -> None:
-        """Block for some seconds; it is the running thread."""
         machine.block(machine.now + max(0.0, seconds))
 
     def _bootstrap(self) -> None:

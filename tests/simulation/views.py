@@ -24,8 +24,6 @@ OUTBOX = "broker"
 
 
 class Hold(NamedTuple):
-    """Who holds a lock."""
-
     token: str
     end: float
     """When the lease ends, in seconds of the monotonic clock; infinite for one with no expiry."""
@@ -37,8 +35,6 @@ class Hold(NamedTuple):
 
 
 class View(ABC):
-    """What is stored."""
-
     def __init__(self) -> None:
         self.seen: dict[str, list[Hold]] = {}
         """Who holds which lock, as seen since the last step."""
@@ -72,8 +68,6 @@ class View(ABC):
 
 
 class ServerView(View):
-    """One server."""
-
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site

@@ -60,8 +60,6 @@ class TooLong(Exception):
 
 
 class Process:
-    """A process of the world."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.identity = product.Identity(number)

@@ -60,7 +60,6 @@ class Project:
         return {word: int(number) for number, word in re.findall(r"(\d+) ([a-z]+)", last)}
 
     def program(self, *args: str, **env: str) -> int:
-        """Run Python in the folder of the project; return its exit code."""
         outer = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
         outer.pop("DJANGO_SETTINGS_MODULE", None)
         outer.pop("CI", None)  # where it is set, pytest repeats whole messages at the end

@@ -27,8 +27,6 @@ def outcome(*cases: type[unittest.TestCase]) -> unittest.TestResult:
 
 
 class Cases:
-    """Test cases that pytest does not collect."""
-
     class InATransaction(LockTestMixin, TestCase):
         of_class: ClassVar[Lock]
 

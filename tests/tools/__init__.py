@@ -58,7 +58,6 @@ def eventually(condition: Callable[[], Any], what: str = "") -> Any:
 
 
 def stored(backend: Any, name: str) -> Any:
-    """Return the value of a lock."""
     return backend.call(Inspect([name]))[1]
 
 
@@ -84,7 +83,6 @@ def enqueue(
 
 
 def permits(name: str, number: int, limit: int = 5) -> list[Any]:
-    """Take so many permits of a semaphore."""
     taken = [semaphore(name, limit, timeout=60) for _ in range(number)]
     assert all(permit.acquire(blocking=False) for permit in taken)
     return taken

@@ -70,7 +70,6 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def program(*words: str, **more: str) -> Done:
-    """Run ``locks`` as a program, with its output in pipes."""
     finished = subprocess.run(
         arguments(*words),
         stdin=subprocess.DEVNULL,

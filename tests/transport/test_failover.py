@@ -31,7 +31,6 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own(own_server: EmbeddedServer, settings: Any) -> Iterator[redis.Redis]:
-    """A client of a server that two aliases of LOCKS are on."""
     settings.LOCKS = {
         "default": {"LOCATION": own_server.url()},
         "getset": {"BACKEND": GETSET, "LOCATION": own_server.url(), "KEY_PREFIX": "getset"},

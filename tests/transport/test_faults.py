@@ -46,7 +46,6 @@ def test_lost_reply_to_a_release(name: str, proxy: Proxy, make: Any) -> None:
 
 @locks_and_permits
 def test_lost_reply_to_an_extension_adds_once(name: str, proxy: Proxy, make: Any) -> None:
-    """An extension that is sent twice adds its seconds once."""
     with make(name, timeout=100) as held:
         proxy.lose_replies(1)
         held.extend(100)
@@ -76,7 +75,6 @@ def test_lost_replies_to_a_downgrade(name: str, proxy: Proxy, then: str) -> None
 
 
 def test_lost_reply_to_a_forced_release_is_one_entry(name: str, proxy: Proxy) -> None:
-    """A forced release that is sent twice is in the audit once."""
     lock("warm-up", using="direct").acquire()
     locks["direct"].force_release("warm-up")
     lock(name, using="direct").acquire()

@@ -39,7 +39,6 @@ def _backend(server: EmbeddedServer, settings: Any) -> None:
 
 @pytest.fixture
 def raw(server: EmbeddedServer) -> Iterator[redis.Redis]:
-    """A client that reads and writes bytes."""
     with redis.Redis.from_url(server.url()) as client:
         yield client
 

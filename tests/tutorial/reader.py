@@ -37,7 +37,6 @@ class Terminal:
         self.environment = {**kept, "PYTHONUNBUFFERED": "1"}
 
     def run(self, command: str) -> str:
-        """Run a command to its end; return its output."""
         left = self.directory / ".environment"
         finished = subprocess.run(
             ["bash", "-c", f"{command}\nstatus=$?\nenv -0 > '{left}'\nexit $status"],
@@ -90,10 +89,7 @@ class Program:
 
 
 class Reader:
-    """The folder in which a tutorial is followed, and its terminals.
-
-    ``instead`` are words of the tutorial and what is typed in their place.
-    """
+    """A folder and terminals to follow a tutorial; ``instead`` replaces some of its words."""
 
     def __init__(self, directory: Path, instead: dict[str, str]) -> None:
         self._directory, self._instead = directory, instead

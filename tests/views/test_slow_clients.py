@@ -122,7 +122,6 @@ class Sender:
         assert length or self._waits.wait(PATIENCE)
 
     def read(self, *size: int) -> bytes:
-        """Read what has come, as the server's side."""
         self._waits.set()
         return self._stream.read(*size)
 

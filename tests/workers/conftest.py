@@ -44,7 +44,6 @@ def server_of_deaths(session_server: EmbeddedServer) -> Iterator[EmbeddedServer]
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[Proxy]:
-    """A proxy between the worker and the server, for the tasks that go by it."""
     with Proxy(PORT) as proxy:
         yield proxy
 
@@ -85,10 +84,7 @@ def check_one_at_a_time(client: redis.Redis, name: str, runs: int) -> None:
 
 
 def deliver_again(worker: Worker, result: Any) -> None:
-    """Deliver what is not acknowledged once more, as the broker does when its time is up.
-
-    Wait until the delivery finds the first one running.
-    """
+    """Deliver again what is not acknowledged; wait until that finds the first one running."""
     text = f"[{result.id}] waits: lock"
     before = len(worker.lines(text))
     restore_unacknowledged()
@@ -116,8 +112,5 @@ def acknowledged() -> None:
 
 
 def succeeded(worker: Worker, result: Any) -> None:
-    """Wait until a task has succeeded, whatever became of an earlier run of it.
-
-    The log tells, for an earlier run's failure is stored under the same id, and may come last.
-    """
+    """Wait for a success in the log, as an earlier run's failure may be stored last."""
     eventually(lambda: worker.lines(f"[{result.id}] succeeded"), "success")

@@ -88,7 +88,6 @@ def test_message_delivered_twice_runs_when_the_first_dies(
 
 
 def revoke(*results: Any, **options: Any) -> None:
-    """Revoke tasks, and wait for the worker's word that it knows."""
     ids = [result.id for result in results]
     assert app.control.revoke(ids, reply=True, limit=1, timeout=WAIT, **options)
 
@@ -169,7 +168,6 @@ def test_place_of_a_run_that_is_revoked_while_it_waits_is_freed(
 
 
 def send_changed(task: Any, what: str, /, **headers: Any) -> Any:
-    """Send a task, and change its message before a worker gets it."""
     result = task.apply_async((what,), queue=NOWHERE)
     with redis.Redis.from_url(server_url(10)) as broker:
         message = json.loads(broker.lpop(NOWHERE))

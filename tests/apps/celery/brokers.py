@@ -66,7 +66,6 @@ def come_again(self: Task, what: str) -> list[Any]:
 
 
 def keep(what: str, *args: Any, **kwargs: Any) -> str:
-    """Take whatever it is sent with."""
     return be_quick(what)
 
 

@@ -39,7 +39,6 @@ app = new_app(
 
 
 def note(what: str, **fields: Any) -> None:
-    """Add to the history."""
     event = {"what": what, "at": monotonic(), "pid": os.getpid(), "worker": os.getpgid(0), **fields}
     with events() as client:
         client.rpush("history", json.dumps(event))

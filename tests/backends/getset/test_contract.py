@@ -16,7 +16,5 @@ def _alias(configure: Configure) -> None:
 
 
 class TestGetSet(LockContract, UnsharedContract):
-    """SETNX and GETSET."""
-
     using = "default"
     lacks = LACKS["GetSetLockBackend"] | {"waiters", "precision"}

@@ -54,7 +54,6 @@ def test_an_exception_from_a_signal_handler_anywhere(
 
 
 def serving() -> Counter[Executor]:
-    """Return the number of threads that serve each server of the backend."""
     ours = {server.executor for server in backend().servers}
     code = {Executor._work_on.__code__}
     stacks = map(traceback.walk_stack, list(sys._current_frames().values()))
@@ -65,7 +64,6 @@ def serving() -> Counter[Executor]:
 
 
 def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> None:
-    """A forked child uses connections of its own, and leaves those of its parent alone."""
     with lock(name, timeout=60, using="redlock") as held:
         reading, writing = os.pipe()
         pid = os.fork()

@@ -18,10 +18,7 @@ from django_redis_lock.contrib.opentelemetry import LockInstrumentor
 
 
 class Telemetry:
-    """Providers of traces and metrics that keep what they are told.
-
-    By default every span is sampled, whatever its parent: who starts one gets it.
-    """
+    """Providers that keep the traces and metrics. Every span is sampled, whatever its parent."""
 
     def __init__(self, sampler: Sampler = ALWAYS_ON) -> None:
         self._exporter = InMemorySpanExporter()

@@ -16,10 +16,7 @@ Value = Callable[..., float | None]
 
 @pytest.fixture
 def value(settings: Any) -> Iterator[Value]:
-    """Read a metric of the default backend by its name (without the prefix) and labels.
-
-    Counters count from the begin of the test.
-    """
+    """Read a metric of the default backend; counters count from the begin of the test."""
     before = {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in REGISTRY.collect()

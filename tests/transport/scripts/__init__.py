@@ -8,19 +8,7 @@ from typing import Any
 import redis
 
 from django_redis_lock.protocol.lease import shared_record, token_id
-from django_redis_lock.transport.packing import (
-    ACQUIRE,
-    ACQUIRE_SHARED,
-    FORCE_RELEASE,
-    HEARTBEAT,
-    RELEASE,
-    RELEASE_SHARED,
-    RENEW,
-    SET_LIMIT,
-    TAKE_OVER,
-    Packing,
-    Script,
-)
+from django_redis_lock.transport import packing
 
 RECORD = '- {"host":"here"}'
 PROCESS, OTHER = "c1-1", "c2-1"
@@ -46,7 +34,7 @@ class Keys:
         self.client = client
         self.prefix = prefix
         self.name = name
-        self.all = Packing(prefix).granting_keys(name)
+        self.all = packing.Packing(prefix).granting_keys(name)
         self.lock, self.queue, self.index, self.fence, self.seen = self.all[:5]
         self.limits, self.permits = self.all[5:]
         self.own = [self.lock, self.queue, self.permits]
@@ -66,11 +54,11 @@ class Keys:
 
     # Calls.
 
-    def call(self, script: Script, keys: list[str], *arguments: object) -> Any:
+    def call(self, script: packing.Script, keys: list[str], *arguments: object) -> Any:
         return self.client.eval(script.source, len(keys), *keys, *map(str, arguments))
 
     def acquire(self, token: str, process: str = "", lease: int = LEASE, *more: object) -> Any:
-        return self.call(ACQUIRE, self.all, token, lease, RECORD, self.name, process, *more)
+        return self.call(packing.ACQUIRE, self.all, token, lease, RECORD, self.name, process, *more)
 
     def share(
         self,
@@ -81,32 +69,32 @@ class Keys:
         limit: int | None = 2,
     ) -> Any:
         arguments = (token, lease, sharing(limit), self.name, process, *more)
-        return self.call(ACQUIRE_SHARED, self.all, *arguments)
+        return self.call(packing.ACQUIRE_SHARED, self.all, *arguments)
 
     def release(self, token: str, *more: str) -> Any:
-        return self.call(RELEASE, self.all, token, self.name, *(more or [""]))
+        return self.call(packing.RELEASE, self.all, token, self.name, *(more or [""]))
 
     def give_up(self, token: str, *more: str) -> Any:
-        return self.call(RELEASE_SHARED, self.all, token, self.name, *(more or [""]))
+        return self.call(packing.RELEASE_SHARED, self.all, token, self.name, *(more or [""]))
 
     def renew(self, token: str, lease: int | str) -> Any:
         keys = [self.index, self.seen, *self.own]
-        return self.call(RENEW, keys, self.name, token, lease)
+        return self.call(packing.RENEW, keys, self.name, token, lease)
 
     def take_over(self, token: str, former: str, *more: str, lease: int = LEASE) -> Any:
         record, *rest = more or (RECORD,)
         arguments = (token, lease, record, self.name, digest(former), *rest)
-        return self.call(TAKE_OVER, self.all, *arguments)
+        return self.call(packing.TAKE_OVER, self.all, *arguments)
 
     def force(
         self, token: str, *, sent_before: bool = False, most: int = 1000, why: str = "stuck"
     ) -> Any:
         entry = "event", "forced", "why", why
         arguments = (self.name, digest(token), most, int(sent_before), *entry)
-        return self.call(FORCE_RELEASE, [*self.all, self.audit], *arguments)
+        return self.call(packing.FORCE_RELEASE, [*self.all, self.audit], *arguments)
 
     def set_limit(self, limit: int | str) -> None:
-        assert self.call(SET_LIMIT, self.all, self.name, limit, "ann") == 1
+        assert self.call(packing.SET_LIMIT, self.all, self.name, limit, "ann") == 1
 
     def beat(self, process: str = PROCESS, **last: str) -> tuple[int, list[str], list[str]]:
         """Send a heartbeat, with the last waiters of locks by name.
@@ -115,7 +103,7 @@ class Keys:
         """
         arguments = [part for name, token in last.items() for part in (name, digest(token))]
         status, lost, *messages = self.call(
-            HEARTBEAT, Packing(self.prefix).granting_keys(""), process, *arguments
+            packing.HEARTBEAT, packing.Packing(self.prefix).granting_keys(""), process, *arguments
         )
         now, due = status.split()
         assert abs(int(now) - self.now()) < 5_000
@@ -188,7 +176,6 @@ class Keys:
 
     @property
     def holder(self) -> str | None:
-        """The token that holds the lock."""
         value = self.client.get(self.lock)
         return value and value.split()[0]
 
@@ -202,7 +189,6 @@ class Keys:
         return float(self.client.zscore(self.lock, digest(token))) - self.now()
 
     def expire(self, *tokens: str, ago: int = 10) -> None:
-        """Let permits have ended."""
         self.client.zadd(self.lock, {digest(token): self.now() - ago for token in tokens})
 
     def end(self) -> float | None:

@@ -15,8 +15,6 @@ ENTRY = "the caller's entry"
 
 
 class Server(Keys):
-    """One server of a quorum."""
-
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         super().__init__(client, prefix)
         self.all = Packing(prefix).quorum_keys(self.name)
