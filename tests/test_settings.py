@@ -118,7 +118,6 @@ def test_wait_of_an_alias(settings: Any, name: str) -> None:
 def test_mistakes_are_found_by_check_and_by_use(
     settings: Any, configured: Any, check: str, words: str
 ) -> None:
-    """A mistake is an error of ``manage.py check``, and at first use."""
     settings.LOCKS = {"default": configured}
     found = findings()
     assert [item.id for item in found] == [f"django_redis_lock.{check}"]
@@ -261,7 +260,6 @@ def test_no_locks_and_no_django_redis(settings: Any) -> None:
 def test_sharing_a_database_with_a_cache(
     settings: Any, caches: dict[str, str], location: str, shared: bool
 ) -> None:
-    """A check warns of a database that ``cache.clear()`` would empty."""
     settings.CACHES = {
         alias: {"BACKEND": DJANGO_REDIS, "LOCATION": url} for alias, url in caches.items()
     }

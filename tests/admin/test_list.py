@@ -11,7 +11,7 @@ from django.contrib import admin
 from django_redis_lock import lock, locks
 from django_redis_lock.admin.wording import duration
 from django_redis_lock.models import HeldLock
-from tests.tools import Background, counted, enqueue, eventually, waiters
+from tests.tools import counted, enqueue, queue
 from tests.tools.admin import LIST, hold_as, names, root
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("server", "no_workers")]
@@ -30,8 +30,7 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
         task_id="8c1f",
         task_name="shop.tasks.import_products",
     )
-    waiting = Background(lambda: lock("import:7", blocking_timeout=60).acquire())
-    eventually(lambda: waiters("import:7") == 1)
+    (waiting,) = queue(lock("import:7"))
     browser = root()
     page = browser.get(LIST)
     (row,) = page.context["cl"].result_list

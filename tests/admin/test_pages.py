@@ -20,7 +20,7 @@ from django_redis_lock.celery.options import Guard
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.models import HeldLock
 from tests.settings import REDIS, server_url
-from tests.tools import Background, enqueue, eventually, let_go, queue, waiters
+from tests.tools import enqueue, eventually, let_go, queue
 from tests.tools.admin import LIST, hold_as, page_of, root, staff, told
 from tests.tools.parking import parking
 
@@ -67,8 +67,7 @@ def test_the_page_of_a_lock(client: redis.Redis, settings: Any) -> None:
     lock("import:7", timeout=60).acquire()
     locks["default"].force_release("import:7", by="grace", reason="stuck since noon")
     hold_as(client, "import:7", metadata={"request": "8b1f"}, thread="Thread-9", task_id='7"&')
-    waiting = Background(lambda: lock("import:7", timeout=60, blocking_timeout=60).acquire())
-    eventually(lambda: waiters("import:7") == 1)
+    (waiting,) = queue(lock("import:7", timeout=60))
     response = root().get(page_of("import:7"))
     page = response.content.decode()
     holder = locks["default"].holder("import:7")

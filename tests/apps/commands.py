@@ -9,8 +9,6 @@ from django_redis_lock.management import LockedCommand
 
 
 class Command(LockedCommand):
-    """Tells that it runs, and goes on until it is told to end."""
-
     lock_name = "import:{name}"
 
     def add_arguments(self, parser):

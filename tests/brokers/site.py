@@ -59,8 +59,6 @@ Broker = RedisBroker | RabbitBroker
 
 
 class Site:
-    """A broker, its worker, and what sends to it."""
-
     def __init__(self, broker: Broker, worker: Worker, client: redis.Redis) -> None:
         self.broker = broker
         self.worker = worker

@@ -88,7 +88,6 @@ def take_admin(browser: Browser, services: Services) -> None:
 
 @contextmanager
 def held_locks(services: Services) -> Iterator[None]:
-    """Hold a few locks, with waiters and a past, and renew their leases meanwhile."""
     from django_redis_lock import lock, locks
     from django_redis_lock.support.process import current_process
     from tests.tools import Background, eventually, waiters

@@ -153,7 +153,6 @@ def id_of(message: Any) -> str:
 
 
 def header_of(message: Any) -> MessageHeader:
-    """Return what the guard has added to a message."""
     header = MessageHeader.of(message.headers, id_of(message))
     assert header is not None
     return header

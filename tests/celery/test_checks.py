@@ -106,7 +106,6 @@ def test_messages_that_can_not_be_signed(own_app: Celery, name: str, policy: Any
 def test_a_worker_logs_what_the_checks_find(
     own_app: Celery, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A worker, which imports all its tasks, checks them when it is ready."""
     guarded(own_app, name, {"time_limit": 70}, timeout=60)
     consumer = Mock(app=own_app, **{"pool.info": {}})
     worker_ready.send(sender=consumer)

@@ -60,12 +60,10 @@ class Opaque:
 
 
 def key_for(function: Callable[..., Any], *args: Any, unique_on: Any = "all", **kwargs: Any) -> str:
-    """Return the key of a call of a task made of a function."""
     return KeyMaker(None, unique_on, inspect.signature(function))("task", args, kwargs)
 
 
 def key_of(value: Any) -> str:
-    """Return the key of a call with one argument."""
     return key_for(lambda a: None, value)
 
 
@@ -83,8 +81,6 @@ def app() -> Celery:
     [((1,), {}), ((1, 2), {}), ((1,), {"b": 2}), ((), {"c": None, "b": 2, "a": 1})],
 )
 def test_all_forms_of_a_call_have_one_key(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Positional, by keyword, with defaults written out or left out: the same lock."""
-
     def work(a: int, b: int = 2, *, c: Any = None) -> None: ...
 
     assert key_for(work, *args, **kwargs) == "task:a=1,b=2,c=null"

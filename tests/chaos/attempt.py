@@ -61,7 +61,6 @@ class Attempt:
         return got is True
 
     async def confirm(self) -> bool:
-        """Ask the server whether the lock is still held."""
         return await self._confirmed("ensure_held")
 
     async def extend(self, seconds: float, *, replace_ttl: bool) -> bool:

@@ -171,7 +171,6 @@ def play(
 
 
 def missing(events: list[Event], numbers: Sequence[int]) -> set[int]:
-    """Return which tasks have not run to their end."""
     ended = {event["run"] for event in events if event["what"] == "ended"}
     return {*numbers} - {event.get("number") for event in events if event.get("run") in ended}
 

@@ -115,8 +115,6 @@ class TestClean:
 
 
 class TestHolding:
-    """Two holders, fences that don't rise, broken promises, revivals."""
-
     def test_overlap(self, past: History) -> None:
         """A loss of data and a forced release end a hold; what is confirmed after them overlaps."""
         past.holds("1.1", 10.0, 11.0)
@@ -173,8 +171,6 @@ class TestHolding:
 
 
 class TestErrors:
-    """Errors without a cause, and what is wrong by itself."""
-
     @pytest.mark.parametrize(
         ("kind", "span", "too_little", "enough"),
         [

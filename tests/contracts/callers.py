@@ -111,7 +111,6 @@ class CallerContract(Contract):
             held.ensure_held()
 
     def test_signals_tell_of_a_hold(self, name: str) -> None:
-        """Acquiring and releasing send their signals with alias, name and handle."""
         metadata = {"a": "x" * 1016}  # as many bytes as they may have
         with told(signals.lock_acquired, signals.lock_released) as calls:
             with self.lock(name, metadata=metadata) as held:

@@ -62,7 +62,6 @@ class FencingContract:
         return Product.objects.get(pk=1)
 
     def test_update_stores_the_fence(self, name: str) -> None:
-        """The writes of one holder and of the next succeed, and store their fences."""
         for stock in (9, 8):
             with lock(name) as held:
                 rows = Product.objects.fenced(held).filter(pk=1)
@@ -74,7 +73,6 @@ class FencingContract:
             assert (self.row().stock, self.row().fence) == (2, held.fence)
 
     def test_stale_update(self, name: str) -> None:
-        """A write with a lower fence than the stored one changes nothing and raises."""
         held = lock(name)
         held.acquire()
         stale, old = Product.objects.fenced(held), held.fence

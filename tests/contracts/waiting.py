@@ -16,7 +16,6 @@ from tests.tools import Background, eventually, told, waiters
 
 class WaitingContract(Contract):
     def test_waiters_are_served_in_order(self, name: str) -> None:
-        """Threads and asyncio tasks are served one at a time, in order of arrival."""
         served: list[int] = []
         inside: list[int] = []
 

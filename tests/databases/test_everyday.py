@@ -88,7 +88,6 @@ def enqueue(environment: Environment, task: str, what: str) -> str:
 
 
 def result(environment: Environment, task_id: str) -> tuple[str, Any]:
-    """Wait for a result; return how it ended, and what it returned or raised."""
     query = (
         "SELECT status, return_value, exception_class_path FROM django_tasks_database_dbtaskresult "
         "WHERE id = %s AND finished_at IS NOT NULL"

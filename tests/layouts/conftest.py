@@ -36,13 +36,11 @@ def settled(layout: Layout, **entry: Any) -> Iterator[Layout]:
 
 @pytest.fixture
 def cluster(session_cluster: Cluster) -> Iterator[Layout]:
-    """The run's cluster, empty, as the default of LOCKS."""
     yield from settled(session_cluster)
 
 
 @pytest.fixture
 def sentinel(session_sentinel: Sentinel) -> Iterator[Layout]:
-    """The run's sentinels and their servers, empty, as the default of LOCKS."""
     yield from settled(session_sentinel)
 
 

@@ -28,8 +28,6 @@ PATIENCE = 60.0
 
 
 class Layout:
-    """Several servers that are started and stopped together."""
-
     servers: list[EmbeddedServer]
     """Every server that keeps data, running or killed."""
     sentinels: Sequence[EmbeddedServer] = ()
@@ -59,7 +57,6 @@ class Layout:
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Stop all servers, paused and killed ones included."""
         with contextlib.ExitStack() as stack:
             for server in (*self.sentinels, *self.servers):
                 stack.callback(server.stop)
@@ -73,7 +70,6 @@ class Layout:
         return [server.url() for server in self.servers]
 
     def running(self) -> list[EmbeddedServer]:
-        """Return the servers that answer."""
         return [server for server in self.servers if role(server)]
 
     def masters(self) -> list[EmbeddedServer]:

@@ -21,7 +21,7 @@ from django_redis_lock.transport.parking import NoteTick, ReadTicks
 from tests.celery.consumer import Consumer
 from tests.layouts.failovers import answered, patiently
 from tests.layouts.servers import Cluster, client
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, queue, waiters
 
 
 def handle(name: str, limit: int | None, **options: Any) -> Lock:
@@ -188,13 +188,11 @@ def test_master_killed_while_locks_are_held_and_waited_for(own_cluster: Cluster,
 
 
 def test_cluster_without_sharded_channels(settings: Any, name: str) -> None:
-    """Without sharded channels, plain ones hand locks off as well."""
     with Cluster(3, 0, "--rename-command", "SSUBSCRIBE", "") as old:
         settings.LOCKS = old.locks()["LOCKS"]
         held = lock(name, timeout=60)
         held.acquire()
-        waiting = Background(lambda: lock(name, timeout=60).acquire())
-        eventually(lambda: waiters(name) == 1)
+        (waiting,) = queue(lock(name, timeout=60))
         assert locks["default"].registry_for("").waits_in(name).startswith("c")
         held.release()
         assert waiting.outcome() is True

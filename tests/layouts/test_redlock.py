@@ -10,7 +10,7 @@ import pytest
 from django.test import override_settings
 
 from django_redis_lock import Lock, lock, locks
-from tests.tools import ROOT, Background, eventually
+from tests.tools import ROOT, eventually, queue
 from tests.tools.docs import acl_rule
 from tests.tools.quorums import Quorum, in_use, started
 
@@ -51,8 +51,7 @@ def test_a_minority_fails_in_the_middle_of_a_hold_and_a_wait(
     held, waiter = (lock(name, timeout=60, using="redlock") for _ in range(2))
     held.acquire()
     eventually(lambda: all(own_quorum.values(name)))
-    waiting = Background(waiter.acquire)
-    eventually(lambda: len(locks["redlock"].waiting(name)) == 1)
+    (waiting,) = queue(waiter)
     fault(own_quorum)
     held.ensure_held()
     assert asyncio.run(_owned(held))
@@ -87,8 +86,7 @@ def test_the_documented_rule_of_acl_is_enough(own_quorum: Quorum, name: str) -> 
     with override_settings(LOCKS={"default": entry}):
         locks["default"].admit()
         with lock(name, timeout=60) as held:
-            waiting = Background(lambda: lock(name, timeout=60).acquire(blocking_timeout=20))
-            eventually(lambda: locks["default"].waiting(name))
+            (waiting,) = queue(lock(name, timeout=60))
             held.extend(5, replace_ttl=True)
             held.ensure_held()
         assert waiting.outcome() is True

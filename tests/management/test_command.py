@@ -20,7 +20,7 @@ from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.output import Terminal
 from django_redis_lock.operators import ORDERS
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, queue, waiters
 from tests.tools.admin import hold_as
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
@@ -36,8 +36,7 @@ def listed(done: Done) -> list[str]:
 def test_list_tells_who_holds_what() -> None:
     assert command() == Done(0, "", "No locks are held.\n")
     first, second = held("product:1"), held("product:2", 90)
-    waiting = Background(lambda: lock("product:1").acquire(blocking_timeout=20))
-    eventually(lambda: waiters("product:1"))
+    (waiting,) = queue(lock("product:1"))
     for done in (command(), command("list"), command("list", "product:*"), command("prod*")):
         assert (done.code, done.err) == (0, "")
         heading, *rows = done.lines
@@ -63,8 +62,7 @@ def test_list_tells_who_holds_what() -> None:
 def test_list_is_sorted_limited_and_selected_by_age() -> None:
     for name, timeout in (("b", 30), ("a", 20), ("c", 10)):
         held(name, timeout)
-    waiting = Background(lambda: lock("a").acquire(blocking_timeout=20))
-    eventually(lambda: waiters("a"))
+    (waiting,) = queue(lock("a"))
     assert listed(command("list")) == ["b", "a", "c"]
     assert listed(command("list", "--reverse")) == ["c", "a", "b"]
     assert listed(command("list", "--limit", "2")) == ["b", "a"]

@@ -13,7 +13,7 @@ from redis_lock import Lock as OldLock
 from django_redis_lock import lock
 from django_redis_lock.signals import lock_released
 from tests.settings import server_url
-from tests.tools import Background, eventually, waiters
+from tests.tools import Background, eventually, queue
 from tests.tools.docs import DOCS, blocks
 
 PAGE = DOCS / "how-to" / "move-from-python-redis-lock.md"
@@ -43,8 +43,7 @@ def test_both_exclude_each_other_while_both_run(shared: Any, name: str) -> None:
     """With the default prefix the keys are the same; each waiter is told when the other ends."""
     before, held = OldLock(shared, name, expire=60), lock(name, timeout=60)
     assert before.acquire()
-    waiting = Background(held.acquire)
-    eventually(lambda: waiters(name) == 1)
+    (waiting,) = queue(held)
     before.release()
     assert waiting.outcome() is True
     with pytest.raises(redis_lock.NotAcquired):

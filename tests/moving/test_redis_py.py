@@ -9,18 +9,16 @@ import redis
 from django.core.cache import caches
 
 from django_redis_lock import lock, locks
-from tests.tools import Background, eventually, waiters
+from tests.tools import queue
 
 
 @pytest.mark.usefixtures("server")
 def test_both_exclude_each_other_while_both_run(settings: Any, name: str) -> None:
-    """At one key one waits for the other."""
     settings.LOCKS = {"default": {"LOCATION": "locks", "KEY_PREFIX": ":1"}}
     cache: Any = caches["locks"]
     before, ours = cache.lock(name, timeout=60), lock(name, timeout=10)
     before.acquire()
-    waiting = Background(ours.acquire)
-    eventually(lambda: waiters(name) == 1)
+    (waiting,) = queue(ours)
     assert str(locks["default"].holder(name)).startswith("another program")
     assert list(locks["default"].holders()) == []  # it is in no index
     before.release()

@@ -20,7 +20,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotOwned
 from django_redis_lock.support.process import state_of
-from tests.tools import PATIENCE, ROOT, Background, Child, connections, eventually, waiters
+from tests.tools import PATIENCE, ROOT, Child, connections, eventually, queue
 
 pytestmark = [
     pytest.mark.usefixtures("server"),
@@ -64,17 +64,14 @@ def test_forked_child_does_not_own_its_parents_lock(name: str) -> None:
 
 
 def test_forked_child_locks_waits_and_renews_for_itself(name: str) -> None:
-    """After a fork everything works in the child: calls, waiting, renewal, asyncio."""
     warm = lock(name + ":warm", timeout=20)
     warm.acquire()
-    waiting = Background(lock(name + ":warm", timeout=20).acquire)
-    eventually(lambda: waiters(name + ":warm") == 1)  # the parent has a listener now
+    (waiting,) = queue(lock(name + ":warm", timeout=20))  # the parent has a listener now
 
     def child() -> list[Any]:
         with lock(name, timeout=1, auto_renew=True) as held:
             first = held.lease.deadline
-            second = Background(lock(name, timeout=20).acquire)
-            eventually(lambda: waiters(name) == 1)
+            (second,) = queue(lock(name, timeout=20))
             eventually(lambda: held.lease.deadline > first)
         got = second.outcome()
         locks["default"].force_release(name)

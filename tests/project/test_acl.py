@@ -18,7 +18,7 @@ from django_redis_lock.operators import unheld
 from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport import parking
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, counted, enqueue, eventually, waiters
+from tests.tools import Background, counted, enqueue, eventually, queue, waiters
 from tests.tools.docs import USERS, acl_rule
 
 
@@ -85,8 +85,7 @@ def _do_everything(admin: redis.Redis) -> None:
     assert first.locked()
     first.ensure_held()
     heir = lock("a", timeout=20)
-    waiting = Background(heir.acquire)
-    eventually(lambda: waiters("a"))
+    (waiting,) = queue(heir)
     inbox = key(f"inbox:{admin.zrange(key('queue:a'), 0, 0)[0]}")
     admin.rpush(inbox, "a message that it missed")
     admin.delete(key("queue:a"))  # its next heartbeat brings it back
@@ -164,8 +163,7 @@ def _share() -> None:
     assert [each.limit for each in locks["default"].limits()] == [2]
     with semaphore("shared", 9, timeout=20), semaphore("shared", 9, timeout=20) as permit:
         third = semaphore("shared", 9, timeout=20)
-        waiting = Background(third.acquire)
-        eventually(lambda: waiters("shared"))
+        (waiting,) = queue(third)
         writer = lock("shared", blocking_timeout=0.05)
         assert Background(writer.acquire).outcome() is False
         permit.extend(5)

@@ -40,7 +40,7 @@ from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.contracts.capabilities import CAPABILITIES, LACKS
-from tests.tools import Background, eventually, waiters
+from tests.tools import queue
 from tests.tools.console import command
 from tests.tools.docs import DOCS, table
 from tests.tools.parking import parking
@@ -252,8 +252,7 @@ def test_the_keys_on_the_server_are_those_that_the_reference_lists(
     lock(name, timeout=60).acquire()
     locks["default"].free(name, locks["default"].holder(name).token_id)
     with lock(name):
-        waiter = Background(lock(name).acquire)
-        eventually(lambda: waiters(name))
+        (waiter,) = queue(lock(name))
         assert _keys(client) == listed
         channels = client.pubsub_channels("*")  # those of closed ones for a moment
         assert f"lock-grant:{process}" in channels

@@ -54,12 +54,10 @@ class Wire:
         raise NotImplementedError
 
     def break_off(self) -> None:
-        """Be closed by the server."""
         self._broken = True
         self.push(broken())
 
     def execute(self, words: Sequence[bytes]) -> Any:
-        """Have a command carried out that has arrived."""
         return self.site.execute(words)
 
     def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
@@ -384,7 +382,6 @@ class _Selector:
         self._watched.append(watched)
 
     def select(self, seconds: float) -> None:
-        """Block until there is something to read."""
         if not any(item.readable() for item in self._watched):
             _wait(self._watched, seconds)
 

@@ -90,7 +90,6 @@ class Attempt:
         self.excuse = self.excuse or why
 
     def waits(self) -> bool:
-        """Whether it waits for this lock now."""
         asked_at = self.asked_at
         return asked_at is not None and self.turn and asked_at < self.until and self.process.runs
 

@@ -25,8 +25,6 @@ Landing = Callable[[], Thread | None]
 
 
 class Fate(Enum):
-    """What becomes of a call."""
-
     FINE = auto()
     LOST = auto()  # the connection breaks before the server reads it
     UNANSWERED = auto()  # or after

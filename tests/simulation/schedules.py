@@ -115,7 +115,6 @@ class Regression:
         return cls(**json.loads(path.read_text()))
 
     def text(self) -> str:
-        """Return what its file has."""
         return json.dumps(asdict(self))
 
     def play(self, *, telling: bool = False) -> Verdict:

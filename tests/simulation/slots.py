@@ -99,7 +99,6 @@ class Node(Site):
         self.slots.moving[slot] = target
 
     def move_keys(self, slot: int, most: int) -> None:
-        """Move some keys of a slot that is moving."""
         target = self.slots.moving[slot].server
         here = self.server
         for key in [key for key in here.keys() if key_slot(key) == slot][:most]:  # noqa: SIM118

@@ -59,7 +59,6 @@ class View(ABC):
         return list(self.positions(name))
 
     def limit(self, name: str) -> int | None:
-        """Return how many may hold a lock together, as an operator has set it."""
         return None
 
     def loose_parts(self, name: str) -> set[bytes]:

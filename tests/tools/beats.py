@@ -20,7 +20,6 @@ class Beats:
         self._environment = {"DJANGO_SETTINGS_MODULE": "tests.apps.celery.kept", **environment}
 
     def start(self) -> Worker:
-        """Start one more, and wait until it leads or stands by."""
         directory = self._directory / f"beat-{len(self.all)}"
         directory.mkdir()
         schedule = ("-S", f"{APP}:Brief", "-s", str(directory / "schedule"))
@@ -41,7 +40,6 @@ class Beats:
             return [json.loads(line) for line in client.lrange(f"sent:{entry}", 0, -1)]
 
     def next_leader(self) -> Worker:
-        """Return the beat that sends next."""
         before = len(self.sent())
         pid = eventually(lambda: self.sent()[before:], "something is sent")[0]["pid"]
         return next(beat for beat in self.all if beat.process.pid == pid)

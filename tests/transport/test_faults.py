@@ -14,7 +14,7 @@ from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.transport import packing
 from example_project.embedded import EmbeddedServer
-from tests.tools import PATIENCE, Background, eventually, waiters
+from tests.tools import PATIENCE, Background, eventually, queue, waiters
 from tests.tools.proxy import Proxy
 
 locks_and_permits = pytest.mark.parametrize(
@@ -124,8 +124,7 @@ def test_script_flush(name: str, client: redis.Redis) -> None:
     ):
         client.script_flush()
         operation()
-    waiting = Background(lock(name).acquire)
-    eventually(lambda: waiters(name) == 1)
+    (waiting,) = queue(lock(name))
     client.script_flush()
     held.release()
     assert waiting.outcome() is True
@@ -201,8 +200,7 @@ def test_waiter_tolerates_a_socket_timeout_shorter_than_its_wait(
     settings.LOCKS = {"default": {"LOCATION": url, "OPTIONS": {"WAIT": wait}}}
     held = lock(name, timeout=20)
     held.acquire()
-    waiting = Background(lambda: lock(name).acquire(blocking_timeout=10))
-    eventually(lambda: waiters(name) == 1)
+    (waiting,) = queue(lock(name))
     listening = locks["default"].registry_for("").receiver.connection
     assert Background(lambda: lock(name).acquire(blocking_timeout=0.5)).outcome() is False
     assert locks["default"].registry_for("").receiver.connection is listening

@@ -19,7 +19,7 @@ from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockError
 from django_redis_lock.transport.receiving import ReceivingRegistry
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, waiters
+from tests.tools import queue
 from tests.tools.admin import LIST, page_of, root
 from tests.tools.console import command
 
@@ -53,8 +53,7 @@ def bystander() -> Iterator[Callable[[], None]]:
         held.ensure_held()
         held.extend(5)
         with lock("another", timeout=20):
-            waiting = Background(lambda: lock("another", timeout=20).acquire(blocking_timeout=10))
-            eventually(lambda: waiters("another") == 1)
+            (waiting,) = queue(lock("another", timeout=20))
         assert waiting.outcome() is True
         assert locks["default"].force_release("another")
 
@@ -198,8 +197,7 @@ def test_garbage_on_the_channel(raw: redis.Redis, bystander: Callable[[], None])
     assert isinstance(backend.registry_for(""), ReceivingRegistry)
     first, second = lock(VICTIM, timeout=20), lock(VICTIM, timeout=20)
     first.acquire()
-    waiting = Background(lambda: second.acquire(blocking_timeout=15))
-    eventually(lambda: waiters(VICTIM) == 1)
+    (waiting,) = queue(second)
     connection = backend.registry_for("").receiver.connection
     (token,) = backend.registry_for("")._waiters
     for message in MESSAGES:

@@ -110,7 +110,6 @@ def test_warm_shutdown_lets_tasks_end_and_leaves_no_lock(
 def test_cold_shutdown_leaves_no_lock_beyond_its_lease(
     client: redis.Redis, name: str, tmp_path: Path
 ) -> None:
-    """A task that is cut off frees its lock at once, or else with its lease."""
     sent = {f"{name}-early": tasks.work, f"{name}-late": tasks.late, f"{name}-busy": tasks.brief}
     queue = f"queue-{name}"
     with worker_of_deaths(tmp_path, queue=queue, concurrency=3) as worker:

@@ -17,7 +17,7 @@ from django_redis_lock.protocol.records import Holder
 from example_project.embedded import EmbeddedServer
 from tests.apps import operators_app
 from tests.apps.celery.app import app as tests_app
-from tests.tools import ROOT, Background, eventually, waiters
+from tests.tools import ROOT, eventually, queue
 from tests.tools.celery_worker import WAIT, Worker, disconnect, running_worker
 from tests.tools.docs import DOCS, Block, blocks, commands
 from tests.tutorial.reader import Terminal, shape
@@ -73,8 +73,7 @@ def test_the_runbook_does_what_it_says(worker: Worker, terminal: Terminal, setti
     with operators_app.events() as client:
         assert client.blpop(["started:7"], timeout=WAIT)
     heir = lock("import:7", 60)
-    waiting = Background(heir.acquire)
-    eventually(lambda: waiters("import:7") == 1)
+    (waiting,) = queue(heir)
     holder = eventually(held_long)
     (waiter,) = locks["default"].waiting("import:7")
     instead = {

@@ -61,7 +61,6 @@ def on_start(sender: Any, **kwargs: Any) -> None:
 
 @before_task_publish.connect
 def on_send(**kwargs: Any) -> None:
-    """Note the entry that the leader has noted last."""
     (leader,) = leaders
     name, at = max(leader._sent.items(), key=lambda item: item[1])
     sent = {"slot": int(at / SLOT), "fence": leader._lock.fence, "pid": os.getpid()}

@@ -58,7 +58,6 @@ def be_killed(self: Task, what: str) -> str:
 
 
 def come_again(self: Task, what: str) -> list[Any]:
-    """Run at the second attempt."""
     with counted(what):
         if not self.request.retries:
             raise self.retry(countdown=0)

@@ -59,7 +59,6 @@ def hold_gil(seconds: float) -> None:
 
 
 def look() -> dict[str, Any]:
-    """Return what a running task knows about its lock."""
     lock = single_instance_task.current()
     known = {"fence": lock.fence, "lost": lock.lost}
     try:

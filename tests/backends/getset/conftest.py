@@ -17,8 +17,6 @@ Configure = Callable[..., GetSetLockBackend]
 
 @pytest.fixture
 def configure(server: EmbeddedServer, settings: Any) -> Configure:
-    """Return a function that makes the default alias a GETSET backend with given options."""
-
     def configure(url: str = "", **options: Any) -> GetSetLockBackend:
         entry = {"BACKEND": GETSET, "LOCATION": url or server.url(), "OPTIONS": options}
         settings.LOCKS = {"default": entry}

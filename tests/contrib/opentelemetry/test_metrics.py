@@ -12,7 +12,7 @@ from django_redis_lock.contrib import gauges
 from django_redis_lock.contrib import opentelemetry as names
 from example_project.embedded import EmbeddedServer
 from tests.contrib.opentelemetry.conftest import Telemetry
-from tests.tools import Background, eventually, waiters
+from tests.tools import queue
 from tests.tools.docs import DOCS, table
 
 PAGE = DOCS / "how-to/traces.md"
@@ -52,8 +52,7 @@ def test_attempts_and_holds_are_counted_by_their_outcome(telemetry: Telemetry, n
 def test_the_gauges_tell_what_the_server_holds(telemetry: Telemetry, name: str) -> None:
     holder = lock(name)  # is renewed
     holder.acquire()
-    waiting = Background(lock(name, timeout=10).acquire)
-    eventually(lambda: waiters(name) == 1)
+    (waiting,) = queue(lock(name, timeout=10))
     metrics = telemetry.metrics()
     for gauge in ("held", "waiting"):
         values = by(names.GROUP, metrics[f"django_redis_lock.{gauge}"])
