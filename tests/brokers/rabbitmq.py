@@ -34,10 +34,8 @@ class Node(NamedTuple):
 
 @contextmanager
 def rabbitmq() -> Iterator[Node]:
-    """Run a RabbitMQ with a directory of its own, gone with this process; yield it.
-
-    Its port mapper (epmd) is its own as well, so that no other node on the machine is touched.
-    """
+    """Run a RabbitMQ with a directory of its own, gone with this process; yield it. Its port mapper
+    (epmd) is its own as well, so that no other node on the machine is touched."""
     port, mapper = free_port(), str(free_port())
     directory = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
     (directory / "rabbitmq.conf").write_text(CONFIG)

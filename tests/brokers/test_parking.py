@@ -56,10 +56,8 @@ def quick(site: Site) -> Any:
 
 @pytest.fixture
 def elsewhere(site: Site) -> Iterator[None]:
-    """The worker consumes another queue as well.
-
-    Each command has a connection of its own: other tests cut those that Celery keeps in its pool.
-    """
+    """The worker consumes another queue as well. Each command has a connection of its own: other
+    tests cut those that Celery keeps in its pool."""
     options = {"exchange": EXCHANGE, "exchange_type": "direct", "routing_key": "parked.here"}
     with site.app.connection_for_write() as connection:
         site.app.control.add_consumer(QUEUE, **options, reply=True, connection=connection)

@@ -37,11 +37,9 @@ def chromium() -> Iterator[Browser]:
 def visit(
     request: pytest.FixtureRequest, chromium: Browser, live_server: Any, server: EmbeddedServer
 ) -> Iterator[Callable[..., Visitor]]:
-    """Return a window for a user with the given permissions, a superuser without any.
-
-    The test fails if a script failed or the content security policy was broken. Windows are closed
-    before any fixture is undone: their pages would go on asking.
-    """
+    """Return a window for a user with the given permissions, a superuser without any. The test
+    fails if a script failed or the content security policy was broken. Windows are closed before
+    any fixture is undone: their pages would go on asking."""
     visitors: list[Visitor] = []
 
     def visitor(permissions: list[str] | None = None, **options: Any) -> Visitor:

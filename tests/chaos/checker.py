@@ -72,10 +72,8 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
 
 
 def _unavailable(story: Story, request: Request, event: Event) -> bool:
-    """Return whether a server was away, a connection was cut, or the process stood still.
-
-    A server that was away when the lock was acquired has no vote for it.
-    """
+    """Return whether a server was away, a connection was cut, or the process stood still. A server
+    that was away when the lock was acquired has no vote for it."""
     since, at = event["since"] - SLACK, event["at"] + SLACK
     disturbances = story.server, story.cuts, story.stood_still(request.process)
     voted = since if request.hold is None else request.began

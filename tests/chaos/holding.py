@@ -59,11 +59,9 @@ def _overlaps_and_order(holds: list[Hold]) -> Iterator[Violation]:
 
 
 def _broken_promises(story: Story, holds: list[Hold]) -> Iterator[Violation]:
-    """Find locks given to another handle while ``held.remaining`` promised that they are held.
-
-    A promise ends when the holder is told of a loss, or requests a release or another lease, until
-    the server has answered.
-    """
+    """Find locks given to another handle while ``held.remaining`` promised that they are held. A
+    promise ends when the holder is told of a loss, or requests a release or another lease, until
+    the server has answered."""
     for earlier, later in _pairs(holds, lambda hold: max(end for _, end in hold.promises)):
         short = earlier.promised(later.acquired) - later.acquired
         if short > EARLY and not ended_by_others(story, earlier, later.acquired):
@@ -87,10 +85,8 @@ def _revivals(story: Story) -> Iterator[Violation]:
 
 def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
     """Return whether a hold may have been ended by a moment, and not by its holder or its lease.
-
     That is by a forced release, a loss of data, a step of the server's clock or a failover, or
-    because the claim of a lock that was handed off came too late.
-    """
+    because the claim of a lock that was handed off came too late."""
     for item in story.forced:
         of_this = item["name"] == hold.request.name and item["fence"] in (hold.fence, None)
         if of_this and during(hold, moment, [(item["since"], item["at"])]):
@@ -101,11 +97,9 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
 
 
 def _unclaimed(story: Story, hold: Hold) -> bool:
-    """Return whether the server may have taken a hand-off back.
-
-    It does if no claim and no other call of the holder reached it in time, so only if the server or
-    the holder's process stood still.
-    """
+    """Return whether the server may have taken a hand-off back. It does if no claim and no other
+    call of the holder reached it in time, so only if the server or the holder's process stood
+    still."""
     if hold.confirmed >= hold.acquired:
         return False
     span = hold.request.began, hold.acquired + CLAIM
@@ -118,10 +112,8 @@ def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield the pairs, lesser fence first, of which the first reaches past the second's start.
-
-    A hold is dropped from the comparison when no later one was acquired early enough.
-    """
+    """Yield the pairs, lesser fence first, of which the first reaches past the second's start. A
+    hold is dropped from the comparison when no later one was acquired early enough."""
     earliest = [hold.acquired for hold in holds]
     for index in range(len(holds) - 2, -1, -1):
         earliest[index] = min(earliest[index], earliest[index + 1])

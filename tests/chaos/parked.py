@@ -42,10 +42,8 @@ GROUPS = {"killed": "pid", "killed worker": "worker"}
 
 
 class Pops:
-    """What the broker gave to workers, and what of that they noted as not acknowledged yet.
-
-    A worker that is killed in between loses the message: this broker's clients do both in turn.
-    """
+    """What the broker gave to workers, and what of that they noted as not acknowledged yet. A
+    worker that is killed in between loses the message: this broker's clients do both in turn."""
 
     def __init__(self) -> None:
         self._client = redis.Redis.from_url(server_url(10), decode_responses=True)

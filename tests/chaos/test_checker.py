@@ -148,11 +148,9 @@ class TestHolding:
 
     @pytest.mark.parametrize("cause", ["", "forced", "data lost", "releasing", "extending", "told"])
     def test_promise(self, past: History, cause: str) -> None:
-        """A lock must not be given away before the end that ``held.remaining`` promised.
-
-        A forced release, a loss of data, the holder's own requests and its being told of a loss end
-        a promise.
-        """
+        """A lock must not be given away before the end that ``held.remaining`` promised. A forced
+        release, a loss of data, the holder's own requests and its being told of a loss end a
+        promise."""
         past.takes("1.1", 10.1)
         if cause in ("releasing", "extending", "told"):
             past.of("1.1", cause, 11.6, upto=0.1)

@@ -54,10 +54,8 @@ def alone(handle: Any, name: str) -> Any:
 def test_the_block_runs_without_the_lock(
     name: str, refused: failed.Refusing, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The handle holds nothing and says so; a warning and the signals tell of it, once.
-
-    It can be used again, and holds the lock once the first probe is answered, which ends the rest.
-    """
+    """The handle holds nothing and says so; a warning and the signals tell of it, once. It can be
+    used again, and holds the lock once the first probe is answered, which ends the rest."""
     handle = optional(kind, name)
     with refused.refusing(), told(signals.lock_unavailable, signals.lock_not_acquired) as sent:
         with handle as held:
@@ -127,10 +125,8 @@ def test_blocks_are_nested(
 def test_a_read_only_server_is_asked_once(
     name: str, own_server: EmbeddedServer, settings: Any
 ) -> None:
-    """A caller who may run without the lock waits for no replicas, nor for a failover again.
-
-    Each call is sent once more over another connection, since that may reach the new primary.
-    """
+    """A caller who may run without the lock waits for no replicas, nor for a failover again. Each
+    call is sent once more over another connection, since that may reach the new primary."""
     settings.LOCKS = {"default": {"LOCATION": own_server.url(), "OPTIONS": {"REPLICAS": 1}}}
     only_probe = locks["default"].failed_until = {None: math.inf}
     assert optional("lock", name).acquire()

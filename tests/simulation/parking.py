@@ -310,10 +310,8 @@ class Worker(Actor):
 
 
 class NoMessageLost(Promise):
-    """Each parked message is run in the end, is in one place until then, and leaves nothing.
-
-    The queue that it waits in does not expire.
-    """
+    """Each parked message is run in the end, is in one place until then, and leaves nothing. The
+    queue that it waits in does not expire."""
 
     def __init__(self, world: World, view: ServerView, habits: Habits) -> None:
         super().__init__(world)

@@ -164,10 +164,8 @@ class RisingFences(Promise):
 
 
 class BackedBelief(Promise):
-    """What a holder believes of its lease ends before the lease on the server does.
-
-    Nobody but the holder, the end of the lease or an operator ends a hold.
-    """
+    """What a holder believes of its lease ends before the lease on the server does. Nobody but the
+    holder, the end of the lease or an operator ends a hold."""
 
     def __init__(self, world: World, view: View) -> None:
         super().__init__(world)
@@ -327,11 +325,9 @@ class FirstComeFirstServed(Promise):
 
 
 class NoWaitInVain(Promise):
-    """Nobody waits beside a lock that nobody uses.
-
-    A lock whose lease has ended goes to a waiter at once. One that was handed off to a stopped
-    process, or whose release is under way, may be unused for a while.
-    """
+    """Nobody waits beside a lock that nobody uses. A lock whose lease has ended goes to a waiter at
+    once. One that was handed off to a stopped process, or whose release is under way, may be unused
+    for a while."""
 
     def __init__(
         self, world: World, view: View, *, free: float = FREE, delay: float = DELAY
@@ -370,10 +366,8 @@ class NoWaitInVain(Promise):
 
     def _waiter(self, name: str) -> tuple[Attempt | None, float]:
         """Return who is to be served next, and for how many seconds others may keep it from that.
-
         They are before it in a line that they share, and their processes do not run. Or they are
-        there again, though they have left, and nothing tells when that ends.
-        """
+        there again, though they have left, and nothing tells when that ends."""
         queue = self._view.queue(name)
         blocked = math.inf if self.world.any_late or self.world.stale else BLOCKED
         for place, token in enumerate(queue):

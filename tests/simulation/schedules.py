@@ -144,11 +144,8 @@ def vary(choices: Sequence[int], dice: random.Random) -> list[int]:
 
 
 def shrink(choices: Sequence[int], fails: Callable[[list[int]], bool]) -> list[int]:
-    """Return fewer and smaller choices that still fail.
-
-    They are taken out in blocks, as in delta debugging (Zeller and Hildebrandt, 2002), and then
-    made smaller one by one.
-    """
+    """Return fewer and smaller choices that still fail. They are taken out in blocks, as in delta
+    debugging (Zeller and Hildebrandt, 2002), and then made smaller one by one."""
     best, block = list(choices), len(choices)
     while block:
         start = 0

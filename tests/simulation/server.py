@@ -34,11 +34,9 @@ class Stream(list[tuple[tuple[int, int], list[bytes]]]):
 
 
 class Server:
-    """A server; ``clock`` returns the time in microseconds.
-
-    ``publish`` sends a message to the subscribers of a channel and returns how many they are.
-    ``pushed`` is called with a key to which a list was pushed.
-    """
+    """A server; ``clock`` returns the time in microseconds. ``publish`` sends a message to the
+    subscribers of a channel and returns how many they are. ``pushed`` is called with a key to which
+    a list was pushed."""
 
     def __init__(
         self,

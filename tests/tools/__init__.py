@@ -34,11 +34,9 @@ PATIENCE = 20.0
 
 
 def syntax_tree(path: Path) -> ast.Module:
-    """Return the syntax tree of a module.
-
-    Nothing is collected meanwhile: CPython 3.11 fails where a finalizer formats a traceback, which
-    parses the source, in the midst of it (python/cpython#106905).
-    """
+    """Return the syntax tree of a module. Nothing is collected meanwhile: CPython 3.11 fails where
+    a finalizer formats a traceback, which parses the source, in the midst of it
+    (python/cpython#106905)."""
     gc.disable()
     try:
         return ast.parse(path.read_text())
@@ -175,10 +173,8 @@ UNMEASURED = {"COVERAGE_PROCESS_CONFIG": ""}
 
 
 class Child:
-    """A Python program in a process of its own, with Django set up for the tests.
-
-    It says lines on its standard output with ``say(...)`` and hears lines with ``hear()``.
-    """
+    """A Python program in a process of its own, with Django set up for the tests. It says lines on
+    its standard output with ``say(...)`` and hears lines with ``hear()``."""
 
     HEAD = """
         import os, sys, threading, time

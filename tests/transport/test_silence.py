@@ -23,9 +23,7 @@ GETSET = "django_redis_lock.backends.getset.GetSetLockBackend"
 
 def entries(port: int) -> dict[str, Any]:
     """Return entries of LOCKS, and of CACHES, whose sockets would wait for a minute, or for ever.
-
-    ``tests/protocol/test_locking.py`` has the figures of how long a caller is kept.
-    """
+    ``tests/protocol/test_locking.py`` has the figures of how long a caller is kept."""
     url = f"redis://127.0.0.1:{port}/0"
     patient = {"LOCATION": f"{url}?socket_timeout=60&socket_connect_timeout=60"}
     of_django_redis = {"BACKEND": "django_redis.cache.RedisCache"}  # with no timeouts of its own

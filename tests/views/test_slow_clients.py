@@ -98,10 +98,8 @@ def send(method: str, view: str, body: Body, **environ: Any) -> HttpResponse:
 
 
 class Sender:
-    """A client that sends its body through a pipe, to a request in a thread.
-
-    It is there when the request waits for more than the beginning.
-    """
+    """A client that sends its body through a pipe, to a request in a thread. It is there when the
+    request waits for more than the beginning."""
 
     def __init__(self, method: str, view: str, body: Body, sent: int, length: int = 0) -> None:
         reading, self._writing = os.pipe()

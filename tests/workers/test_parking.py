@@ -97,10 +97,8 @@ def all_run(fleet: Fleet, *numbers: int) -> None:
 def test_what_is_killed_at_a_step(
     fleet: Fleet, client: redis.Redis, step: str, victim: str
 ) -> None:
-    """The message comes back once the broker, or the lock server, delivers it again.
-
-    A child parks what had to wait until it is due.
-    """
+    """The message comes back once the broker, or the lock server, delivers it again. A child parks
+    what had to wait until it is due."""
     client.rpush(f"plan:{step}", HOLD if victim == SERVER else victim)
     tasks["one"].delay(1, "one", hold=True)
     started(client, "1")

@@ -75,10 +75,8 @@ def take(name: str) -> Background:
 
 @pytest.mark.parametrize("wait", WAITING_SCHEMES)
 def test_a_hundred_stopped_waiters_delay_a_caller_once(name: str, wait: str) -> None:
-    """Their process does not claim the lock that it was handed, so all of them are skipped.
-
-    One after another they would take longer than the test waits.
-    """
+    """Their process does not claim the lock that it was handed, so all of them are skipped. One
+    after another they would take longer than the test waits."""
     held = lock(name, timeout=60)
     held.acquire()
     with crowd([name], [wait] * 100) as child:

@@ -21,10 +21,8 @@ from tests.tools.celery_worker import events, tell, tell_and_wait
 
 
 def carry_out(what: str, busy: float = 0.0) -> Any:
-    """Report that a task runs, then be busy for some seconds or do what the test says.
-
-    That is ``exit`` with a status, ``look`` for the state of the lock, or any other text to return.
-    """
+    """Report that a task runs, then be busy for some seconds or do what the test says. That is
+    ``exit`` with a status, ``look`` for the state of the lock, or any other text to return."""
     with recorded(what):
         if busy:
             tell(what)

@@ -97,10 +97,8 @@ class Keys:
         assert self.call(packing.SET_LIMIT, self.all, self.name, limit, "ann") == 1
 
     def beat(self, process: str = PROCESS, **last: str) -> tuple[int, list[str], list[str]]:
-        """Send a heartbeat, with the last waiters of locks by name.
-
-        Returns when the next is due in ms, the names in whose queues these are not, and messages.
-        """
+        """Send a heartbeat, with the last waiters of locks by name. Returns when the next is due in
+        ms, the names in whose queues these are not, and messages."""
         arguments = [part for name, token in last.items() for part in (name, digest(token))]
         status, lost, *messages = self.call(
             packing.HEARTBEAT, packing.Packing(self.prefix).granting_keys(""), process, *arguments

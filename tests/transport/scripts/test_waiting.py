@@ -198,9 +198,7 @@ def test_who_was_not_heard_lately_is_passed_over_once_a_lock_was_taken_back(
     keys: Keys, process: str, ago: int | None, silent: bool
 ) -> None:
     """All processes of a host may have vanished together. A poller is heard as often as it says.
-
-    The process that did not claim the lock leaves the queue of the lock, and counts as silent.
-    """
+    The process that did not claim the lock leaves the queue of the lock, and counts as silent."""
     keys.wait(PROCESS, "zero")
     keys.hand_off("one", due=-1)
     keys.wait(process, "two", ago=ago)
