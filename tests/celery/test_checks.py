@@ -230,6 +230,3 @@ def test_a_task_that_does_not_fit_the_defaults_is_found(
         other.delay()
     with pytest.raises(ValueError, match=r"'queue'.*'wait' is unknown"):
         single_instance_task(scope="queue")(work)
-
-
-# A server that is silent.

@@ -147,7 +147,7 @@ def test_callable_must_return_text(app: Celery, name: str) -> None:
         work.apply(args=(7,)).get()
 
 
-# Values.
+# Values, and what has no form of its own.
 
 WHEN = datetime.datetime(2026, 1, 31, 12, 30, tzinfo=datetime.UTC)
 NUMBER = uuid.UUID("12345678123456781234567812345678")
@@ -220,9 +220,6 @@ def test_long_keys_become_digests() -> None:
     assert key_of(long).startswith("task:")
     assert key_of(long) == key_of("x" * 300) != key_of(other)
     assert len(key_of("\x00" * 300)) < 100
-
-
-# What has no form of its own.
 
 
 @pytest.mark.parametrize(

@@ -256,7 +256,7 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     assert duplicate_of["task_id"] is None
 
 
-# Messages that need no place.
+# Messages that need no place, or are sent by a run in its own.
 
 
 @pytest.mark.parametrize("scope", WAITING)
@@ -274,9 +274,6 @@ def test_message_that_had_a_place_needs_none(
     message = consumer.send(task, task_id="id", **options)
     assert message.headers.get(HEADER) == header.get(HEADER)
     other.ensure_held()
-
-
-# Runs that send a message in their own place.
 
 
 @pytest.mark.parametrize("scope", WAITING)

@@ -20,7 +20,7 @@ from django_redis_lock.management.commands.locks import Command
 from django_redis_lock.management.output import Terminal
 from django_redis_lock.operators import ORDERS
 from example_project.embedded import EmbeddedServer
-from tests.tools import Background, eventually, queue, waiters
+from tests.tools import eventually, queue
 from tests.tools.admin import hold_as
 from tests.tools.console import Done, command, held, read
 from tests.tools.docs import DOCS, table
@@ -121,10 +121,7 @@ def test_show_tells_everything() -> None:
     done = command("show", "product:1")
     assert (done.code, "ada" in done.out) == (3, True)
     first = held("product:1", 60, metadata={"shop": "7"})
-    waiting = []
-    for number in range(2):
-        waiting.append(Background(lambda: lock("product:1", 7).acquire(blocking_timeout=20)))
-        eventually(lambda number=number: waiters("product:1") == number + 1)
+    waiting = queue(lock("product:1", 7), lock("product:1", 7))
     done = command("show", "product:1")
     assert done.code == 0
     for words in ("life        alive: its process lives", "metadata    shop = 7", "ada", "stuck"):

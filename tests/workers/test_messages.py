@@ -84,7 +84,7 @@ def test_message_delivered_twice_runs_when_the_first_dies(
     check_one_at_a_time(client, name, runs=2)
 
 
-# Messages that are revoked, expire or are purged.
+# Messages that are revoked, expire, are purged or are refused.
 
 
 def revoke(*results: Any, **options: Any) -> None:
@@ -162,9 +162,6 @@ def test_place_of_a_run_that_is_revoked_while_it_waits_is_freed(
         revoke(result, terminate=True, signal="SIGKILL")
         free(place_of(tasks.patient, name))
     runs_anew(client, tasks.patient, name, result)
-
-
-# Messages that the worker refuses.
 
 
 def send_changed(task: Any, what: str, /, **headers: Any) -> Any:

@@ -50,7 +50,7 @@ def keys(client: redis.Redis, name: str) -> Server:
     return Server(client, name)
 
 
-# Voting.
+# Voting, or not.
 
 
 @pytest.mark.parametrize(("attempt", "again"), [(1, False), (2, False), (3, True)])
@@ -86,9 +86,6 @@ def test_a_lock_that_is_held(keys: Server, foreign: bool) -> None:
     assert keys.client.get(keys.lock) == held
     keys.client.persist(keys.lock)
     assert keys.vote("two")["left"] == -1
-
-
-# Not voting.
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_how_many_may_wait(keys: Keys, ago: int | None, position: str, kind: str
     assert keys.acquire("four", "c3-1", LEASE, position, "2").split()[3] == kind
 
 
-# Handing off.
+# Handing off, and taking back.
 
 
 @pytest.mark.parametrize(
@@ -179,9 +179,6 @@ def test_a_poisoned_key_of_one_process_keeps_no_other_from_the_lock(
     else:
         getattr(keys, how)("one")
     assert keys.holder == "three"
-
-
-# Taking back.
 
 
 @pytest.mark.parametrize(
