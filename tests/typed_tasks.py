@@ -1,7 +1,5 @@
-"""How a project with Celery uses the public API, for the type checkers alone.
-
-A guarded task keeps the type that Celery gives it, whichever decorator is above the other.
-"""
+"""How a project with Celery uses the public API, for the type checkers alone. A guarded task keeps
+the type that Celery gives it, whichever decorator is above the other."""
 
 from __future__ import annotations
 

@@ -113,7 +113,6 @@ def described(holder: Holder, waiter: Waiter, entry: AuditEntry) -> None:
 
 
 def errors() -> str:
-    """Each error knows the name of the lock."""
     try:
         with lock("a"):
             return ""

@@ -42,8 +42,6 @@ class RedisBroker:
 
 
 class RabbitBroker:
-    """A RabbitMQ behind a proxy."""
-
     def __init__(self, proxy: Proxy, node: Node) -> None:
         self.node = node
         self.port = proxy.port
@@ -119,8 +117,6 @@ def holding(key: str) -> Iterator[None]:
 
 
 def all_parked(keys: list[str]) -> None:
-    """Wait until a message is parked for each lock."""
-
     def parked() -> bool:
         found = [locks["default"].waiting(key) for key in keys]
         return all(len(waiting) == 1 and waiting[0].parked for waiting in found)

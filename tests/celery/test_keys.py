@@ -308,7 +308,6 @@ class Base(DjangoTask):
 
 
 def held() -> list[str]:
-    """Return the names of the locks that are held."""
     return [holder.name for holder in locks["locmem"].holders()]
 
 

@@ -370,8 +370,6 @@ def test_run_without_its_lock_has_nothing_to_hand_over(
 
 
 def test_run_with_a_successor_does_not_rest(consumer: Consumer) -> None:
-    """Its lock is free for the retry."""
-
     def work(self: Any) -> str:
         if self.request.retries:
             return "ran"

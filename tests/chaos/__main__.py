@@ -1,8 +1,6 @@
 """Break things for a while on each layout: ``python -m tests.chaos``. Exit code 1 if a rule broke.
-
 Each layout has a run in a process of its own, in which its faults are played at random. A run that
-shows too little fails as well.
-"""
+shows too little fails as well."""
 
 from __future__ import annotations
 

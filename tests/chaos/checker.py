@@ -1,8 +1,6 @@
-"""Reads the history of a run and finds what must never happen; a pure function of the events.
-
-The rules on holds are in ``holding``. Those here are on errors: callers see only those of the
-contract, and none without a cause.
-"""
+"""Reads the history of a run and finds what must never happen; a pure function of the events. The
+rules on holds are in ``holding``. Those here are on errors: callers see only those of the contract,
+and none without a cause."""
 
 from __future__ import annotations
 

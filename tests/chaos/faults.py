@@ -28,7 +28,6 @@ BEYOND_LEASE = (0.1, 0.8)
 
 
 def client_killed(stage: Stage) -> bool:
-    """SIGKILL for a process that holds a lock."""
     return _kill(stage, stage.any_holder()[0])
 
 

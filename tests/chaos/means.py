@@ -1,8 +1,6 @@
-"""The two ways to use a handle: blocking calls of a thread, or awaited calls of a task.
-
-What callers do is written once, as coroutines. A thread runs one that never suspends, because
-its means block.
-"""
+"""The two ways to use a handle: blocking calls of a thread, or awaited calls of a task. What
+callers do is written once, as coroutines. A thread runs one that never suspends, because its means
+block."""
 
 from __future__ import annotations
 

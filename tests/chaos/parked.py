@@ -1,7 +1,5 @@
 """Parked tasks, while children, workers and their lock server are killed: rounds, and a checker.
-
-``python -m tests.chaos.parked --rounds 100``: each round sends tasks, all of which have to run.
-"""
+``python -m tests.chaos.parked --rounds 100``: each round sends tasks, all of which have to run."""
 
 from __future__ import annotations
 

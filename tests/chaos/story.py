@@ -34,8 +34,6 @@ class Spans:
 
 @dataclass(frozen=True)
 class Violation:
-    """Something that must not happen, and when."""
-
     rule: str
     text: str
     moment: float = 0.0

@@ -1,7 +1,5 @@
-"""What fenced rows promise on any database; each database has a test class.
-
-The fixture ``database`` makes the alias ``first``, with the tables of ``fenced_models``.
-"""
+"""What fenced rows promise on any database; each database has a test class. The fixture
+``database`` makes the alias ``first``, with the tables of ``fenced_models``."""
 
 from __future__ import annotations
 
@@ -311,7 +309,8 @@ class FencingContract:
             finally:
                 forget_connection("first")
 
-        for fence, rows in ((20, Product.objects.filter(pk=1)), (30, by_shop())):
+        by_shop = Product.objects.filter(shop__name="Corner")
+        for fence, rows in ((20, Product.objects.filter(pk=1)), (30, by_shop)):
             waiting.clear()
             with atomic("first"):
                 Product.objects.fenced(fence).filter(pk=1).update(stock=5)
@@ -328,7 +327,3 @@ class FencingContract:
 
     def wait_until_blocked(self, session: int) -> None:
         """Wait until a connection waits for another, if the database reports that."""
-
-
-def by_shop() -> Any:
-    return Product.objects.filter(shop__name="Corner")

@@ -26,8 +26,6 @@ nightly = pytest.mark.nightly  # all but a cluster and a quorum
 
 @pytest.mark.usefixtures("cluster")
 class TestCluster(LayoutContract, SharingContract):
-    """Three masters with a replica each."""
-
     using = "default"
 
 

@@ -63,7 +63,6 @@ def test_leases() -> None:
     ],
 )
 def test_garbage_makes_a_bare_holder(value: bytes) -> None:
-    """Any value is read without an error."""
     holder = read(value)
     assert (holder.host, holder.pid, holder.task_id) == (None, None, None)
     assert (holder.shared, holder.limit) == (False, None)

@@ -1,7 +1,5 @@
-"""Play schedules of the lock protocol on a virtual clock, and check the promises at every step.
-
-A schedule that breaks one is shrunk and shown. Exits with 1 if there was one.
-"""
+"""Play schedules of the lock protocol on a virtual clock, and check the promises at every step. A
+schedule that breaks one is shrunk and shown. Exits with 1 if there was one."""
 
 from __future__ import annotations
 

@@ -71,8 +71,6 @@ class Habits:
 
 
 class Actor:
-    """A thread that uses locks."""
-
     def __init__(self, world: World, process: Process, habits: Habits) -> None:
         self.world = world
         self.process = process

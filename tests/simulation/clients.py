@@ -45,7 +45,6 @@ class Wire:
         )
 
     def push(self, reply: Any, *, late: float = 0.0) -> None:
-        """Send something from the server to the client."""
         land = partial(self.take, reply)
         self.site.network.send(land, line=self._in, site=self.site, delay=late)
 
@@ -353,8 +352,6 @@ def connect(site: Site) -> AsyncioConnection:
 
 
 class Waker(_Readable):
-    """Stands for what wakes a selecting thread."""
-
     _rung = False
 
     def ring(self) -> None:

@@ -1,7 +1,5 @@
-"""What the scheduler does to processes, servers and messages.
-
-Each fault notes whom it disturbs and until when, and who may lose a lock by it.
-"""
+"""What the scheduler does to processes, servers and messages. Each fault notes whom it disturbs and
+until when, and who may lose a lock by it."""
 
 from __future__ import annotations
 

@@ -47,7 +47,6 @@ class Layout:
     """Whether messages are parked."""
 
     def furnish(self, world: World) -> None:
-        """Put processes, servers and promises into a world."""
         world.names = self.names
         world.actor = lambda world, process: Actor(world, process, self.habits)
         world.promise(*self.prepare(world))

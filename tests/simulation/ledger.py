@@ -19,8 +19,6 @@ ROUNDING = 0.00001
 
 
 class Attempt:
-    """One acquisition of one lock by an actor."""
-
     looked_after = 0.0
     """Seconds within which the lock is granted to one who waits, if it does not do so itself."""
     comes_back = True

@@ -1,7 +1,5 @@
-"""Event loops on the virtual clock, asyncio's own in virtual threads, and what their tasks call.
-
-An actor is a greenlet here, too. What it asks of a backend, a task of the loop awaits for it.
-"""
+"""Event loops on the virtual clock, asyncio's own in virtual threads, and what their tasks call. An
+actor is a greenlet here, too. What it asks of a backend, a task of the loop awaits for it."""
 
 from __future__ import annotations
 
@@ -51,7 +49,6 @@ class Loop(asyncio.BaseEventLoop):
         self.stop()
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Fail with what a callback has raised."""
         if isinstance(error := context.get("exception"), Exception):
             self.fail(error)
 

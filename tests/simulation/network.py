@@ -1,8 +1,6 @@
 """What is under way between virtual processes and servers, and the servers as clients reach them.
-
 Nothing gets lost or late here by itself: ``Network.fate`` decides that for each call, and the
-faults do the rest.
-"""
+faults do the rest."""
 
 from __future__ import annotations
 

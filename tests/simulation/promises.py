@@ -36,8 +36,6 @@ ANSWERED_DISTURBED = 8.0
 
 
 class Promise:
-    """Something that has to hold."""
-
     def __init__(self, world: World) -> None:
         self.world = world
         self.ledger = world.ledger
@@ -284,7 +282,8 @@ class FirstComeFirstServed(Promise):
             most = attempt.lock.sharing.max_waiters
             ahead = sum(self._is_to_be_served(each) for each in queue[:place])
             # After a step of the clock no process counts as heard.
-            if most is not None and ahead >= most and not self._clocks_were_set():
+            stepped = any(site.offset or site.stepped_back_ms for site in self.world.sites)
+            if most is not None and ahead >= most and not stepped:
                 raise self.broken(f"{attempt} waits behind {ahead}, and accepts {most - 1}")
 
     def _check_position(self, name: str, token: str, position: float) -> None:
@@ -309,9 +308,6 @@ class FirstComeFirstServed(Promise):
             raise self.broken(
                 f"{attempt} joins the line for {name} at {position}, not behind {last}"
             )
-
-    def _clocks_were_set(self) -> bool:
-        return any(site.offset or site.stepped_back_ms for site in self.world.sites)
 
     def _is_to_be_served(self, token: str) -> bool:
         attempt = self.ledger.by_token.get(token)

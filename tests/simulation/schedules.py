@@ -55,7 +55,6 @@ class Verdict:
 
     @property
     def promise(self) -> str:
-        """The name of the broken promise."""
         return self.failure.partition(":")[0]
 
 
@@ -90,7 +89,6 @@ def play(layout: Layout, choices: Choices, *, telling: bool = False,
 
 
 def _populate(world: World, layout: Layout) -> None:
-    """Start some processes with some threads."""
     for _ in range(layout.processes + world.pick(2, 0.5)):
         process = world.process()
         threads = 1 + world.pick(2, 0.6) + (layout.processes == 1)

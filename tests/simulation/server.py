@@ -1,7 +1,5 @@
 """A server in this process: the commands that the package uses, and a Lua that runs its scripts.
-
-Its clock is the caller's. It carries out one command or script at a time, as Redis does.
-"""
+Its clock is the caller's. It carries out one command or script at a time, as Redis does."""
 
 from __future__ import annotations
 

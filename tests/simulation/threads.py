@@ -1,8 +1,6 @@
 """Virtual threads: greenlets that a scheduler runs one at a time, on a virtual clock.
-
 ``threading``, ``_thread`` and ``time`` of the package are replaced by what is here. So its own code
-blocks, wakes and starts threads as ever, and the order of it all is the scheduler's choice.
-"""
+blocks, wakes and starts threads as ever, and the order of it all is the scheduler's choice."""
 
 from __future__ import annotations
 
@@ -73,7 +71,6 @@ class Machine:
         thread.switch()
 
     def interrupt(self, thread: Thread, error: BaseException) -> None:
-        """Raise an exception where a thread is blocked."""
         (self.asleep if thread in self.asleep else self.ready).remove(thread)
         self._entered(thread.process)
         if not thread:  # it has not begun, so there is nothing to interrupt
@@ -150,7 +147,6 @@ class Thread(greenlet):
         return self in machine.asleep
 
     def interrupt(self, error: BaseException, first: Callable[[], object]) -> None:
-        """Raise an exception where it is blocked, after calling ``first``."""
         first()
         self.interruption = error
         machine.interrupt(self, error)

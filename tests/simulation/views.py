@@ -133,8 +133,6 @@ class ServerView(View):
 
 
 class ClusterView(ServerView):
-    """The node that serves the slot of a lock."""
-
     def __init__(self, slots: Slots) -> None:
         super().__init__(slots.nodes[0])
         self.slots, self.sites = slots, slots.nodes
@@ -176,8 +174,6 @@ class QuorumView(View):
 
 
 class MemoryView(View):
-    """The memory of a process."""
-
     def __init__(self, backend: LocMemLockBackend) -> None:
         super().__init__()
         self._backend = backend

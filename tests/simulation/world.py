@@ -164,7 +164,6 @@ class World:
         self.tell("not promised: {}", what)
 
     def breaks(self, promise: str, text: str) -> Broken:
-        """Return the error that tells of a broken promise."""
         error = Broken(f"{promise}: {text}")
         self.broken = self.broken or error
         return error

@@ -41,7 +41,6 @@ class Proxy:
         self.close()
 
     def close(self) -> None:
-        """Forward nothing any more."""
         _close(self._listener)  # wakes the thread that accepts
         self.let_go()
         self.cut()
@@ -69,7 +68,6 @@ class Proxy:
         self._flowing.clear()
 
     def let_go(self) -> None:
-        """Deliver what was held back, and forward again."""
         self._flowing.set()
 
     def flow(self) -> None:

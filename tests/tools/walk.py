@@ -1,8 +1,6 @@
-"""Writes the page that shows the way of a free lock: ``python -m tests.tools.walk``.
-
-It runs ``lock("x")`` with the settings of README, and quotes what ran of each function, in the
-order of the first calls. Functions of which little runs are left out.
-"""
+"""Writes the page that shows the way of a free lock: ``python -m tests.tools.walk``. It runs
+``lock("x")`` with the settings of README, and quotes what ran of each function, in the order of the
+first calls. Functions of which little runs are left out."""
 
 from __future__ import annotations
 

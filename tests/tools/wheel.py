@@ -1,7 +1,5 @@
-"""Try an installed wheel: ``python -P tests/tools/wheel.py dist/NAME.whl``.
-
-It has all that the package has in the repository, the checks pass, and a lock works.
-"""
+"""Try an installed wheel: ``python -P tests/tools/wheel.py dist/NAME.whl``. It has all that the
+package has in the repository, the checks pass, and a lock works."""
 
 from __future__ import annotations
 

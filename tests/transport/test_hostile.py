@@ -1,8 +1,6 @@
-"""What others may have written where our keys are, and words that nobody should have sent.
-
-After each of these there is a clear error that names the lock, or the odd thing is passed over; the
-command and the admin page say what they can; and other locks go on working.
-"""
+"""What others may have written where our keys are, and words that nobody should have sent. After
+each of these there is a clear error that names the lock, or the odd thing is passed over; the
+command and the admin page say what they can; and other locks go on working."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What the package uses of redis-py beyond its documented API is as it was.
-
-Each test tells what changed in a release of redis-py, before anything else fails because of it.
-"""
+"""What the package uses of redis-py beyond its documented API is as it was. Each test tells what
+changed in a release of redis-py, before anything else fails because of it."""
 
 from __future__ import annotations
 
@@ -29,7 +27,6 @@ def connection(server: EmbeddedServer) -> Any:
 
 
 def test_all_of_it_stands_in_one_module() -> None:
-    """No other module imports or names it."""
     for path in (ROOT / "django_redis_lock").rglob("*.py"):
         if path.name == "redis_py.py":
             continue

@@ -35,10 +35,6 @@ STOPS: dict[str, tuple[int, Callable[[Worker], None]]] = {
 """The pools, how many tasks each runs at a time, and how it is told to stop."""
 
 
-def waiting_in(name: str, number: int) -> None:
-    eventually(lambda: waiters(name) == number, f"{number} waiters for {name}")
-
-
 @pytest.mark.usefixtures("server_of_deaths")
 def test_messages_of_waiting_tasks_go_back_to_the_queue(
     client: redis.Redis, name: str, tmp_path: Path
@@ -52,7 +48,7 @@ def test_messages_of_waiting_tasks_go_back_to_the_queue(
         ]
         for pool, (concurrency, stop) in STOPS.items():
             with start(pool=pool, concurrency=concurrency) as worker:
-                waiting_in(name, concurrency)
+                eventually(lambda number=concurrency: waiters(name) == number)
                 stop(worker)
                 assert worker.process.wait(WAIT) == 0, worker.log.read_text()
             assert waiters(name) == 0

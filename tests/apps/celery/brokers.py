@@ -92,7 +92,6 @@ class _Maker:
                 self.make(f"{policy}-{end}", wait, results, on_conflict=policy)
 
     def make_rest(self) -> None:
-        """Make the tasks with results in Redis."""
         bound = {"bind": True, "max_retries": 2}
         self.make("parked-again", come_again, bound, on_conflict="park")
         for scope in SCOPES:

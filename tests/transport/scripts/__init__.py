@@ -43,7 +43,6 @@ class Keys:
         self._positions = count(1)
 
     def key(self, kind: str, *parts: str) -> str:
-        """Return a key that scripts derive."""
         return ":".join([f"{self.prefix}-{kind}", *parts])
 
     def waiters(self, process: str) -> str:
