@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, cast
+from typing import Any
 
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import calls
@@ -62,7 +62,8 @@ class Port:
                     step = steps.send(answer)
             except StopIteration as stop:
                 if process is known_process():
-                    return cast("Result", stop.value)
+                    result: Result = stop.value
+                    return result
             except BaseException as error:
                 if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
                     raised = None  # else the error keeps this frame, and the frame the error
@@ -204,7 +205,8 @@ async def _arun(
                 resume, value = steps.throw, error
     except StopIteration as stop:
         if process is known_process():
-            return cast("Result", stop.value)
+            result: Result = stop.value
+            return result
     finally:
         value = None  # else an error keeps this frame, and the frame the error
     steps.close()
