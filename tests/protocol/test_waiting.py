@@ -67,6 +67,12 @@ def test_all_waiters_of_a_lock_come_back_in_parts() -> None:
     assert [*first.requests, *second.requests] == [waiter.request for waiter in waiters]
 
 
+def test_locks_take_turns_in_the_heartbeats_of_a_process_that_waits_for_many() -> None:
+    names = {f"{number}": "" for number in range(100)}
+    sent = [name for turn in range(2) for name, _ in Heartbeat("c1-1", names, turn).some()]
+    assert {*sent} == {*names}
+
+
 def test_an_outage_begins_with_its_own_first_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(heartbeats, "monotonic", lambda: now)
@@ -108,3 +114,24 @@ def test_waiters_of_a_lock_take_turns_at_asking() -> None:
     assert turns(elsewhere) == []
     registry.waits(elsewhere, 98)
     assert elsewhere.turn_at - monotonic() <= 0.1
+
+
+def test_a_lock_whose_waiter_does_not_react_is_left_out_of_heartbeats() -> None:
+    """As its event loop is blocked: the server passes this process over then."""
+    registry = WaiterRegistry()
+    waiter = joined(registry, "token")
+    waiter.request.position = 1
+    heart = Heart(registry, SimpleNamespace(alias="default", renewal_group=lambda name: "server"))
+    registry.notify("token")
+    assert [[*heart._by_server()] for _ in range(2)] == [["server"], []]
+
+
+def test_a_waiter_looks_whether_the_turn_of_another_was_lost() -> None:
+    registry = PollingRegistry(60.0)
+    waiter, gone = joined(registry, "token"), joined(registry, "gone")
+    registry.waits(waiter, -1)
+    assert gone.turn_at < math.inf
+    del gone
+    assert registry._checks_at(math.inf) <= monotonic() + waiting.TURN
+    registry._check(waiter)
+    assert waiter.turn_at <= monotonic()
