@@ -65,6 +65,15 @@ def test_names_in_whose_queue_the_last_waiter_is_not(
     assert keys.beat(**{NAME: "four", "other": "five"})[1] == [NAME, "other"]
 
 
+def test_the_queue_of_a_parked_message_does_not_expire(keys: Keys) -> None:
+    """Though others wait in it, too."""
+    keys.hold("one")
+    keys.wait("@outbox", "parked")
+    keys.wait(PROCESS, "two")
+    assert keys.beat(**{NAME: "two"})[1] == []
+    assert keys.client.pttl(keys.queue) == -1
+
+
 def test_messages(keys: Keys) -> None:
     """Each once, at most 64 at a time; then the next heartbeat is due at once."""
     inbox = keys.key("inbox", PROCESS)
