@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import threading
 from collections.abc import Iterator
 from time import monotonic
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
-from django_redis_lock.backends.renewal import BATCH, Entry, renewer
+from django_redis_lock.backends.renewal import BATCH, Entry, ServerRenewer, Withdrawal, renewer
 from django_redis_lock.exceptions import LockLost, LockNotOwned, LockUnavailable
+from django_redis_lock.protocol import drivers
+from django_redis_lock.protocol.calls import Release
 from django_redis_lock.protocol.lease import Lease, Request
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, eventually, owes, renewing, told
@@ -250,3 +254,14 @@ def test_an_outage_is_reported_and_in_the_end_a_loss(
     assert lost[0]["lock"] is held
     with pytest.raises(LockLost, match=r"in time: .*[^.]\.$"):
         held.ensure_held()
+
+
+def test_a_server_that_is_away_is_asked_once_for_all_that_is_owed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drivers, "carry_out", MagicMock(side_effect=LockUnavailable("away")))
+    server = ServerRenewer(renewer, (locks["locmem"], None))
+    items = [Withdrawal(Release(name, token), 0.0, math.inf) for token in "ab"]
+    server.withdrawals.update(dict.fromkeys(items))
+    server._send(items[0], math.inf)
+    assert all(each.due > monotonic() for each in items)
