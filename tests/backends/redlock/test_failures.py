@@ -6,12 +6,13 @@ import re
 from contextlib import ExitStack
 
 import pytest
+import redis
 from django.test import override_settings
 
 from django_redis_lock import lock, locks
 from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.operators import Result, release_shown
-from django_redis_lock.protocol.calls import Renew
+from django_redis_lock.protocol.calls import Release, Renew
 from tests.backends.redlock.conftest import backend
 from tests.tools import Background, eventually
 from tests.tools.proxy import Proxy
@@ -166,3 +167,10 @@ def test_a_lock_without_its_majority_is_lost(name: str) -> None:
         with pytest.raises(LockLost):
             held.ensure_held()
         eventually(lambda: servers.values(name) == [None] * 3)
+
+
+def test_a_refusal_that_does_not_decide_is_none(servers: Quorum, name: str) -> None:
+    """The call is sent again, as another answer of the others would do."""
+    answers = [1, 0, redis.ResponseError("NOREPLICAS Not enough good replicas to write.")]
+    error = backend()._error_of(Release(name, "token"), answers)
+    assert (error.refused, error.passing) == (False, True)

@@ -9,6 +9,8 @@ import sys
 import threading
 import traceback
 from collections import Counter
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -81,3 +83,25 @@ def test_a_forked_child_has_its_own_connections(servers: Quorum, name: str) -> N
         os.waitpid(pid, 0)
         held.ensure_held()
     assert lock(name + "child", blocking=False, using="redlock").acquire()
+
+
+def test_a_busy_server_gets_what_it_is_owed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other calls fail at once."""
+    executor, answers = Executor(MagicMock(), 0.0), list[Any]()
+    monkeypatch.setattr(executor, "wake", lambda due: None)
+    executor._busy_since = 0.0
+    owed, other = [Job(MagicMock(), math.inf, answers.append, owed) for owed in (True, False)]
+    for job in (owed, other):
+        executor.submit(job)
+    assert ([*executor._jobs], len(answers)) == ([owed], 1)
+
+
+def test_the_newest_of_too_many_owed_releases_are_sent_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Executor, "MOST_OWED", 2)
+    executor = Executor(MagicMock(side_effect=ConnectionError), 1.0)
+    jobs = [Job(MagicMock(), math.inf, owed=True) for _ in range(3)]
+    executor._jobs.extend(jobs)
+    executor.work()
+    assert executor._owed == jobs[1:]
