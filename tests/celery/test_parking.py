@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import secrets
 import time
+import uuid
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +21,7 @@ from django.test import override_settings
 from kombu.exceptions import OperationalError
 
 from django_redis_lock import Waiter, lock, locks, semaphore
-from django_redis_lock.celery import TaskAlreadyRunning, parked, polling
+from django_redis_lock.celery import TaskAlreadyRunning, parked, polling, receiving
 from django_redis_lock.celery import outbox as outbox_module
 from django_redis_lock.celery.outbox import PARKED, Publisher, outbox_of, sealed
 from django_redis_lock.exceptions import InvalidLockBackend
@@ -548,3 +551,29 @@ def test_alias_whose_server_is_down_delays_no_other(
             consumer.deliver(consumer.send(task))
         eventually(consumer.message, "the message")
         polling._end_pollers()
+
+
+def test_message_of_a_lost_connection_is_left_to_its_next_delivery() -> None:
+    """A child that ran it as well would run it twice."""
+    ran, consumer = list[str](), SimpleNamespace(connection="new")
+    done = deque((each, each, False, None) for each in ("lost", "new"))
+    event = SimpleNamespace(recv=lambda *_: b"")
+    parker: Any = SimpleNamespace(_consumer=consumer, _done=done, event=event, _to_pool=ran.append)
+    receiving._Parker.finish(parker)
+    assert ran == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("message", "is_new"),
+    [({}, True), ({"eta": "later"}, False), ({"expires": "soon"}, False), ({"again": True}, False)],
+)
+def test_what_is_parked_as_it_is_received(
+    consumer: Consumer, message: dict[str, Any], is_new: bool
+) -> None:
+    """Not what the worker holds back, may drop, or has had before."""
+    task_id, again = str(uuid.uuid4()), message.pop("again", False)
+    known = {"eta": None, "expires": None, "content_type": "application/json", **message}
+    delivery = {"redelivered": again}
+    about = {"task": parking(consumer), "id": task_id, "request_dict": {}, **known}
+    request = SimpleNamespace(delivery_info=delivery, **about)
+    assert receiving._is_new(request) is is_new

@@ -13,7 +13,9 @@ from django.db import transaction
 from django_redis_lock import locks
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.celery import Conflict, TaskAlreadyRunning
-from django_redis_lock.celery.key_locks import QUEUED
+from django_redis_lock.celery.guard import GUARD
+from django_redis_lock.celery.key_locks import QUEUED, SUPERSEDING, sent_of
+from django_redis_lock.celery.sending import Sending
 from django_redis_lock.exceptions import LockUnavailable
 from tests.apps.celery.app import QUEUE, RUN, SCOPES, WAITING
 from tests.celery.consumer import Consumer, body, held, is_free, key_locks, lines, unavailable
@@ -258,3 +260,16 @@ def test_middle_of_a_chain(consumer: Consumer, member: Signature, scope: str, po
         check(consumer, result.get(), policy)
         assert result.parent.successful()
     assert result.parent.parent.get() == "first"
+
+
+def test_a_message_is_superseded_by_one_sender_at_a_time(consumer: Consumer) -> None:
+    """Another that has just begun goes first."""
+    task = consumer.task(body, scope="queue", on_conflict="supersede")
+    consumer.send(task)
+    sending = Sending(getattr(task, GUARD), task, ((), {}), {}, None)
+    sending.key = consumer.app.main
+    (older,) = sending.holders(sending.reservations)
+    name = sending.record_of(older.task_id, sent_of(older))
+    assert sending.record(name, SUPERSEDING).acquire(blocking=False)
+    assert not sending._take_from(older, sending.handle(older.name, 10.0))
+    assert sending.holders(sending.reservations) != []
