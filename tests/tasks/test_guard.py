@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,12 @@ from asgiref.sync import sync_to_async
 
 from django_redis_lock import lock, locks, semaphore
 from django_redis_lock.celery import single_instance_task as of_celery
-from django_redis_lock.tasks import TaskAlreadyRunning, single_instance_task, task_skipped
+from django_redis_lock.tasks import (
+    TaskAlreadyRunning,
+    _put_back,
+    single_instance_task,
+    task_skipped,
+)
 from tests.tools import ROOT, Background, eventually, waiters
 
 try:
@@ -135,6 +141,13 @@ def test_a_second_waits(server: Any, name: str) -> None:
     assert run.outcome().status == "SUCCESSFUL"
     assert ended.errors[0].exception_class is TaskAlreadyRunning
     assert gives_up.enqueue(name).return_value == name
+
+
+def test_only_a_wait_is_put_back() -> None:
+    """Not a task that has run in the meantime, and has failed."""
+    row = SimpleNamespace(traceback="KeyError: 7\n", task_path="tests.work", status="FAILED")
+    _put_back(SimpleNamespace(db_result=row))
+    assert row.status == "FAILED"
 
 
 def test_so_many_run_at_once(server: Any, name: str) -> None:
