@@ -36,6 +36,13 @@ class Router:
     db_for_write = db_for_read
 
 
+class WithReplica(Router):
+    """Reads from an alias that is away."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str | None:
+        return "replica"
+
+
 @contextlib.contextmanager
 def tables() -> Iterator[None]:
     """Create the tables again, with one product and a stock of ten."""
@@ -107,6 +114,12 @@ class FencingContract:
         with CaptureQueriesContext(connections["first"]) as queries, pytest.raises(StaleFence):
             Product.objects.fenced(1).filter(pk=1).update(stock=1)
         assert [query["sql"].split()[0] for query in queries] == ["UPDATE", "SELECT"]
+
+    @override_settings(DATABASE_ROUTERS=[ROUTER.replace("Router", "WithReplica")])
+    def test_writes_do_not_go_to_a_replica(self) -> None:
+        assert Product.objects.fenced(20).update(stock=9) == 1
+        product = Product.objects.using("first").get(pk=1)
+        assert Product.objects.fenced(20).bulk_update([product], ["stock"]) == 1
 
     def test_nothing_to_write(self) -> None:
         """If no row matches, or the row is gone, 0 is returned, as without a fence."""
