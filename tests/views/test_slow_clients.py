@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import io
 import json
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from rest_framework.decorators import api_view
@@ -21,7 +22,7 @@ from rest_framework.response import Response
 
 from django_redis_lock import locks
 from django_redis_lock.testing import LockRecorder
-from django_redis_lock.views import locked
+from django_redis_lock.views import body, locked
 from tests.tools import PATIENCE, Background
 
 pytestmark = [pytest.mark.urls("tests.views.test_slow_clients"), pytest.mark.usefixtures("server")]
@@ -191,3 +192,20 @@ def test_a_large_upload(settings: Any, tmp_path: Any) -> None:
     response = send("POST", "own_handlers", (UPLOAD[0], upload(MORE_THAN_MEMORY)))
     assert json.loads(response.content) == {"sku": "lamp", "size": MORE_THAN_MEMORY}
     assert response.wsgi_request._stream.closed
+
+
+def test_no_event_loop_waits_for_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under WSGI it may yet arrive."""
+    receive, threads = body.receive, list[int]()
+
+    def received(request: HttpRequest) -> None:
+        threads.append(threading.get_ident())
+        receive(request)
+
+    @guard
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    monkeypatch.setattr(body, "receive", received)
+    assert asyncio.run(view(RequestFactory().post("/", {"sku": "lamp"}))).status_code == 200
+    assert threads not in ([], [threading.get_ident()])
