@@ -222,3 +222,18 @@ def test_missing_permission_is_found_and_named(
     assert (code, status, "secret" in told) == (1, "fail", False)
     assert remedy == f"ACL SETUSER locker {word}" if word[0] == "+" else "documentation" in remedy
     assert target.keys("lock:*") == []
+
+
+def test_a_server_has_five_seconds_to_answer_whatever_the_settings_say(
+    own_server: EmbeddedServer, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience, from_pool = list[float](), redis.Redis.from_pool
+
+    def note(pool: redis.ConnectionPool) -> redis.Redis:
+        patience.append(pool.connection_kwargs["socket_timeout"])
+        return from_pool(pool)
+
+    monkeypatch.setattr(redis.Redis, "from_pool", note)
+    settings.LOCKS = {"default": {"LOCATION": own_server.url() + "?socket_timeout=60"}}
+    examine()
+    assert patience == [doctor.ANSWER_WITHIN]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import redis
 from django.core.management import CommandError, call_command
 
 from django_redis_lock import lock, locks
-from django_redis_lock.management import BUSY, LOST, UNAVAILABLE, LockedCommand
+from django_redis_lock.management import BUSY, LOST, UNAVAILABLE, LockedCommand, end, signals_to
 from example_project.embedded import EmbeddedServer
 
 
@@ -79,3 +80,12 @@ def test_a_command_with_a_wrong_name() -> None:
     Unknown.lock_name = "import:%s"
     with pytest.raises(ValueError, match="lock_name='import:%s' has '%s', which stands for"):
         call_command(Unknown())
+
+
+def test_a_signal_that_is_ignored_stays_ignored() -> None:
+    """As with ``nohup``: the command goes on."""
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with signals_to(end, ["SIGUSR1"]):
+        handler = signal.getsignal(signal.SIGUSR1)
+    signal.signal(signal.SIGUSR1, before)
+    assert handler is signal.SIG_IGN
