@@ -12,6 +12,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -224,3 +225,5 @@ def test_a_process_of_which_nothing_can_be_read_may_live(monkeypatch: pytest.Mon
     """As where ``/proc`` is that of another container."""
     monkeypatch.setattr("django_redis_lock.support.process._read_stat", lambda pid: ("?", 0))
     assert state_of(os.getpid(), 5) == "?"
+    monkeypatch.setattr("os.kill", MagicMock(side_effect=PermissionError))  # another user's
+    assert state_of(os.getpid()) == "?"
