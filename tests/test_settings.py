@@ -48,6 +48,9 @@ def test_changed_settings_take_effect(settings: Any) -> None:
     settings.LOCKS = {"default": {"BACKEND": LOCMEM, "TIMEOUT": 7}}
     assert isinstance(handle.backend, LocMemLockBackend)
     assert handle.timeout == 7
+    before = locks["default"]
+    settings.CACHES = {**settings.CACHES}  # of which LOCATION may name one
+    assert locks["default"] is not before
 
 
 def test_wait_of_an_alias(settings: Any, name: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -97,6 +98,13 @@ def test_the_report_is_that_of_the_guide() -> None:
         assert_no_locks_held()
     differs = re.compile(r"\d[\d.:]*|at \S+")
     assert differs.sub("0", str(caught.value)) == differs.sub("0", shown.strip())
+
+
+def test_the_closest_marker_of_a_test_counts() -> None:
+    locks_of = pytest.mark.locks
+    marks = [locks_of(space="memory").mark, locks_of(space="settings", fail_on_held=True).mark]
+    node = SimpleNamespace(iter_markers=lambda name: marks)
+    assert plugin._marked(node) == ("memory", True)
 
 
 def test_the_options_are_those_of_the_plugin() -> None:
