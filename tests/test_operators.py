@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from django_redis_lock import Holder, lock, locks
-from django_redis_lock.exceptions import LockLost
+from django_redis_lock.exceptions import LockLost, LockUnavailable
 from django_redis_lock.models import HeldLock
 from django_redis_lock.operators import Result, release_shown
 from example_project.embedded import EmbeddedServer
@@ -90,6 +91,18 @@ def test_server_that_does_not_answer_is_asked_once(
     assert "secret" not in outcomes[2].error
     assert "no alias 'no'" in outcomes[4].error
     assert "control characters" in outcomes[5].error  # as a forged request may bring it
+
+
+def test_after_a_refusal_the_next_is_tried(
+    name: str, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user may have the rights to some locks alone."""
+    refusal = LockUnavailable("no permission")
+    refusal.refused = refusal.not_applied = True
+    take = MagicMock(side_effect=[refusal, None])
+    monkeypatch.setattr(locks["default"], "force_release", take)
+    outcomes = release_shown([HeldLock.of("default", name, "0" * 16)] * 2, by="ada")
+    assert [one.result for one in outcomes] == [Result.REFUSED, Result.GONE]
 
 
 def test_reason_is_checked_before_anything_is_released(

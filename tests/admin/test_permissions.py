@@ -15,6 +15,7 @@ from django.urls import resolve
 
 from django_redis_lock import lock, locks
 from django_redis_lock.admin import HEADER as LIVE_HEADER
+from django_redis_lock.admin import HeldLockAdmin
 from django_redis_lock.models import HeldLock
 from tests.tools.admin import LIST, MAY_RELEASE, RELEASE, VIEW, box_of, page_of, root, staff, told
 
@@ -190,6 +191,17 @@ def test_a_permission_for_one_object_is_enough(settings: Any) -> None:
     assert [level for level, _ in told(page)] == ["success", "error"]
     assert told(page)[1] == ("error", "You may not release “a”.")
     assert [locks[using].holder("a") is None for using in (A, SHOP)] == [False, True]
+
+
+def test_who_may_not_see_a_lock_may_not_release_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a subclass may say for each."""
+
+    def may_view(self: Any, request: Any, obj: HeldLock | None = None) -> bool:
+        return obj is None or obj.using != SHOP
+
+    monkeypatch.setattr(HeldLockAdmin, "has_view_permission", may_view)
+    form = {"_selected_action": box_of("a", using=SHOP), "confirmed": "yes"}
+    assert root().post(RELEASE, form).status_code == 403
 
 
 GOOD = "0123456789abcdef"
