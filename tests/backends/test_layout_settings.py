@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import selectors
+import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from redis.exceptions import MovedError
+from redis.exceptions import MovedError, ReadOnlyError, ResponseError
 
 from django_redis_lock.backends.cluster import RedisClusterLockBackend
 from django_redis_lock.backends.clusters import Cluster
+from django_redis_lock.backends.clusters.listener import ClusterListener
 from django_redis_lock.backends.clusters.topology import (
     SHARD_SLOTS,
     SHARDS,
@@ -20,6 +24,8 @@ from django_redis_lock.backends.clusters.topology import (
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.exceptions import InvalidLockBackend
 from django_redis_lock.protocol.calls import Heartbeat
+from django_redis_lock.transport.clients import NOTHING
+from django_redis_lock.transport.receiving import ReceivingRegistry
 
 NODES = ["redis://10.0.0.1:7000", "redis://10.0.0.2:7000"]
 
@@ -69,3 +75,28 @@ def test_redirection_to_the_host_of_the_node_itself() -> None:
     topology = Topology(["redis://127.0.0.1:1"])
     topology.moved(MovedError(f"{SHARD_SLOTS[7]} :2"), ("127.0.0.1", 1))
     assert topology.known(7) == ("127.0.0.1", 2)
+
+
+def test_a_node_that_became_a_replica_is_suspected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call asks the others who is the master."""
+    servers, suspected = backend(NODES).servers, list[Any]()
+    monkeypatch.setattr(servers.topology, "suspect", suspected.append)
+    for error in (ReadOnlyError("READONLY"), ResponseError("NOPERM")):
+        with pytest.raises(type(error)):
+            servers._failed(("10.0.0.1", 7000), error)
+    assert suspected == [("10.0.0.1", 7000)]
+
+
+def test_a_listener_sleeps_no_longer_than_silence_is_normal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would not notice for an hour that a connection is lost."""
+    listener, slept = ClusterListener(Topology(NODES), "lock"), list[float]()
+    ReceivingRegistry(listener, lambda *_: None, confirming=True)
+    with socket.socket() as idle:
+        about = {"receive_arrived": lambda: NOTHING, "origin": SimpleNamespace(_sock=idle)}
+        ear: Any = SimpleNamespace(patience=lambda: 7.0, shards={}, **about)
+        listener._ears[0] = ear
+        monkeypatch.setattr(selectors.DefaultSelector, "select", lambda _, s: slept.append(s))
+        assert listener.receive(3600.0)
+    assert slept == [7.0]
