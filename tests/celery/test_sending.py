@@ -254,6 +254,8 @@ def test_duplicate_of_no_task_is_sent_for_its_result(consumer: Consumer) -> None
     duplicate_of = header_of(message).duplicate_of
     assert duplicate_of is not None
     assert duplicate_of["task_id"] is None
+    assert duplicate_of["ttl"] > 0
+    assert consumer.deliver(message)["holder"]["ttl"] is None  # as it has changed since
 
 
 # Messages that need no place, or are sent by a run in its own.
