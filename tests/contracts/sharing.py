@@ -322,7 +322,11 @@ class SharingContract(_Sharing):
         self.hold(*ours)
 
         def ask(*, wait: float | None = None) -> bool:
-            return self.semaphore(name, 2).acquire(blocking_timeout=wait)
+            asking = self.semaphore(name, 2)
+            acquired = asking.acquire(blocking_timeout=wait)
+            if acquired:
+                asking.release()
+            return acquired
 
         with pytest.raises(LockError, match="would wait for itself for ever"):
             ask()
@@ -377,6 +381,15 @@ class SharingContract(_Sharing):
         backend.set_limit(name, None)
         check(5)
         assert name not in [item.name for item in backend.limits()]
+
+    def test_a_limit_wakes_who_polls_in_this_process(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        freed = list[str]()
+        monkeypatch.setattr(locks[self.using], "freed", freed.append)
+        for limit in (2, None):
+            locks[self.using].set_limit(name, limit)
+        assert freed == [name, name]
 
     def test_queue_without_a_holder(self, name: str) -> None:
         """Operators see how many wait, whether a limit is set or not."""
