@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from django_redis_lock import lock, lock_many, locks, signals
+from django_redis_lock.backends.renewal import renewer
 from django_redis_lock.exceptions import LockNotOwned, LockUnavailable
 from django_redis_lock.primitives.held import abandon
 from django_redis_lock.transport import packing
@@ -125,6 +126,13 @@ def test_detach_that_was_carried_out_unseen(name: str, proxy: Proxy, then: str) 
             abandon([held])
     eventually(lambda: then == "detach" or locks["direct"].holder(name) is None)
     assert lost == []
+
+
+def test_lock_that_could_not_be_detached_is_renewed_on(name: str, refused: Refusing) -> None:
+    with lock(name, timeout=30, auto_renew=True) as held:
+        with refused.refusing(), pytest.raises(LockUnavailable):
+            held.detach(30)
+        assert held.lease.token in renewer.entries
 
 
 AT_EXIT = """
