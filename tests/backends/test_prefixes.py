@@ -47,6 +47,7 @@ GETSET_THERE = {"BACKEND": GETSET, "LOCATION": URL}
         ({"LOCATION": "one"}, {**AT_URL, "KEY_PREFIX": "lock:x"}),
         ({"LOCATION": "sentinel"}, {"LOCATION": "sentinel", "KEY_PREFIX": "lock:x"}),
         ({"LOCATION": NODES}, {"LOCATION": NODES[1:], "KEY_PREFIX": "lock:x"}),
+        ({"LOCATION": "redis://[::1]"}, {"LOCATION": "redis://127.0.0.1", "KEY_PREFIX": "lock:x"}),
         (
             {"BACKEND": REDLOCK, "LOCATION": THREE},
             {"LOCATION": THREE[2], "KEY_PREFIX": "lock-server"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 import threading
 from collections.abc import Callable
@@ -48,3 +49,12 @@ def test_leases_are_renewed(name: str, struck: list[int]) -> None:
     eventually(lambda: lease.deadline > ends)
     held.release()
     assert struck
+
+
+def test_what_comes_as_a_thread_ends_wakes_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "IDLE", 0.0)
+    background, woken, due = threads.Background("late"), list[float](), [math.inf, math.inf, 7.0]
+    monkeypatch.setattr(background, "work", lambda: due.pop(0))
+    monkeypatch.setattr(background, "wake", woken.append)
+    background._run()
+    assert woken == [0.0]
