@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -577,3 +578,15 @@ def test_what_is_parked_as_it_is_received(
     about = {"task": parking(consumer), "id": task_id, "request_dict": {}, **known}
     request = SimpleNamespace(delivery_info=delivery, **about)
     assert receiving._is_new(request) is is_new
+
+
+def test_all_of_many_locks_are_attended_to() -> None:
+    """A poll reads some, and the next goes on after them."""
+    publisher = MagicMock(attend=lambda *_: False)
+    about = {"_using": "default", "_revoked": frozenset(), "_knows_all": False}
+    poller: Any = SimpleNamespace(_publisher=publisher, _skip=0, **about)
+    for skip, found in ((0, polling.LOCKS_AT_ONCE), (16, 3), (0, 3)):
+        publisher.publish.return_value = 2.0, [["name"]] * found
+        poller._due = 0.0
+        polling.OutboxPoller._poll(poller)
+        assert publisher.publish.call_args.args[1] == skip
