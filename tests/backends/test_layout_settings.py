@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import selectors
 import socket
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from redis.exceptions import MovedError, ReadOnlyError, ResponseError
@@ -93,10 +93,9 @@ def test_a_listener_sleeps_no_longer_than_silence_is_normal(
     """Else it would not notice for an hour that a connection is lost."""
     listener, slept = ClusterListener(Topology(NODES), "lock"), list[float]()
     ReceivingRegistry(listener, lambda *_: None, confirming=True)
-    with socket.socket() as idle:
-        about = {"receive_arrived": lambda: NOTHING, "origin": SimpleNamespace(_sock=idle)}
-        ear: Any = SimpleNamespace(patience=lambda: 7.0, shards={}, **about)
-        listener._ears[0] = ear
-        monkeypatch.setattr(selectors.DefaultSelector, "select", lambda _, s: slept.append(s))
+    listener._ears[0] = ear = MagicMock()
+    ear.patience.return_value, ear.receive_arrived.return_value = 7.0, NOTHING
+    monkeypatch.setattr(selectors.DefaultSelector, "select", lambda _, s: slept.append(s))
+    with socket.socket() as ear.origin._sock:
         assert listener.receive(3600.0)
     assert slept == [7.0]
