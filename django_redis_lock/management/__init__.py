@@ -178,6 +178,18 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
         sys.exit(code)
 
 
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a process once it has ended.
+
+    A blocking wait would keep a signal that comes just before it from its handler.
+    """
+    waiting = threading.Thread(target=process.wait, name="django-redis-lock-run", daemon=True)
+    waiting.start()
+    while waiting.is_alive():
+        waiting.join(0.5)
+    return process.wait()
+
+
 def _runs(group: int) -> bool:
     """Whether a process of a group runs. A zombie, which no other has collected yet, does not."""
     with suppress(ChildProcessError):
@@ -221,7 +233,7 @@ class Program:
             text = f"{escape_unprintable(self._words[0])} can't be run: {error.strerror}."
             raise CommandError(text, returncode=code) from error
         self._send()
-        code = self._process.wait()
+        code = _wait(self._process)
         until = monotonic() + self._grace * self._signalled
         with suppress(ProcessLookupError, PermissionError):
             while (monotonic() < until or self._killer.is_alive()) and _runs(self._process.pid):
