@@ -1,4 +1,4 @@
-"""Celery tasks of which at most one instance runs at a time, and beats of which one leads."""
+"""Celery tasks of which at most one instance runs at a time, and the beat that leads."""
 
 try:
     import celery  # noqa: F401

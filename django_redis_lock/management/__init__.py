@@ -1,7 +1,4 @@
-"""The command ``manage.py locks``, and the base of commands that hold a lock.
-
-Here are commands and programs that run while a lock is held, and the signals that end them.
-"""
+"""Commands and programs that run while a lock is held, and the signals that end them."""
 
 from __future__ import annotations
 
@@ -45,7 +42,7 @@ HANDLED = (*ENDING, "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGTSTP")
 
 
 class LockedCommand(BaseCommand):
-    """A management command of which one instance runs at a time, on all hosts.
+    """A management command that runs once at a time across all hosts.
 
     A second one exits with code 75 and names the holder. SIGTERM, SIGHUP and Ctrl-C end the
     command by an exception, so that its lock is released.

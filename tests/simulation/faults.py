@@ -179,8 +179,8 @@ def lose_data(world: World) -> bool:
 
 
 def forget_the_last_fence(world: World) -> bool:
-    """Let all servers of a quorum but one miss the last fence or lose it, and that one be away.
-    Until it is back, nobody may get a lock. Nothing else fails meanwhile."""
+    """Let all servers of a quorum but one miss the last fence or lose it, and stop that one.
+    Until it runs again, no caller may get a lock. Nothing else fails meanwhile."""
     if not all(map(_votes, world.sites)):
         return False
     world.prepare_faults(0)

@@ -162,8 +162,8 @@ class RisingFences(Promise):
 
 
 class BackedBelief(Promise):
-    """What a holder believes of its lease ends before the lease on the server does. Nobody but the
-    holder, the end of the lease or an operator ends a hold."""
+    """A holder counts its lease as ended before the server does. A hold is ended by its holder, by
+    the end of its lease or by an operator, and by no other."""
 
     def __init__(self, world: World, view: View) -> None:
         super().__init__(world)
@@ -321,7 +321,7 @@ class FirstComeFirstServed(Promise):
 
 
 class NoWaitInVain(Promise):
-    """Nobody waits beside a lock that nobody uses. A lock whose lease has ended goes to a waiter at
+    """No caller waits while the lock is unused. A lock whose lease has ended goes to a waiter at
     once. One that was handed off to a stopped process, or whose release is under way, may be unused
     for a while."""
 

@@ -1,6 +1,6 @@
-"""What others may have written where our keys are, and words that nobody should have sent. After
-each of these there is a clear error that names the lock, or the odd thing is passed over; the
-command and the admin page say what they can; and other locks go on working."""
+"""Keys that another program has overwritten, and messages of an unknown form. Each leads to a clear
+error that names the lock, or is ignored; the command and the admin page show the rest; and other
+locks work."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ def test_stopped_server_delays_a_scrape_little(
         families = {each.name: each for each in REGISTRY.collect()}
         list(REGISTRY.collect())
         readings = [each for each in threading.enumerate() if "-gauges-default" in each.name]
-        assert len(readings) == 1, "one at a time, which nobody waited for"
+        assert len(readings) == 1, "one reading at a time; no caller waits for its end"
         assert value("scrape_errors_total") == 3  # the scrape that tells it included
     finally:
         own_server.resume()
