@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from redis import Redis
@@ -12,7 +15,9 @@ from redis import Redis
 LEASE = 10
 """Seconds."""
 OURS, BEFORE, REDIS_PY, PYTHON_REDIS_LOCK = "ours", "before", "redis-py", "python-redis-lock"
+POTTERY, FIFO = "pottery", "redis-fifo-lock"
 BARE, TOKEN = "bare", "token"
+WITH_LEASES = (OURS, REDIS_PY, PYTHON_REDIS_LOCK, POTTERY, FIFO)
 PERMIT, BOOK = "semaphore", "book"
 PERMITS = 3
 """How many the semaphores let in."""
@@ -24,6 +29,9 @@ class Contender:
     title = ""
     places = 1
     """How many may hold a name at once."""
+    lease = LEASE
+    renewed = False
+    """Whether to have leases renewed; those of redis-py and pottery are extended by hand alone."""
 
     def __init__(self, url: str) -> None:
         self.client = Redis.from_url(url)
@@ -33,6 +41,10 @@ class Contender:
 
     def lock(self, name: str) -> Any:
         raise NotImplementedError
+
+    def held_by(self, handle: Any) -> bool:
+        """Ask whether a handle that acquired its lock still holds it, as the library has it."""
+        return bool(handle.owned())
 
 
 class Ours(Contender):
@@ -49,7 +61,7 @@ class Ours(Contender):
         self.locks = locks
 
     def lock(self, name: str) -> Any:
-        return self._make(name, timeout=LEASE)
+        return self._make(name, **({} if self.renewed else {"timeout": self.lease}))
 
 
 class Before(Ours):
@@ -64,7 +76,7 @@ class RedisPy(Contender):
     title = "redis-py Lock"
 
     def lock(self, name: str) -> Any:
-        return self.client.lock(name, timeout=LEASE)
+        return self.client.lock(name, timeout=self.lease)
 
 
 class PythonRedisLock(Contender):
@@ -75,7 +87,54 @@ class PythonRedisLock(Contender):
     def lock(self, name: str) -> Any:
         import redis_lock
 
-        return redis_lock.Lock(self.client, name, expire=LEASE)
+        return redis_lock.Lock(self.client, name, expire=self.lease, auto_renewal=self.renewed)
+
+    def held_by(self, handle: Any) -> bool:
+        return bool(handle.get_owner_id() == handle.id)
+
+
+class Pottery(Contender):
+    """``Redlock`` of pottery with one server: SET NX PX, and an attempt every 100 ms on average."""
+
+    title = "pottery"
+
+    def lock(self, name: str) -> Any:
+        from pottery import Redlock
+
+        return Redlock(key=name, masters={self.client}, auto_release_time=self.lease)
+
+    def held_by(self, handle: Any) -> bool:
+        return bool(handle.locked())
+
+
+class Fifo(Contender):
+    """redis-fifo-lock: a queue on the server, and leases that are always renewed. It is for asyncio
+    alone, so a loop in another thread runs it."""
+
+    title = "redis-fifo-lock"
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        from redis.asyncio import Redis as AsyncRedis
+
+        self.client_of_loop, self.loop = AsyncRedis.from_url(url), asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[Any]:
+        from redis_fifo_lock import FifoLock
+
+        # Waiters look for a lease that has ended every half of one, as with the defaults.
+        milliseconds = {"lease_ms": 1000 * self.lease, "poll_ms": 500 * self.lease}
+        lock = FifoLock(self.client_of_loop, name, **milliseconds)
+        held = asyncio.run_coroutine_threadsafe(lock.acquire(), self.loop).result()
+        try:
+            yield held
+        finally:
+            asyncio.run_coroutine_threadsafe(lock.release(held), self.loop).result()
+
+    def held_by(self, handle: Any) -> bool:
+        return not handle.lost.is_set()
 
 
 class Bare(Contender):
@@ -175,6 +234,8 @@ CONTENDERS: dict[str, type[Contender]] = {
     BEFORE: Before,
     REDIS_PY: RedisPy,
     PYTHON_REDIS_LOCK: PythonRedisLock,
+    POTTERY: Pottery,
+    FIFO: Fifo,
     BARE: Bare,
     TOKEN: Token,
     PERMIT: Permit,
