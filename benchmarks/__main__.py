@@ -11,12 +11,13 @@ import argparse
 import json
 import os
 import platform
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import crowds, limits, scenarios, semaphores
+from benchmarks import crowds, limits, scenarios, semaphores, stopped
 from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
@@ -40,7 +41,10 @@ SCENARIOS = {
     "permits, crowd": semaphores.permit_crowd,
     "tasks": guarded,
     "limits": limits.over_a_limit,
+    "stopped": stopped.stopped,
 }
+LONG = ("stopped",)
+"""Measured only if it is named."""
 TARGETS = (
     ("free", OURS, f"client µs / {REDIS_PY}", "at most", 0.60),
     ("free", OURS, f"client µs paused / {REDIS_PY}", "at most", 0.60),
@@ -61,6 +65,10 @@ TARGETS = (
     ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
     ("limits", "Redis, park", "messages", "at most", 2.01),
+    ("stopped", stopped.GUARDED, "lost", "at most", 0),
+    ("stopped", stopped.GUARDED, "stuck", "at most", 0),
+    ("stopped", stopped.GUARDED, "refused", "at least", 1),
+    ("stopped", "all", "lost", "at least", 1),
     ("walk", OURS, "files", "at most", 14),
     ("walk", OURS, "functions", "at most", 63),
     ("walk", OURS, "lines", "at most", 343),
@@ -76,7 +84,7 @@ def main() -> None:
         url = server.url() + CLIENT_OPTIONS
         with Redis.from_url(url) as admin:
             bench = Bench(url, admin, options.before, options.quick)
-            for name in options.only or SCENARIOS:
+            for name in options.only or [name for name in SCENARIOS if name not in LONG]:
                 print(f"{name} ...", flush=True)
                 admin.flushall()
                 results[name] = SCENARIOS[name](bench)
@@ -87,10 +95,12 @@ def main() -> None:
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "latest.md").write_text(page + "\n")
     (options.output / "latest.json").write_text(json.dumps(results, indent=1) + "\n")
+    sys.exit("stopped" in results and "NOT MET" in pages[-1])
 
 
 def _environment() -> str:
     packages = ("django", "redis", "hiredis", "django-redis", "python-redis-lock", "celery")
+    packages += ("pottery", "redis-fifo-lock")
     versions = ", ".join(f"{name} {version(name)}" for name in packages)
     return f"CPython {platform.python_version()}, {versions}, {os.cpu_count()} CPUs"
 

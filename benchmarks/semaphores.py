@@ -97,7 +97,7 @@ def visit(contender: Contender, name: str, start: float, end: float, hold: float
     return visits
 
 
-def overtaken(visits: list[Visit]) -> float:
+def overtaken(visits: list[Visit], served_apart: int = APART) -> float:
     """Return the part of the pairs that waited together of which the later one was let in first."""
     visits, met, swapped = sorted(visits), 0, 0
     for number, (asked, got) in enumerate(visits):
@@ -105,7 +105,7 @@ def overtaken(visits: list[Visit]) -> float:
             if later >= got:
                 break
             met += later - asked >= APART
-            swapped += later - asked >= APART and got - later_got >= APART
+            swapped += later - asked >= APART and got - later_got >= served_apart
     return swapped / max(1, met)
 
 
