@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.checker import check
-from tests.chaos.history import read
+from tests.chaos.history import Recorder, read
+from tests.chaos.holding import EARLY
 from tests.chaos.layouts import LAYOUTS
 from tests.chaos.plan import Plan
 from tests.chaos.stage import name_of, run
@@ -43,6 +44,9 @@ def main() -> int:
 def play(name: str, seconds: float, seed: int, directory: str) -> None:
     """Carry out the run of a layout in this process; its history stays behind."""
     layout = LAYOUTS[name]
+    with contextlib.closing(Recorder(directory, 0)) as recorder:
+        asked = {"layout": name, "seed": seed, "promised": layout.promised}
+        recorder.note("run", **asked, tolerance=EARLY)
     with contextlib.closing(layout.open()) as site:
         run(site, Plan(directory, seed, site.settings()), layout.faults, seconds)
 

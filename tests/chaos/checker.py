@@ -4,6 +4,7 @@ and none without a cause."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
 
@@ -20,20 +21,21 @@ def check(events: Iterable[Event]) -> Verdict:
     story = Story(events)
     violations = [*holding.judge(story), *map(_alarm, story.alarms)]
     for request, event in story.troubles:
-        has_cause = _lost if event["kind"] == "lost" else _unavailable
+        has_cause = _lost if event["type"] == "fail" else _unavailable
         if not has_cause(story, request, event):
             text = (
-                f"{event['doing']} of {request} at {event['at']:.6f} raised without a cause: "
+                f"{event['f']} of {request} at {event['time']:.6f} raised without a cause: "
                 f"{event['error']}"
             )
-            violations.append(Violation("no cause", text, event["at"]))
+            violations.append(Violation("no cause", text, event["time"]))
+    types = Counter(event["type"] for _, event in story.troubles)
     figures = {
         "acquisitions": len(story.holds),
         "hand-offs": _hand_offs(story),
-        "refused": story.kinds["refused"],
-        "LockLost": story.kinds["lost"],
-        "LockUnavailable": story.kinds["unavailable"],
-        "workers killed": story.kinds["killed"],
+        "refused": story.kinds["acquire", "fail"],
+        "LockLost": types["fail"],
+        "LockUnavailable": types["info"],
+        "workers killed": story.kinds["killed", "info"],
     }
     return Verdict(violations, figures, dict(story.faults))
 
@@ -55,7 +57,7 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
     servers lost its vote for it. A renewed lease passes only if its process or the server stood
     still, or if a release that was requested in time was tried again.
     """
-    hold, at = request.hold, event["at"]
+    hold, at = request.hold, event["time"]
     if hold is None or event["error"].startswith("LockNotOwned"):
         return False  # what was never acquired can't be lost
     if ended_by_others(story, hold, at) or during(hold, at, story.lost_votes):
@@ -72,7 +74,7 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
 def _unavailable(story: Story, request: Request, event: Event) -> bool:
     """Return whether a server was away, a connection was cut, or the process stood still. A server
     that was away when the lock was acquired has no vote for it."""
-    since, at = event["since"] - SLACK, event["at"] + SLACK
+    since, at = event["since"] - SLACK, event["time"] + SLACK
     disturbances = story.server, story.cuts, story.stood_still(request.process)
     voted = since if request.hold is None else request.began
     return any(each.touch(since, at) for each in disturbances) or story.missing_votes.touch(
@@ -81,4 +83,4 @@ def _unavailable(story: Story, request: Request, event: Event) -> bool:
 
 
 def _alarm(event: Event) -> Violation:
-    return Violation(event["kind"], event.get("trace", str(event)), event["at"])
+    return Violation(event["f"], event.get("trace", str(event)), event["time"])

@@ -1,28 +1,34 @@
-"""The history of a run: what each process records, and how it is read back.
+"""The history of a run, as others' tools read it too: JSON lines in the manner of Jepsen.
 
-An event is a JSON object on one line, with its ``kind``, the number of its ``process`` (0 is the
-driver) and ``at``, the moment it was over. An event that took time has ``since``, the moment it
-began. Moments are seconds of the monotonic clock, which all processes share.
+Each event has ``time`` (seconds of the monotonic clock, which all processes share), ``process``, a
+``type`` and ``f``, what it is about. Events of one handle have ``handle``, unique in a run.
 
-Of one handle (``handle``, unique in a run):
-    requested  name, lease, renewed
-    acquired   fence, until (the end of the lease as the handle promised it)
-    refused
-    confirmed  since, until: the server said that the lock is still held
-    extending, releasing: about to ask for it; released: since
-    lost, unavailable  since, doing: LockLost or LockNotOwned, LockUnavailable
-    told       the signal lock_lost said that the lock is lost
-    failed     doing, trace: any other error
-Of any process: stalled (since): it did not run.
-Of the driver:
+Operations of a handle are an ``invoke``, and at most one of ``ok`` (it happened), ``fail`` (it
+certainly did not) and ``info`` (unknown: LockUnavailable) of the same handle and f. Where a process
+was killed, the second is missing.
+    acquire    invoke: name, lease (s), renewed, wait (s, null: no limit), mode (exclusive, shared),
+               limit (of a semaphore, else null); ok: token_id, fence, until; fail: not acquired
+    take_over  as acquire, and the ticket: the token_id of what is taken over
+    confirm    (ensure_held), extend, reacquire, downgrade  ok: fence, until
+    detach     invoke: ticket, until
+    release
+``until`` is the end of the lease as the handle promises it. A ``fail`` with ``error`` is LockLost
+or LockNotOwned. An operator's ``set_limit`` (name, limit; null: cleared) is an operation as well.
+
+All other events are ``info``. If what they tell of took time, ``since`` is when it began.
+    queued, lost   of a handle: the signals lock_waiting and lock_lost
+    stalled        of a process: it did not run
+    failed         doing, trace: an error that should not be
+Of the driver, process 0, which Jepsen calls the nemesis:
+    run            layout, seed, tolerance (s by which leases may end early), promised (what)
     started, died, stuck, logged, paused (since), killed (since): worker, trace
-    fault      what
-    outage     since, what; cut: what, connections
+    fault          what
+    outage         since, what; cut: what, connections
     wiped, vote_lost  since: a server lost its data, or one of several servers did
-    vote_missing  since: one of several servers did not vote
-    unsettled  since: leases may have ended early
-    forced     name, fence, since: a forced release
-    left       keys
+    vote_missing   since: one of several servers did not vote
+    unsettled      since: leases may have ended early
+    forced         name, fence (null: unknown), since: a forced release
+    left           keys
 """
 
 from __future__ import annotations
@@ -44,9 +50,9 @@ class Recorder:
         self.process = process
         self._file = (Path(directory) / f"history-{process:05}.jsonl").open("ab", buffering=0)
 
-    def note(self, kind: str, **fields: Any) -> None:
-        """Record an event; it is over now, unless ``at`` says when."""
-        event = {"kind": kind, "process": self.process, "at": monotonic(), **fields}
+    def note(self, f: str, type: str = "info", **values: Any) -> None:
+        """Record an event; it is over now, unless ``time`` says when."""
+        event = {"time": monotonic(), "process": self.process, "type": type, "f": f, **values}
         os.write(self._file.fileno(), json.dumps(event, separators=(",", ":")).encode() + b"\n")
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ A server carries out its scripts one after the other. When ``ensure_held()``, ``
 ``reacquire()`` or ``acquire()`` returns, the server found or wrote this handle's token at some
 moment during the call. A token is made for one acquisition and written once. So a handle held its
 lock from the return of its ``acquire()`` until the beginning of its last confirmed call, and these
-spans must not overlap for two handles of one lock.
+spans must not overlap for two handles of one lock, unless both share it. How many may share a lock,
+and who was next, is for ``tests.judge`` to say.
 
 No fault excuses an overlap. A loss of data or a forced release ends a hold, and then the server
 confirms it no more. ``release()`` confirms nothing: after a lost reply it can return although the
@@ -64,14 +65,15 @@ def _broken_promises(story: Story, holds: list[Hold]) -> Iterator[Violation]:
     the server has answered."""
     for earlier, later in _pairs(holds, lambda hold: max(end for _, end in hold.promises)):
         short = earlier.promised(later.acquired) - later.acquired
-        if short > EARLY and not ended_by_others(story, earlier, later.acquired):
+        taken_over = later.request.ticket is not None
+        if short > EARLY and not taken_over and not ended_by_others(story, earlier, later.acquired):
             text = f"{later} was acquired {short * 1000:.0f} ms before {earlier} was to end"
             yield _between("promise broken", earlier, later, text)
 
 
 def _revivals(story: Story) -> Iterator[Violation]:
     """Find holds confirmed after they were certainly ended, as by a renewal that revives one."""
-    forced = {(item["name"], item["fence"]): item["at"] for item in story.forced}
+    forced = {(item["name"], item["fence"]): item["time"] for item in story.forced}
     wiped = sorted(story.wipes)
     for hold in story.holds:
         over = forced.get((hold.request.name, hold.fence))
@@ -89,7 +91,7 @@ def ended_by_others(story: Story, hold: Hold, moment: float) -> bool:
     because the claim of a lock that was handed off came too late."""
     for item in story.forced:
         of_this = item["name"] == hold.request.name and item["fence"] in (hold.fence, None)
-        if of_this and during(hold, moment, [(item["since"], item["at"])]):
+        if of_this and during(hold, moment, [(item["since"], item["time"])]):
             return True
     if during(hold, moment, story.wipes + story.unsettled):
         return True
@@ -112,8 +114,9 @@ def during(hold: Hold, moment: float, spans: list[tuple[float, float]]) -> bool:
 
 
 def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[Hold, Hold]]:
-    """Yield the pairs, lesser fence first, of which the first reaches past the second's start. A
-    hold is dropped from the comparison when no later one was acquired early enough."""
+    """Yield the pairs, lesser fence first, of which the first reaches past the second's start, and
+    that don't share the lock. A hold is dropped from the comparison when no later one was acquired
+    early enough."""
     earliest = [hold.acquired for hold in holds]
     for index in range(len(holds) - 2, -1, -1):
         earliest[index] = min(earliest[index], earliest[index + 1])
@@ -121,7 +124,7 @@ def _pairs(holds: list[Hold], reach: Callable[[Hold], float]) -> Iterator[tuple[
     for hold, still_to_come in zip(holds, earliest, strict=True):
         open_ = [before for before in open_ if reach(before) > still_to_come]
         for before in open_:
-            if reach(before) > hold.acquired:
+            if reach(before) > hold.acquired and not (before.shared and hold.shared):
                 yield before, hold
         open_.append(hold)
 

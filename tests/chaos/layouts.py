@@ -34,13 +34,19 @@ class Layout:
     faults: tuple[Fault, ...]
     unpromised: frozenset[str] = frozenset()
     """Rules of the checker that it does not promise; docs/explanation/failures.md says why."""
+    promised: tuple[str, ...] = ("holding", "fences", "order")
+    """What ``tests.judge`` has to judge."""
 
 
 LAYOUTS = {
     "queue": Layout(partial(Independent, REDIS), (*OTHERS, *STOPS, faults.listeners_cut)),
     "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), (*OTHERS, *STOPS)),
     "poll": Layout(partial(Independent, REDIS, WAIT="poll"), (*OTHERS, *STOPS)),
-    "redlock": Layout(partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS)),
-    "sentinel": Layout(SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS),
+    "redlock": Layout(
+        partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS), promised=("holding", "fences")
+    ),
+    "sentinel": Layout(
+        SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS, promised=("order",)
+    ),
     "cluster": Layout(ClusterSite, OF_WATCHED),
 }

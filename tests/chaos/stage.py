@@ -107,7 +107,7 @@ class Stage:
 
         def idle() -> set[int]:
             histories = Path(self.plan.directory).glob("history-*.jsonl")
-            served = [path for path in histories if b'"acquired"' in path.read_bytes()]
+            served = [path for path in histories if b'"ok"' in path.read_bytes()]
             begun = {int(path.stem.split("-")[1]) for path in served}
             return {worker.number for worker in self.crew.workers} - begun
 

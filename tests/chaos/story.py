@@ -12,6 +12,9 @@ from tests.chaos.history import Event
 
 ALARMS = ("died", "stuck", "left", "logged", "failed")
 """Events that are violations by themselves."""
+STARTS = ("acquire", "take_over")
+ENDS = ("release", "detach")
+OPERATIONS = (*STARTS, *ENDS, "confirm", "extend", "reacquire", "downgrade")
 Span = tuple[float, float]
 
 
@@ -48,14 +51,17 @@ class Verdict:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """A call of ``acquire()``, and the hold that it led to."""
+    """A call of ``acquire()`` or ``take_over()``, and the hold that it led to."""
 
     handle: str
     process: int
     name: str
-    began: float
     lease: float
     renewed: bool
+    mode: str
+    began: float
+    ticket: str | None = None
+    """Of the hold that it took over."""
     hold: Hold | None = None
 
     def __str__(self) -> str:
@@ -77,7 +83,9 @@ class Hold:
     promises: list[tuple[float, float]] = field(default_factory=list)
     """(from when, until when) the handle promised to hold; a promise ends with the next."""
     releasing: float | None = None
-    """When its release was first requested."""
+    """When its release or detachment was first requested."""
+    shared: bool = False
+    """Whether it is held together with others, at its end at least."""
 
     def __str__(self) -> str:
         return f"hold {self.request.handle} of {self.request.name!r} (fence {self.fence})"
@@ -96,18 +104,24 @@ class Story:
         """Forced releases; the fence is None if the server did not answer."""
         self.alarms: list[Event] = []
         self.faults: Counter[str] = Counter()
-        self.kinds: Counter[str] = Counter()
+        self.kinds: Counter[tuple[str, str]] = Counter()
+        """How many events there are, by f and type."""
         self._spans: defaultdict[str, list[Span]] = defaultdict(list)
         self._still: defaultdict[int, list[Span]] = defaultdict(list)
         self._requests: dict[str, Request] = {}
+        self._invoked: dict[tuple[str, str], float] = {}
+        """When the last operation of a handle and f was invoked."""
         for event in events:
-            self.kinds[event["kind"]] += 1
-            if event["kind"] in ALARMS:
+            f, type = event["f"], event["type"]
+            self.kinds[f, type] += 1
+            if f in ALARMS:
                 self.alarms.append(event)
-            elif reader := getattr(self, f"_on_{event['kind']}", None):
+            elif f in OPERATIONS:
+                getattr(self, f"_on_{type}")(event)
+            elif reader := getattr(self, f"_on_{f}", None):
                 reader(event)
             elif "since" in event:
-                self._spans[event["kind"]].append((event["since"], event["at"]))
+                self._spans[f].append((event["since"], event["time"]))
         self.server = Spans(self._spans["outage"])
         """When the server did not answer, or was slow, or refused."""
         self.cuts = Spans(self._spans["cut"])
@@ -131,48 +145,50 @@ class Story:
 
     # What a worker recorded.
 
-    def _on_requested(self, event: Event) -> None:
-        fields = ("handle", "process", "name", "lease", "renewed")
-        asked = {key: event[key] for key in fields}
-        self._requests[event["handle"]] = Request(**asked, began=event["at"])
-
-    def _on_acquired(self, event: Event) -> None:
-        request, at = self._requests[event["handle"]], event["at"]
-        request.hold = Hold(
-            request=request,
-            fence=event["fence"],
-            acquired=at,
-            until=event["until"],
-            confirmed=request.began,
-            promises=[(at, event["until"])],
-        )
-        self.holds.append(request.hold)
-
-    def _on_confirmed(self, event: Event) -> None:
+    def _on_invoke(self, event: Event) -> None:
+        f, handle, time = event["f"], event["handle"], event["time"]
+        self._invoked[handle, f] = time
+        if f in STARTS:
+            fields = ("handle", "process", "name", "lease", "renewed", "mode")
+            request = Request(*(event[key] for key in fields), time, event.get("ticket"))
+            self._requests[handle] = request
+            return
         hold = self._hold(event)
-        hold.confirmed = max(hold.confirmed, event["since"])
-        hold.until = event["until"]
-        hold.promises.append((event["at"], event["until"]))
+        if f in ("extend", "reacquire"):
+            hold.until = -math.inf
+        if f != "confirm":
+            hold.promises.append((time, -math.inf))
+        hold.shared |= f == "downgrade"
+        if f in ENDS and hold.releasing is None:
+            hold.releasing = time
 
-    def _on_extending(self, event: Event) -> None:
-        hold = self._hold(event)
-        hold.until = -math.inf
-        hold.promises.append((event["at"], -math.inf))
+    def _on_ok(self, event: Event) -> None:
+        f, handle, time = event["f"], event["handle"], event["time"]
+        if f in STARTS:
+            request = self._requests[handle]
+            hold = Hold(request, event["fence"], time, event["until"], confirmed=request.began)
+            hold.shared = request.mode == "shared"
+            request.hold = hold
+            self.holds.append(hold)
+        elif f not in ENDS:
+            hold = self._hold(event)
+            hold.confirmed = max(hold.confirmed, self._invoked[handle, f])
+            hold.until = event["until"]
+        else:
+            return
+        hold.promises.append((time, hold.until))
 
-    def _on_releasing(self, event: Event) -> None:
-        hold = self._hold(event)
-        hold.promises.append((event["at"], -math.inf))
-        if hold.releasing is None:
-            hold.releasing = event["at"]
+    def _on_fail(self, event: Event) -> None:
+        if "error" in event:
+            since = self._invoked[event["handle"], event["f"]]
+            self.troubles.append((self._requests[event["handle"]], {**event, "since": since}))
 
-    def _on_told(self, event: Event) -> None:
-        if (hold := self._requests[event["handle"]].hold) is not None:
-            hold.promises.append((event["at"], -math.inf))
+    def _on_info(self, event: Event) -> None:
+        self._on_fail(event)
 
     def _on_lost(self, event: Event) -> None:
-        self.troubles.append((self._requests[event["handle"]], event))
-
-    _on_unavailable = _on_lost
+        if (hold := self._requests[event["handle"]].hold) is not None:
+            hold.promises.append((event["time"], -math.inf))
 
     def _hold(self, event: Event) -> Hold:
         hold = self._requests[event["handle"]].hold
@@ -180,15 +196,15 @@ class Story:
         return hold
 
     def _on_stalled(self, event: Event) -> None:
-        self._still[event["process"]].append((event["since"], event["at"]))
+        self._still[event["process"]].append((event["since"], event["time"]))
 
     # What the driver recorded.
 
     def _on_paused(self, event: Event) -> None:
-        self._still[event["worker"]].append((event["since"], event["at"]))
+        self._still[event["worker"]].append((event["since"], event["time"]))
 
     def _on_cut(self, event: Event) -> None:
-        self._spans["cut"].append((event["at"], event["at"]))
+        self._spans["cut"].append((event["time"], event["time"]))
 
     def _on_forced(self, event: Event) -> None:
         self.forced.append(event)

@@ -20,24 +20,29 @@ class History:
     def __init__(self) -> None:
         self.events: list[Event] = []
 
-    def note(self, kind: str, at: float, process: int = 1, **fields: Any) -> None:
-        self.events.append({"kind": kind, "at": at, "process": process, **fields})
+    def note(self, f: str, at: float, process: int = 1, **fields: Any) -> None:
+        self.events.append({"f": f, "time": at, "process": process, "type": "info", **fields})
 
-    def driver(self, kind: str, at: float, **fields: Any) -> None:
-        self.note(kind, at, DRIVER, **fields)
+    def driver(self, f: str, at: float, **fields: Any) -> None:
+        self.note(f, at, DRIVER, **fields)
 
-    def of(self, handle: str, kind: str, at: float, **fields: Any) -> None:
+    def of(self, handle: str, f: str, at: float, **fields: Any) -> None:
         """Add any event of a handle."""
-        self.note(kind, at, int(handle.split(".", maxsplit=1)[0]), handle=handle, **fields)
+        self.note(f, at, int(handle.split(".", maxsplit=1)[0]), handle=handle, **fields)
+
+    def calls(self, handle: str, f: str, since: float, at: float, type: str, **fields: Any) -> None:
+        """Add an operation: its beginning and its end."""
+        self.of(handle, f, since, type="invoke")
+        self.of(handle, f, at, type=type, **fields)
 
     def requests(self, handle: str, at: float, **asked: Any) -> None:
-        defaults = {"name": "anvil", "lease": 2.0, "renewed": False}
-        self.of(handle, "requested", at, **{**defaults, **asked})
+        defaults = {"name": "anvil", "lease": 2.0, "renewed": False, "mode": "exclusive"}
+        self.of(handle, "acquire", at, type="invoke", **{**defaults, **asked})
 
     def acquires(self, handle: str, at: float, **given: Any) -> None:
         """Let its acquire return, with a lease of 2 s."""
         defaults = {"fence": round(at * 1e6), "until": at + 2.0}
-        self.of(handle, "acquired", at, **{**defaults, **given})
+        self.of(handle, "acquire", at, type="ok", **{**defaults, **given})
 
     def takes(self, handle: str, at: float, **asked: Any) -> None:
         """Let it acquire 0.1 s after its request."""
@@ -45,11 +50,10 @@ class History:
         self.acquires(handle, at)
 
     def confirms(self, handle: str, since: float, at: float, until: float) -> None:
-        self.of(handle, "confirmed", at, since=since, until=until, doing="ensure_held")
+        self.calls(handle, "confirm", since, at, "ok", until=until)
 
     def releases(self, handle: str, since: float, at: float) -> None:
-        self.of(handle, "releasing", since)
-        self.of(handle, "released", at, since=since)
+        self.calls(handle, "release", since, at, "ok")
 
     def holds(self, handle: str, start: float, end: float, began: float | None = None) -> None:
         """Let it have the lock from start to end, confirmed all the time, and release it."""
@@ -60,7 +64,8 @@ class History:
 
     def fails(self, kind: str, handle: str, since: float, at: float) -> None:
         """Let a call raise: lost or unavailable."""
-        self.of(handle, kind, at, since=since, doing="a call", error="an error")
+        type = "fail" if kind == "lost" else "info"
+        self.calls(handle, "confirm", since, at, type, error="an error")
 
     def is_ended(self, cause: str, since: float, at: float, granted: float = 10.1) -> None:
         """Let a hold be ended by a forced release or a loss of data."""
@@ -133,6 +138,14 @@ class TestHolding:
         past.releases("2.1", 11.7, 11.8)
         assert broken_rules(past) == ["fence went back"]
 
+    def test_shared_holds(self, past: History) -> None:
+        """Two share a lock, and one of them is not told of the other's fence."""
+        for handle, mode in (("1.1", "shared"), ("2.1", "shared"), ("3.1", "exclusive")):
+            assert broken_rules(past) == []
+            past.takes(handle, 10.0 + len(past.events) / 1000, mode=mode)
+            past.confirms(handle, 10.4, 10.5, 12.0)
+        assert set(broken_rules(past)) == {"overlap", "promise broken"}
+
     def test_confirmation_that_ended_late_is_no_overlap(self, past: History) -> None:
         """A call that began before the successor acquired may return after it."""
         past.takes("1.1", 10.1)
@@ -146,14 +159,14 @@ class TestHolding:
         past.acquires("2.1", 11.4, fence=10_000_000, until=13.4)
         assert "fence given twice" in broken_rules(past)
 
-    @pytest.mark.parametrize("cause", ["", "forced", "data lost", "releasing", "extending", "told"])
+    @pytest.mark.parametrize("cause", ["", "forced", "data lost", "release", "extend", "lost"])
     def test_promise(self, past: History, cause: str) -> None:
         """A lock must not be given away before the end that ``held.remaining`` promised. A forced
         release, a loss of data, the holder's own requests and its being told of a loss end a
         promise."""
         past.takes("1.1", 10.1)
-        if cause in ("releasing", "extending", "told"):
-            past.of("1.1", cause, 11.6, upto=0.1)
+        if cause in ("release", "extend", "lost"):
+            past.of("1.1", cause, 11.6, type="info" if cause == "lost" else "invoke")
         elif cause:
             past.is_ended(cause, 11.5, 11.6)
         past.holds("2.1", 11.9, 12.5)

@@ -12,7 +12,7 @@ import threading
 import django
 from django.conf import settings
 
-from tests.chaos.attempt import record_losses
+from tests.chaos.attempt import record_signals
 from tests.chaos.caller import Caller
 from tests.chaos.heartbeat import Heartbeat
 from tests.chaos.history import Recorder
@@ -32,7 +32,7 @@ def main(plan: Plan, number: int, kind: str) -> None:
     from django_redis_lock import locks
 
     locks["default"].registry_for("")  # imports it now: no request has to wait for that
-    record_losses()
+    record_signals()
     recorder = Recorder(plan.directory, number)
 
     def caller(index: int, means: Means) -> Caller:
