@@ -29,6 +29,8 @@ SETTLING = 1.0
 """Seconds before the first fault, and after the last one."""
 LONGEST_PACE = 1.5
 """Seconds between two faults at the most."""
+OVERTIME = 240.0
+"""Seconds by which a run may be longer until each fault was played: sentinels need 20 for one."""
 
 
 class Stage:
@@ -44,11 +46,12 @@ class Stage:
         self._pulse = pulse
 
     def play(self, faults: tuple[Fault, ...], seconds: float) -> None:
-        """Play the faults like cards: each comes once before any comes again."""
+        """Play the faults like cards: each comes once before any comes again, and all come once."""
         end = monotonic() + seconds
-        pace = min(LONGEST_PACE, seconds / 15)  # a short run has to get through the deck as well
+        pace = min(LONGEST_PACE, seconds / 15)
         deck: list[Fault] = []
-        while monotonic() < end:
+        missing = set(faults)
+        while (now := monotonic()) < end or (missing and now < end + OVERTIME):
             if not deck:
                 deck = list(faults)
                 self.dice.shuffle(deck)
@@ -59,6 +62,7 @@ class Stage:
                 played = False  # one of the earlier faults met our own connection
             if played:
                 self.recorder.note("fault", what=name_of(fault))
+                missing.discard(fault)
             else:
                 deck.insert(0, fault)
             self.rest(0.1 * pace, pace)
