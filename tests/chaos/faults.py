@@ -17,14 +17,16 @@ from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Worker
 from tests.chaos.plan import NAMES
-from tests.chaos.sites import Watched, client
+from tests.chaos.sites import SentinelSite, Watched, client
 from tests.chaos.stage import Stage
+from tests.layouts.servers import agree
 
 SHORT = (0.1, 0.4)
 DOWNTIME = (0.0, 2.0)
 PAUSE = (0.1, 2.0)
 BEYOND_LEASE = (0.1, 0.8)
 """Seconds."""
+Change = Callable[[EmbeddedServer], None]
 
 
 def client_killed(stage: Stage) -> bool:
@@ -153,12 +155,40 @@ def failover(stage: Stage) -> None:
 
 
 def master_killed(stage: Stage) -> None:
-    """SIGKILL for a master, and a replica takes over."""
+    """SIGKILL for a master. When a replica has taken over, it comes back without its data."""
+    _replaced(stage, "killed", EmbeddedServer.kill, EmbeddedServer.restart)
+
+
+def master_stopped(stage: Stage) -> None:
+    """SIGSTOP for a master. When a replica has taken over, it goes on as if it were the master."""
+    _replaced(stage, "stopped", EmbeddedServer.pause, EmbeddedServer.resume)
+
+
+def _replaced(stage: Stage, what: str, end: Change, begin_again: Change) -> None:
     site, since = cast("Watched", stage.site), monotonic()
-    with stage.outage("killed"):
+    with stage.outage(what):
         server = site.master()
-        server.kill()
-        stage.served_again()
-    server.restart()
+        end(server)
+        agree(lambda: site.master() not in (None, server))
+        begin_again(server)
     site.layout.settle()
     stage.recorder.note("unsettled", since=since)
+
+
+def replica_stopped(stage: Stage) -> None:
+    _disturb_replica(stage, "replica stopped", EmbeddedServer.pause, EmbeddedServer.resume)
+
+
+def replica_killed(stage: Stage) -> None:
+    """SIGKILL for a replica, which comes back without its data, and copies them again."""
+    _disturb_replica(stage, "replica killed", EmbeddedServer.kill, EmbeddedServer.restart)
+
+
+def _disturb_replica(stage: Stage, what: str, end: Change, begin_again: Change) -> None:
+    layout = cast("SentinelSite", stage.site).layout
+    with stage.outage(what):
+        server = stage.dice.choice(layout.replicas())
+        end(server)
+        stage.rest(*DOWNTIME)
+        begin_again(server)
+    layout.settle()

@@ -23,6 +23,7 @@ OF_WATCHED = (
     *(faults.client_killed, faults.any_client_stopped, faults.calls_cut, faults.scripts_flushed),
     faults.failover,
 )
+OF_REPLICAS = (faults.master_stopped, faults.replica_stopped, faults.replica_killed)
 TWO_MASTERS = frozenset({"overlap", "promise broken", "fence went back", "fence given twice"})
 """A replica may not have heard of the last holder, and for a while there may be two masters."""
 
@@ -47,6 +48,9 @@ LAYOUTS = {
     ),
     "sentinel": Layout(
         SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS, promised=("order",)
+    ),
+    "replicas": Layout(
+        partial(SentinelSite, 2, waits=True), (*OF_WATCHED, faults.master_killed, *OF_REPLICAS)
     ),
     "cluster": Layout(ClusterSite, OF_WATCHED),
 }

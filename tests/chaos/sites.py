@@ -26,6 +26,12 @@ TIMEOUT = 1.0
 DOWN_AFTER = 1.0
 NODE_TIMEOUT = 2.0
 """Seconds without an answer after which sentinels and nodes take a master for dead."""
+SENTINEL_PERIODS = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 250)
+FAILOVER_TIMEOUT = 2000
+"""Milliseconds; with their own of seconds, sentinels take twenty to repair their layout, or to try
+again after a vote that nobody won."""
+REPLICA_TIMEOUT = 0.5
+"""Seconds that replicas have to acknowledge a lock, where it waits for them."""
 SLOT = SHARD_SLOTS[shard_of(NAMES[0])]
 """A slot of the cluster that a lock is in."""
 PULSE_KEY = "rig-pulse"
@@ -42,9 +48,12 @@ def client(port: int) -> redis.Redis:
     )
 
 
-def write(port: int) -> None:
+def write(port: int, replicas: int = 0) -> None:
+    """Write, and have so many replicas acknowledge it. Raises ``RedisError``."""
     with client(port) as one:
         one.set(PULSE_KEY, "", px=PULSE_MS)
+        if replicas and one.wait(replicas, round(REPLICA_TIMEOUT * 1000)) < replicas:
+            raise redis.ResponseError("too few replicas")
 
 
 class Site(ABC):
@@ -138,18 +147,24 @@ class Watched(Site):
 
 
 class SentinelSite(Watched):
-    """A master and a replica under three sentinels."""
+    """A master with replicas under three sentinels; locks may have to wait for all replicas."""
 
     layout: Sentinel
 
-    def __init__(self) -> None:
-        super().__init__(Sentinel(replicas=1, down_after=DOWN_AFTER))
+    def __init__(self, replicas: int = 1, *, waits: bool = False) -> None:
+        super().__init__(Sentinel(replicas=replicas, down_after=DOWN_AFTER))
+        self._replicas = replicas if waits else 0
+        for sentinel in self.layout.sentinels:
+            with client(sentinel.port) as one:
+                one.execute_command("SENTINEL", "DEBUG", *SENTINEL_PERIODS)
+                one.sentinel_set(self.layout.service, "failover-timeout", FAILOVER_TIMEOUT)
         self._sentinels = SentinelClient(
             [("127.0.0.1", server.port) for server in self.layout.sentinels], socket_timeout=TIMEOUT
         )
 
     def settings(self) -> dict[str, Any]:
-        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE)
+        options = {"REPLICAS": self._replicas, "REPLICA_TIMEOUT": REPLICA_TIMEOUT}
+        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE, OPTIONS=options if self._replicas else {})
         for cache in found["CACHES"].values():
             if "OPTIONS" in cache:
                 cache["OPTIONS"] |= {"SOCKET_TIMEOUT": TIMEOUT, "SOCKET_CONNECT_TIMEOUT": TIMEOUT}
@@ -158,7 +173,7 @@ class SentinelSite(Watched):
     def ask(self) -> None:
         """Ask for the master, and write there."""
         _, port = self._sentinels.discover_master(self.layout.service)
-        write(port)
+        write(port, self._replicas)
 
     def master(self) -> EmbeddedServer:
         return self.layout.master

@@ -15,10 +15,10 @@ from django_redis_lock import Holder, lock, locks
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Crew, Worker
-from tests.chaos.heartbeat import BEAT, PATIENCE, Heartbeat, Pulse
+from tests.chaos.heartbeat import PATIENCE, Heartbeat, Pulse
 from tests.chaos.history import Recorder
 from tests.chaos.plan import LONGEST_LEASE, NAMES, TASKS, THREADS, Plan
-from tests.chaos.sites import TIMEOUT, Site
+from tests.chaos.sites import Site
 from tests.chaos.worker import set_up
 
 KINDS = (THREADS, THREADS, TASKS, TASKS)
@@ -87,12 +87,6 @@ class Stage:
 
     def rest(self, shortest: float, longest: float) -> None:
         threading.Event().wait(self.dice.uniform(shortest, longest))
-
-    def served_again(self) -> None:
-        """Wait until locks are available again after a server was broken."""
-        self.rest(2 * BEAT + TIMEOUT / 2, TIMEOUT)  # until what was under way is answered or lost
-        broken = monotonic()
-        self.heart.until(lambda: self._pulse.good_at > broken)
 
     @contextlib.contextmanager
     def outage(self, what: str) -> Iterator[None]:
