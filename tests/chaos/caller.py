@@ -8,10 +8,22 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
+from django_redis_lock import locks
 from tests.chaos.attempt import Attempt
 from tests.chaos.history import Recorder
 from tests.chaos.means import Means
-from tests.chaos.plan import FIXED_LEASES, NAMES, RENEWED_LEASES, Plan
+from tests.chaos.plan import (
+    ALONE,
+    FIXED_LEASES,
+    LIMITS,
+    NAMES,
+    PASSED,
+    PERMITS,
+    READ,
+    RENEWED_LEASES,
+    SHARED,
+    Plan,
+)
 
 PAUSE = 0.02
 """Seconds at the most from one lock of a caller to its next."""
@@ -25,6 +37,7 @@ class Caller:
         self._recorder = recorder
         self._means = means
         self._dice = dice
+        self._names = NAMES if locks["default"].can_share else (*ALONE, PASSED)
         self._ways: dict[Callable[[], Awaitable[None]], int] = {
             self.patient: 28,
             self.impatient: 34,
@@ -32,6 +45,7 @@ class Caller:
             self.extending: 10,
             self.overstaying: 2,
             self.abandoning: 2,
+            self.succeeding: 12,
         }
         """What it may do next, with weights."""
 
@@ -95,8 +109,19 @@ class Caller:
     async def abandoning(self) -> None:
         await self._attempt(timeout=self._lease()).acquire()
 
+    async def succeeding(self) -> None:
+        """Take over a lock that another has detached, or come too late."""
+        if ticket := self._plan.find_ticket():
+            options = self._dice.choice(({}, {"timeout": self._lease()}))
+            attempt = Attempt(self._means, self._recorder, PASSED, **options)
+            if await attempt.take_over(ticket):
+                await self._hold_and_release(attempt)
+
     def _attempt(self, **options: Any) -> Attempt:
-        return Attempt(self._means, self._recorder, self._dice.choice(NAMES), **options)
+        name = self._dice.choice(self._names)
+        others = {READ: {"shared": True}, PERMITS: {"limit": self._dice.choice(LIMITS)}}
+        sharing = others.get(name, {}) if self._dice.random() < 0.7 else {}
+        return Attempt(self._means, self._recorder, name, **sharing, **options)
 
     def _lease(self, shortest: float = 0.0) -> float:
         return self._dice.choice([lease for lease in FIXED_LEASES if lease >= shortest])
@@ -106,7 +131,18 @@ class Caller:
             await self._hold_and_release(attempt)
 
     async def _hold_and_release(self, attempt: Attempt) -> None:
+        """Hold a lock, perhaps share what was held alone, and release it or pass it on."""
         await self._hold(attempt)
+        held, changes = attempt.lock, self._dice.random() < 0.5
+        if changes and held.name in SHARED and not held.sharing.shared:
+            await attempt.downgrade()
+            await self._hold(attempt)
+        if changes and held.name == PASSED and not attempt.lost:
+            if await attempt.detach(self._lease()):
+                self._plan.offer(attempt.ticket)
+                return
+            if attempt.lost:
+                return
         await attempt.release()
 
     async def _hold(self, attempt: Attempt) -> None:

@@ -16,7 +16,7 @@ from django_redis_lock import locks
 from django_redis_lock.exceptions import LockUnavailable
 from example_project.embedded import EmbeddedServer
 from tests.chaos.crew import Worker
-from tests.chaos.plan import NAMES
+from tests.chaos.plan import NAMES, PERMITS
 from tests.chaos.sites import SentinelSite, Watched, client
 from tests.chaos.stage import Stage
 from tests.layouts.servers import agree
@@ -69,11 +69,19 @@ def release_forced(stage: Stage) -> bool:
     try:
         ended = backend.force_release(name, only)
     except LockUnavailable:
-        stage.recorder.note("forced", name=name, fence=None, since=since)
+        stage.recorder.note("forced", name=name, fence=None, token_id=None, since=since)
         return False
     if ended is not None:
-        stage.recorder.note("forced", name=name, fence=ended.fence, since=since)
+        hold = {"fence": ended.fence, "token_id": ended.token_id}
+        stage.recorder.note("forced", name=name, **hold, since=since)
     return ended is not None
+
+
+def limits_set(stage: Stage) -> None:
+    """An operator sets limits of a semaphore: more and fewer than its callers', 0, and none."""
+    for limit in (*stage.dice.sample((0, 1, 5), 3), None):
+        stage.set_limit(PERMITS, limit)
+        stage.rest(*SHORT)
 
 
 def calls_cut(stage: Stage) -> bool:

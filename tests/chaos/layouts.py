@@ -19,9 +19,10 @@ OTHERS = (
     *(faults.calls_cut, faults.scripts_flushed),
     *(faults.server_crashed, faults.server_restarted, faults.data_lost),
 )
+ON_ONE = (*OTHERS, *STOPS, faults.limits_set)
 OF_WATCHED = (
     *(faults.client_killed, faults.any_client_stopped, faults.calls_cut, faults.scripts_flushed),
-    faults.failover,
+    *(faults.failover, faults.limits_set),
 )
 OF_REPLICAS = (faults.master_stopped, faults.replica_stopped, faults.replica_killed)
 TWO_MASTERS = frozenset({"overlap", "promise broken", "fence went back", "fence given twice"})
@@ -40,9 +41,9 @@ class Layout:
 
 
 LAYOUTS = {
-    "queue": Layout(partial(Independent, REDIS), (*OTHERS, *STOPS, faults.listeners_cut)),
-    "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), (*OTHERS, *STOPS)),
-    "poll": Layout(partial(Independent, REDIS, WAIT="poll"), (*OTHERS, *STOPS)),
+    "queue": Layout(partial(Independent, REDIS), (*ON_ONE, faults.listeners_cut)),
+    "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), ON_ONE),
+    "poll": Layout(partial(Independent, REDIS, WAIT="poll"), ON_ONE),
     "redlock": Layout(
         partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS), promised=("holding", "fences")
     ),

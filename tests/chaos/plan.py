@@ -15,10 +15,18 @@ DEFAULT_LEASE = 1.5
 """Seconds; what the backend gives and renews if a caller names no lease."""
 LONGEST_LEASE = 3.5
 """Seconds, extensions included."""
-NAMES = ("anvil", "bellows", "crucible")
+ALONE = ("anvil", "bellows")
+"""Locks that one holds at a time."""
+PASSED = "crucible"
+"""One that is passed on with tickets, also to other processes."""
+READ, PERMITS = SHARED = ("ledger", "tongs")
+"""One with readers and writers; a semaphore, which some take alone, too."""
+LIMITS = (2, 3)
+"""Of the semaphore, by its callers."""
+NAMES = (*ALONE, PASSED, *SHARED)
 THREADS, TASKS = "threads", "tasks"
 """What the callers of a process are."""
-CALLERS = 4
+CALLERS = 5
 """How many callers a process has."""
 
 
@@ -35,6 +43,21 @@ class Plan:
     def stop(self) -> Path:
         """The file that exists when the callers are to finish."""
         return Path(self.directory) / "stop"
+
+    @property
+    def tickets(self) -> Path:
+        """The directory of the tickets that nobody has used yet."""
+        return Path(self.directory) / "tickets"
+
+    def offer(self, ticket: str) -> None:
+        (self.tickets / ticket).touch()
+
+    def find_ticket(self) -> str:
+        """Return a ticket, which others may find at the same time; empty if there is none."""
+        for path in self.tickets.iterdir():
+            path.unlink(missing_ok=True)
+            return path.name
+        return ""
 
     def dumps(self) -> str:
         """Return the plan as text, for the command line of a worker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ class Stage:
         self.recorder = heart.recorder
         self.dice = random.Random(plan.seed)
         self._pulse = pulse
+        self._limits = itertools.count(1)
 
     def play(self, faults: tuple[Fault, ...], seconds: float) -> None:
         """Play the faults like cards: each comes once before any comes again, and all come once."""
@@ -87,6 +89,21 @@ class Stage:
 
     def rest(self, shortest: float, longest: float) -> None:
         threading.Event().wait(self.dice.uniform(shortest, longest))
+
+    def set_limit(self, name: str, limit: int | None) -> None:
+        """Set an operator's limit, or clear it; try again until the server has answered."""
+        self.heart.until(lambda: self._limit_is_set(name, limit))
+
+    def _limit_is_set(self, name: str, limit: int | None) -> bool:
+        handle = f"{self.recorder.process}.{next(self._limits)}"
+        self.recorder.note("set_limit", "invoke", handle=handle, name=name, limit=limit)
+        try:
+            locks["default"].set_limit(name, limit, by="chaos")
+        except LockUnavailable as error:
+            self.recorder.note("set_limit", handle=handle, error=str(error))
+            return False
+        self.recorder.note("set_limit", "ok", handle=handle)
+        return True
 
     @contextlib.contextmanager
     def outage(self, what: str) -> Iterator[None]:
@@ -140,6 +157,7 @@ def run(site: Site, plan: Plan, faults: tuple[Fault, ...], seconds: float) -> No
     """Play faults to callers; the history stays behind. This process is good for one run."""
     set_up(plan)
     site.prepare()
+    plan.tickets.mkdir()
     recorder = Recorder(plan.directory, 0)
     with Heartbeat(recorder) as heart, Pulse(site, recorder) as pulse:
         with Crew(plan, KINDS, heart) as crew:
