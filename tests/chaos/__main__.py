@@ -75,6 +75,7 @@ def judge(name: str, verdict: Verdict) -> list[Violation]:
     missing = [name_of(one) for one in layout.faults if not verdict.faults.get(name_of(one))]
     if verdict.figures["acquisitions"] < LEAST_TAKEN:
         missing.append(f"{LEAST_TAKEN} acquisitions")
+    missing += [what for what in layout.shown if not verdict.figures[what]]
     if missing:
         found.append(Violation("too little", f"the run had no {', '.join(missing)}"))
     return found

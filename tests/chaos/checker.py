@@ -33,6 +33,7 @@ def check(events: Iterable[Event]) -> Verdict:
         "acquisitions": len(story.holds),
         "hand-offs": _hand_offs(story),
         "refused": story.kinds["acquire", "fail"],
+        **{f: story.kinds[f, "ok"] for f in ("downgrade", "detach", "take_over", "set_limit")},
         "LockLost": types["fail"],
         "LockUnavailable": types["info"],
         "workers killed": story.kinds["killed", "info"],

@@ -27,7 +27,7 @@ Of the driver, process 0, which Jepsen calls the nemesis:
     wiped, vote_lost  since: a server lost its data, or one of several servers did
     vote_missing   since: one of several servers did not vote
     unsettled      since: leases may have ended early
-    forced         name, fence (null: unknown), since: a forced release
+    forced         name, since: a forced release; fence, token_id (null: unknown) of the hold
     left           keys
 """
 

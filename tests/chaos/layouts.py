@@ -38,6 +38,8 @@ class Layout:
     """Rules of the checker that it does not promise; docs/explanation/failures.md says why."""
     promised: tuple[str, ...] = ("holding", "fences", "order")
     """What ``tests.judge`` has to judge."""
+    shown: tuple[str, ...] = ("detach", "take_over", "downgrade", "set_limit")
+    """What callers, or an operator, have to do in each run."""
 
 
 LAYOUTS = {
@@ -45,7 +47,10 @@ LAYOUTS = {
     "blpop": Layout(partial(Independent, REDIS, WAIT="blpop"), ON_ONE),
     "poll": Layout(partial(Independent, REDIS, WAIT="poll"), ON_ONE),
     "redlock": Layout(
-        partial(Independent, REDLOCK, 3), (*OTHERS, *STOPS), promised=("holding", "fences")
+        partial(Independent, REDLOCK, 3),
+        (*OTHERS, *STOPS),
+        promised=("holding", "fences"),
+        shown=("detach", "take_over"),
     ),
     "sentinel": Layout(
         SentinelSite, (*OF_WATCHED, faults.master_killed), TWO_MASTERS, promised=("order",)
