@@ -20,6 +20,7 @@ from tests.chaos.layouts import LAYOUTS
 from tests.chaos.plan import Plan
 from tests.chaos.stage import name_of, run
 from tests.chaos.story import Verdict, Violation
+from tests.judge.__main__ import judge
 
 LEAST_TAKEN = 100
 PATIENCE = 600.0
@@ -45,8 +46,8 @@ def play(name: str, seconds: float, seed: int, directory: str) -> None:
     """Carry out the run of a layout in this process; its history stays behind."""
     layout = LAYOUTS[name]
     with contextlib.closing(Recorder(directory, 0)) as recorder:
-        asked = {"layout": name, "seed": seed, "promised": layout.promised}
-        recorder.note("run", **asked, tolerance=EARLY)
+        rules = {"promised": layout.promised, "excused": layout.excused, "tolerance": EARLY}
+        recorder.note("run", layout=name, seed=seed, **rules)
     with contextlib.closing(layout.open()) as site:
         run(site, Plan(directory, seed, site.settings()), layout.faults, seconds)
 
@@ -59,7 +60,9 @@ def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
     verdict = check(read(directory))
     if code:
         verdict.violations.append(Violation("run failed", f"exit code {code}"))
-    found = judge(name, verdict)
+    for rule, texts in judge(read(directory))[1].items():
+        verdict.violations += [Violation(rule, "\n".join(texts))] * bool(texts)
+    found = broken_promises(name, verdict)
     print(summary(name, verdict, found), flush=True)
     if found or options.keep:
         print(f"histories in {directory}")
@@ -68,7 +71,7 @@ def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
     return not found
 
 
-def judge(name: str, verdict: Verdict) -> list[Violation]:
+def broken_promises(name: str, verdict: Verdict) -> list[Violation]:
     """Return what a layout promises and was broken, or was shown too little."""
     layout = LAYOUTS[name]
     found = [item for item in verdict.violations if item.rule not in layout.unpromised]

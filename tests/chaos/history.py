@@ -20,7 +20,8 @@ All other events are ``info``. If what they tell of took time, ``since`` is when
     stalled        of a process: it did not run
     failed         doing, trace: an error that should not be
 Of the driver, process 0, which Jepsen calls the nemesis:
-    run            layout, seed, tolerance (s by which leases may end early), promised (what)
+    run            layout, seed, tolerance (s by which leases may end early); promised: the rules;
+                   excused: the events in whose time none is
     started, died, stuck, logged, paused (since), killed (since): worker, trace
     fault          what
     outage         since, what; cut: what, connections

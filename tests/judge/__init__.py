@@ -1,0 +1,1 @@
+"""A judge of recorded histories, which knows nothing of the package that made them."""

@@ -1,0 +1,179 @@
+"""What a recorded history says of each lock; ``tests/chaos/history.py`` describes the format.
+
+What holds a lock is a handle, or the ticket of one that was detached. A call of unknown outcome
+happened if something shows it. Else it may have ended a hold, and no more: one less breaks no rule.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import compress
+from math import inf
+from typing import Any
+
+Event = dict[str, Any]
+KINDS = {"acquire": "take", "take_over": "swap", "detach": "swap", "downgrade": "share"}
+KINDS |= {"set_limit": "limit", "release": "end"}
+BEGINNINGS = ("take", "swap", "share")
+SHOWING = (*BEGINNINGS, "keep")
+ENDINGS = ("wiped", "unsettled", "vote_lost", "forced")
+"""What may end holds before their leases do."""
+OF_SERVERS = ("wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut")
+OF_PROCESSES = {"stalled": "process", "paused": "worker", "killed": "worker"}
+"""What may cost a waiter its place, and a holder a lock that was handed off to it."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """A call that took effect at a moment from its start to its end; without an end, if at all."""
+
+    kind: str
+    """take, swap (in place of the hold ``of`` another), share, keep (it was held), gone, limit."""
+    hold: str
+    start: float
+    asked: Event
+    end: float = inf
+    answer: Event = field(default_factory=dict)
+    of: str = ""
+    queued: float = inf
+    leaves: float = inf
+    """From when on a waiter may have left the queue, or lost its place."""
+    ahead: list[Operation] = field(default_factory=list)
+    """The waiters that were certainly queued before this was asked for."""
+
+    @property
+    def fence(self) -> int | None:
+        """The fence of a hold that begins, or begins to be shared."""
+        return self.answer.get("fence") if self.kind in BEGINNINGS else None
+
+
+class History:
+    """What can be judged of a run: its ``facts``, and by the names of locks their operations."""
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self.events = sorted(events, key=lambda event: event["time"])
+        self.facts: Event = {}
+        self.faults: defaultdict[str, list[Event]] = defaultdict(list)
+        self.locks: defaultdict[str, list[Operation]] = defaultdict(list)
+        self.over: dict[str, float] = {}
+        """From when on a hold may have ended, once all has happened that shows it."""
+        self._calls: defaultdict[str, list[Operation]] = defaultdict(list)
+        self._holders: dict[str, str] = {}  # by token_id
+        self._taken: dict[str, float] = {}  # when a ticket was taken over, at the latest
+        for event in self.events:
+            if handle := event.get("handle"):
+                self._read(event, self._calls[handle])
+            elif event["f"] == "run":
+                self.facts = event
+            else:
+                self.faults[event["f"]].append(event)
+        self._tolerance = self.facts.get("tolerance", 0.0)
+        for calls in self._calls.values():
+            self._hold(calls, self.locks[calls[0].asked["name"]])
+        for name, operations in self.locks.items():
+            self._queue(name, operations)
+
+    def _read(self, event: Event, calls: list[Operation]) -> None:
+        f, handle, time = event["f"], event["handle"], event["time"]
+        if f == "queued":
+            calls[0].queued = time
+        elif f == "lost":
+            calls.append(Operation("gone", handle, time, event, time))
+        elif event["type"] == "invoke":
+            calls.append(Operation(KINDS.get(f, "keep"), handle, time, event))
+        elif call := next((one for one in reversed(calls) if one.asked["f"] == f), None):
+            call.answer = event
+            if event["type"] != "info":
+                call.end = time
+            if event["type"] == "fail":
+                call.kind = "refused" if call is calls[0] else "gone"
+            if "token_id" in event:
+                self._holders[event["token_id"]] = handle
+            if f == "take_over" and event["type"] == "ok":
+                self._taken[call.asked["ticket"]] = time
+
+    def _spans(self, *kinds: str) -> Iterator[tuple[float, float, Event]]:
+        for event in (event for f in kinds for event in self.faults[f]):
+            yield event.get("since", event["time"]), event["time"], event
+
+    def _hold(self, calls: list[Operation], operations: list[Operation]) -> None:
+        """Add what shows that a handle held its lock or did not, and when that may be over."""
+        first = calls[0]
+        if first.kind == "limit":  # which a loss of data clears
+            wipes = [
+                (start, first.asked | {"limit": None}, end)
+                for start, end, _ in self._spans("wiped")
+            ]
+            operations += [first, *(Operation("limit", "", *wipe) for wipe in wipes)]
+            return
+        for one in calls[1:]:
+            if one.kind == "swap":  # it was detached
+                one.hold, one.of = one.asked["ticket"], one.hold
+                one.end = min(one.end, self._taken.get(one.hold, inf))
+                self.over[one.hold] = one.asked["until"] - self._tolerance
+        shown = [one for one in calls if one.kind in SHOWING and one.end < inf]
+        if not shown:
+            return
+        first.end, ticket = min(one.end for one in shown), first.asked.get("ticket", "")
+        first.of = self._holders.get(ticket, ticket)
+        shown = list(dict.fromkeys([first, *shown]))
+        over = min(self._endings(calls, shown))
+        lawless = self._spans(*self.facts.get("excused", ()))
+        if not any(
+            first.start <= end and start <= max(over, shown[-1].end) for start, end, _ in lawless
+        ):
+            self.over[first.hold] = over
+            others = (one for one in calls if one.kind in {"gone", "share"} and one not in shown)
+            operations += [*shown, *others]
+
+    def _endings(self, calls: list[Operation], shown: list[Operation]) -> Iterator[float]:
+        """Yield from when on a hold may have ended. What shows it came before that."""
+        first, name = calls[0], calls[0].asked["name"]
+        *_, last = (number for number, one in enumerate(calls) if "until" in one.answer)
+        yield calls[last].answer["until"] - self._tolerance
+        for one in calls[last + 1 :]:
+            if one.kind in {"end", "swap"} or one.asked["f"] in {"extend", "reacquire"}:
+                yield one.start
+        fences = {one.answer["fence"] for one in calls if "fence" in one.answer}
+        for start, end, event in self._spans(*ENDINGS):
+            fence = event.get("fence")  # which names a hold that was ended by force
+            certain = fence in fences or (event["f"] == "wiped" and first.end <= start)
+            if event.get("name", name) != name or (fence is not None and not certain):
+                continue
+            for one in shown if certain else ():
+                one.end = min(one.end, end)
+            if end >= (first if certain else shown[-1]).start:
+                yield start
+        if len(shown) == 1 and first.queued < inf:  # it may not have been claimed in time
+            yield self._disturbance(first, first.start)
+
+    def _disturbance(self, call: Operation, after: float) -> float:
+        """Return when, from a moment on, its process did not run or a server was broken."""
+        spans = [*self._spans(*OF_SERVERS), *self._spans(*OF_PROCESSES)]
+        process = call.asked["process"]
+        return min(
+            (
+                max(start, after)
+                for start, end, event in spans
+                if end >= after and event.get(OF_PROCESSES.get(event["f"], ""), process) == process
+            ),
+            default=inf,
+        )
+
+    def _queue(self, name: str, operations: list[Operation]) -> None:
+        """Find out who was queued before each request, and until when for certain."""
+        firsts = (calls[0] for calls in self._calls.values())
+        waiters = [one for one in firsts if one.queued < inf and one.asked["name"] == name]
+        for one in waiters:
+            gives_up = inf if one.end < inf or not one.answer else one.start
+            if one.kind == "refused":
+                gives_up = one.start + (one.asked["wait"] or 0)
+            one.leaves = min(gives_up, self._disturbance(one, one.queued))
+        for one in operations:
+            if one.kind == "take":
+                while_asked = (
+                    each.answer.get("time", inf) > one.start > each.queued for each in waiters
+                )
+                one.ahead = [*compress(waiters, while_asked)]

@@ -1,0 +1,128 @@
+"""The judge finds each broken rule in a small history, and nothing in a lawful one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.judge import __main__
+from tests.judge.operations import Event
+
+PUBLISHED = sorted((Path(__file__).parent / "histories").glob("*.gz"))
+SHORT = {"take": "acquire", "share": "acquire", "keep": "confirm", "free": "release"}
+WORDS = {
+    "A": "take a 1-2",
+    "S": "share a 1-2",
+    "ONE": "share b 3-5 limit=1",
+    "B": "take b 2-9; queued b 3-; free a 5-5.5",
+    "LINE": "A; B; take c 4-6 until=6.5",
+    "DEAD": "A; take b 2- ; queued b 3-; free a 5-5.5; take c 4-6",
+    "LEFT": "queued b 3-; free a 5-6; take c 4-6",
+    "GONE": "A; detach a 3-4 until=7",
+    "FORGET": "A; unsettled - 3-4",
+}
+CASES = """
+one after the other       |         | A; keep a 3-4; free a 5-6; take b 2-7
+two holders               | holding | A; take b 3-4
+two that confirm          | holding | A; take b 3-9.1; keep a 9.2-9.3
+a lease that ended        |         | A; take b 3-9
+a lease 150 ms short      | holding | A; take b 3-8.85
+a lease 150 ms tolerated  |         | run - 0- tolerance=0.15; A; take b 3-8.85
+a lease that was renewed  |         | A; keep a 20-21; take b 3-22
+a lease perhaps shorter   |         | A; extend a 3- ; take b 3-4
+a loss before its end     | holding | A; keep a 3-4 fail
+a loss after it           |         | A; keep a 9-9.5 fail
+told of a loss before     | holding | A; lost a 3-
+a fence that goes back    | fences  | A; free a 3-4; take b 5-6 fence=1
+a fence given twice       | fences  | A; free a 3-4; take b 3-6 fence=2
+two of two permits        |         | S; share b 1-3 limit=2
+three of two permits      | holding | S; share b 1-3; share c 1-4 limit=2
+a permit that is back     |         | share a 1-2 limit=1; free a 3-5; share b 3-4 limit=1
+a limit raised            |         | S; set_limit o 3-4 limit=2; ONE
+a limit perhaps raised    |         | S; set_limit o 3-4 info limit=2; ONE
+a limit not raised        | holding | S; set_limit o 3-4 fail limit=2; ONE
+a limit raised too late   | holding | S; set_limit o 6-7 limit=2; ONE
+a limit lost with data    | holding | set_limit o 0-0.4 limit=2; wiped - 0.5-0.6; S; ONE
+readers                   |         | S; share b 1-3; share c 1-4
+a writer among readers    | holding | S; take b 1-3
+a reader beside a writer  | holding | A; share b 1-3
+a writer turned reader    |         | A; downgrade a 3-5; share b 3-5.5
+a writer turned later     | holding | A; downgrade a 4-5; share b 3-3.5
+first come, first served  |         | A; take b 2-6; queued b 3-; free a 4-5; free b 6-7; take c 4-8
+last come, first served   | order   | LINE
+not queued yet            |         | A; B; take c 2.9-6 until=6.5
+a reader before a writer  | order   | S; take b 2-9; queued b 3-; share c 4-6
+a waiter that stood still |         | LINE; stalled - 4-5 process=98
+another that stood still  | order   | LINE; stalled - 4-5 process=99
+a waiter that died        |         | DEAD; killed - 4-5 worker=98
+a waiter that is stuck    | order   | DEAD
+an outage                 |         | LINE; outage - 4-5
+an outage before          | order   | LINE; outage - 1-2
+a waiter that gave up     |         | A; take b 2-9 fail wait=4; LEFT
+one that gave up later    | order   | A; take b 2-9 fail wait=4.5; LEFT
+a take, perhaps           |         | take a 1-2 info; take b 3-4
+a take that shows later   | holding | take a 1-2 info; take b 3-4; keep b 6-7; keep a 4.5-5
+a release, perhaps        |         | A; free a 3-4 info; take b 5-6
+a release not answered    |         | A; free a 3- ; take b 5-6
+a release that came later | holding | A; free a 7- ; take b 5-6
+detached and taken over   |         | GONE; take_over b 5-6
+detached, perhaps         |         | A; detach a 3-4 info until=7; take_over b 5-6
+detached and left         |         | GONE; take c 5-7
+taken by another          | holding | GONE; take c 5-6
+taken over too late       | holding | GONE; take c 5-7; take_over b 7.5-8
+taken over, and held      | holding | GONE; take_over b 5-6; keep a 7-8
+a forced release          |         | A; forced - 3-4 name=n fence=2; take b 3-5
+of another hold           | holding | A; forced - 3-4 name=n fence=1; take b 3-5
+of another lock           | holding | A; forced - 3-4 name=m; take b 3-5
+and back again            | holding | A; forced - 3-4 name=n fence=2; keep a 5-6
+data lost                 |         | A; wiped - 3-4; take b 3-5
+data lost, and back again | holding | A; wiped - 3-4; keep a 5-6
+a failover                |         | FORGET; take b 3-5
+a failover that kept it   | holding | FORGET; keep a 5-6; take b 3-7
+two masters for a while   |         | run - 0- excused=["unsettled"]; FORGET; keep a 5-6; take b 3-4
+a hand-off not claimed    |         | A; queued a 1-; stalled - 1-3 process=97; take b 3-4
+a hand-off claimed        | holding | A; queued a 1-; stalled - 1-3 process=98; take b 3-4
+"""
+
+
+def events_of(text: str) -> list[Event]:
+    """Return what a line tells. What is acquired has its end as a fence, and a lease till 9."""
+    events: list[Event] = []
+    for part in text.split("; "):
+        if part in WORDS:
+            events += events_of(WORDS[part])
+            continue
+        word, handle, span, *rest = part.split()
+        values: Event = {"f": SHORT.get(word, word), "process": ord(handle)}
+        given = dict(each.split("=") for each in rest if "=" in each)
+        values |= {
+            key: value if key == "name" else json.loads(value) for key, value in given.items()
+        }
+        start, end = (float(moment or "inf") for moment in span.split("-"))
+        if handle == "-":
+            events.append({"time": end, "since": start, **values})
+            continue
+        asked = {"name": "n", "mode": "shared" if word == "share" else "exclusive"}
+        asked |= {"limit": None, "wait": None, "handle": handle, "time": start, **values}
+        if word in ("detach", "take_over"):
+            asked["ticket"] = "T"
+        invoked = "info" if word in ("queued", "lost") else "invoke"
+        events.append({"type": invoked, **asked})
+        if end < 99:
+            (type,) = [each for each in rest if "=" not in each] or ["ok"]
+            answer = {"until": 9, "fence": end} if type == "ok" and word != "free" else {}
+            events.append({**answer, **values, "handle": handle, "type": type, "time": end})
+    return events
+
+
+def broken(events: list[Event]) -> list[str]:
+    _, found = __main__.judge(events)
+    return [rule for rule, texts in found.items() if texts]
+
+
+@pytest.mark.parametrize("case", CASES.strip().splitlines())
+def test_rule(case: str) -> None:
+    _, rule, text = case.split(" | ", maxsplit=2)
+    assert broken(events_of(text)) == rule.split()
