@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.checker import check
-from tests.chaos.history import Recorder, read
+from tests.chaos.history import Recorder, publish, read
 from tests.chaos.holding import EARLY
 from tests.chaos.layouts import LAYOUTS
 from tests.chaos.plan import Plan
@@ -23,6 +23,7 @@ from tests.chaos.story import Verdict, Violation
 from tests.judge.__main__ import judge
 
 LEAST_TAKEN = 100
+HISTORIES = Path("tests/judge/histories")
 PATIENCE = 600.0
 """Seconds beyond its faults after which a run is taken not to end."""
 SHOWN, WIDTH = 12, 200
@@ -64,6 +65,8 @@ def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
         verdict.violations += [Violation(rule, "\n".join(texts))] * bool(texts)
     found = broken_promises(name, verdict)
     print(summary(name, verdict, found), flush=True)
+    if options.publish and not found:
+        publish(directory, HISTORIES / f"{name}-{seed}.jsonl.gz")
     if found or options.keep:
         print(f"histories in {directory}")
     else:
@@ -100,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=60, help="for each (default 60)")
     parser.add_argument("--seed", type=int, help="of callers and faults (default: a new one)")
     parser.add_argument("--keep", action="store_true", help="keep the histories of clean runs")
+    parser.add_argument("--publish", action="store_true", help=f"keep clean runs in {HISTORIES}")
     parser.add_argument("--run", help=argparse.SUPPRESS)
     return parser
 

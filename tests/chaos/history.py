@@ -34,6 +34,7 @@ Of the driver, process 0, which Jepsen calls the nemesis:
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from collections.abc import Iterator
@@ -65,3 +66,10 @@ def read(directory: str | Path) -> Iterator[Event]:
     for path in sorted(Path(directory).glob("history-*.jsonl")):
         for line in path.read_text().splitlines():
             yield json.loads(line)
+
+
+def publish(directory: str | Path, path: Path) -> None:
+    """Write the events of a run into one file, in their order."""
+    events = sorted(read(directory), key=lambda event: event["time"])
+    text = "".join(f"{json.dumps(event, separators=(',', ':'))}\n" for event in events)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))

@@ -20,6 +20,8 @@ BEGINNINGS = ("take", "swap", "share")
 SHOWING = (*BEGINNINGS, "keep")
 ENDINGS = ("wiped", "unsettled", "vote_lost", "forced")
 """What may end holds before their leases do."""
+IDS = ("fence", "token_id")
+"""What names a hold in an event, if it is known."""
 OF_SERVERS = ("wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut")
 OF_PROCESSES = {"stalled": "process", "paused": "worker", "killed": "worker"}
 """What may cost a waiter its place, and a holder a lock that was handed off to it."""
@@ -42,6 +44,16 @@ class Operation:
     """From when on a waiter may have left the queue, or lost its place."""
     ahead: list[Operation] = field(default_factory=list)
     """The waiters that were certainly queued before this was asked for."""
+
+    @property
+    def shows(self) -> bool:
+        """Whether the lock was certainly held."""
+        return self.kind in SHOWING and self.end < inf
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may have ended the hold, or its lease."""
+        return self.kind in {"end", "swap"} or self.asked["f"] in {"extend", "reacquire"}
 
     @property
     def fence(self) -> int | None:
@@ -73,6 +85,7 @@ class History:
         for calls in self._calls.values():
             self._hold(calls, self.locks[calls[0].asked["name"]])
         for name, operations in self.locks.items():
+            self._end(name, operations)
             self._queue(name, operations)
 
     def _read(self, event: Event, calls: list[Operation]) -> None:
@@ -99,54 +112,56 @@ class History:
             yield event.get("since", event["time"]), event["time"], event
 
     def _hold(self, calls: list[Operation], operations: list[Operation]) -> None:
-        """Add what shows that a handle held its lock or did not, and when that may be over."""
+        """Add what shows that a handle held its lock or did not, and when its promise is over."""
         first = calls[0]
-        if first.kind == "limit":  # which a loss of data clears
-            wipes = [
-                (start, first.asked | {"limit": None}, end)
-                for start, end, _ in self._spans("wiped")
-            ]
-            operations += [first, *(Operation("limit", "", *wipe) for wipe in wipes)]
-            return
         for one in calls[1:]:
             if one.kind == "swap":  # it was detached
                 one.hold, one.of = one.asked["ticket"], one.hold
                 one.end = min(one.end, self._taken.get(one.hold, inf))
                 self.over[one.hold] = one.asked["until"] - self._tolerance
-        shown = [one for one in calls if one.kind in SHOWING and one.end < inf]
-        if not shown:
-            return
-        first.end, ticket = min(one.end for one in shown), first.asked.get("ticket", "")
-        first.of = self._holders.get(ticket, ticket)
-        shown = list(dict.fromkeys([first, *shown]))
-        over = min(self._endings(calls, shown))
-        lawless = self._spans(*self.facts.get("excused", ()))
-        if not any(
-            first.start <= end and start <= max(over, shown[-1].end) for start, end, _ in lawless
-        ):
-            self.over[first.hold] = over
-            others = (one for one in calls if one.kind in {"gone", "share"} and one not in shown)
-            operations += [*shown, *others]
+        promises = [number for number, one in enumerate(calls) if "until" in one.answer]
+        if first.kind == "limit":
+            operations.append(first)
+        elif promises:
+            first.end = min(one.end for one in calls if one.shows)
+            ticket = first.asked.get("ticket", "")
+            first.of = self._holders.get(ticket, ticket)
+            operations += [one for one in calls if one.shows or one.kind in {"share", "gone"}]
+            self.over[first.hold] = min(
+                calls[promises[-1]].answer["until"] - self._tolerance,
+                *(one.start for one in calls[promises[-1] + 1 :] if one.changes),
+                inf,
+            )
 
-    def _endings(self, calls: list[Operation], shown: list[Operation]) -> Iterator[float]:
-        """Yield from when on a hold may have ended. What shows it came before that."""
-        first, name = calls[0], calls[0].asked["name"]
-        *_, last = (number for number, one in enumerate(calls) if "until" in one.answer)
-        yield calls[last].answer["until"] - self._tolerance
-        for one in calls[last + 1 :]:
-            if one.kind in {"end", "swap"} or one.asked["f"] in {"extend", "reacquire"}:
-                yield one.start
-        fences = {one.answer["fence"] for one in calls if "fence" in one.answer}
+    def _end(self, name: str, operations: list[Operation]) -> None:
+        """Find out when others may have ended holds, and leave out those that are excused."""
+        shown: defaultdict[str, list[Operation]] = defaultdict(list)
+        for one in operations:
+            for hold in {one.hold, one.of} - {""} if one.shows else ():
+                shown[hold].append(one)
+        for hold, shows in shown.items():
+            over = min(self.over.get(hold, inf), *self._endings(name, hold, shows), inf)
+            self.over[hold], last = over, max(over, shows[-1].end)
+            for start, end, _ in self._spans(*self.facts.get("excused", ())):
+                if shows[0].start <= end and start <= last:
+                    operations[:] = [one for one in operations if hold not in {one.hold, one.of}]
+        if any(one.kind == "limit" for one in operations):  # which a loss of data clears
+            for start, end, _ in self._spans("wiped"):
+                operations.append(Operation("limit", "", start, {"limit": None}, end))
+
+    def _endings(self, name: str, hold: str, shows: list[Operation]) -> Iterator[float]:
+        """Yield from when on others may have ended a hold. What shows it came before that."""
+        first, last = shows[0], shows[-1]
+        keys = {hold, *(one.answer.get(key) for one in shows if one.hold == hold for key in IDS)}
         for start, end, event in self._spans(*ENDINGS):
-            fence = event.get("fence")  # which names a hold that was ended by force
-            certain = fence in fences or (event["f"] == "wiped" and first.end <= start)
-            if event.get("name", name) != name or (fence is not None and not certain):
-                continue
-            for one in shown if certain else ():
-                one.end = min(one.end, end)
-            if end >= (first if certain else shown[-1]).start:
-                yield start
-        if len(shown) == 1 and first.queued < inf:  # it may not have been claimed in time
+            ids = {event.get(key) for key in IDS} - {None}
+            certain = bool(ids & keys) or (event["f"] == "wiped" and first.end <= start)
+            if event.get("name", name) == name and (certain or not ids):
+                for one in shows if certain else ():
+                    one.end = min(one.end, end)
+                if end >= (first if certain else last).start:
+                    yield start
+        if first is last and first.queued < inf:  # it may not have been claimed in time
             yield self._disturbance(first, first.start)
 
     def _disturbance(self, call: Operation, after: float) -> float:

@@ -73,6 +73,8 @@ detached and left         |         | GONE; take c 5-7
 taken by another          | holding | GONE; take c 5-6
 taken over too late       | holding | GONE; take c 5-7; take_over b 7.5-8
 taken over, and held      | holding | GONE; take_over b 5-6; keep a 7-8
+a ticket lost with data   |         | GONE; wiped - 4.5-5; take b 5-6
+a ticket taken by force   |         | GONE; forced - 4.5-5 name=n token_id="T"; take b 5-6
 a forced release          |         | A; forced - 3-4 name=n fence=2; take b 3-5
 of another hold           | holding | A; forced - 3-4 name=n fence=1; take b 3-5
 of another lock           | holding | A; forced - 3-4 name=m; take b 3-5
