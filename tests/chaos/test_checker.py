@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.chaos.__main__ import HISTORIES
 from tests.chaos.checker import check
 from tests.chaos.crew import tracebacks
 from tests.chaos.history import Event
+from tests.chaos.layouts import LAYOUTS
 from tests.chaos.story import ALARMS
 
 DRIVER = 0
@@ -240,3 +242,7 @@ def test_tracebacks_in_a_log() -> None:
     frames = ["Traceback (most recent call last):", '  File "a.py", line 1, in f', "    def f():"]
     error = ["before", *frames, "", '  File "b.py", line 2, in g', "ValueError: wrong"]
     assert tracebacks("\n".join([*error, "after"])) == ["\n".join(error)]
+
+
+def test_a_history_of_each_layout_is_published() -> None:
+    assert {path.name.split("-")[0] for path in HISTORIES.iterdir()} == set(LAYOUTS)

@@ -21,7 +21,7 @@ judged together with those before it that hold."""
 def judge(events: Iterable[Event]) -> tuple[Counter[str], dict[str, list[str]]]:
     """Return figures, and for each rule that is promised how it was broken."""
     history = History(events)
-    figures = Counter(event["what"] for event in history.faults["fault"])
+    figures = Counter(event["what"] for _, _, event in history.faults["fault"])
     figures["operations"] = sum(map(len, history.locks.values()))
     found: dict[str, list[str]] = {}
     for rule in RULES:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import compress
 from math import inf
 from typing import Any
 
@@ -17,11 +16,9 @@ Event = dict[str, Any]
 KINDS = {"acquire": "take", "take_over": "swap", "detach": "swap", "downgrade": "share"}
 KINDS |= {"set_limit": "limit", "release": "end"}
 BEGINNINGS = ("take", "swap", "share")
-SHOWING = (*BEGINNINGS, "keep")
 ENDINGS = ("wiped", "unsettled", "vote_lost", "forced")
-"""What may end holds before their leases do."""
+"""What may end holds before their leases do, some of which are named by these:"""
 IDS = ("fence", "token_id")
-"""What names a hold in an event, if it is known."""
 OF_SERVERS = ("wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut")
 OF_PROCESSES = {"stalled": "process", "paused": "worker", "killed": "worker"}
 """What may cost a waiter its place, and a holder a lock that was handed off to it."""
@@ -37,7 +34,7 @@ class Operation:
     start: float
     asked: Event
     end: float = inf
-    answer: Event = field(default_factory=dict)
+    answer: Event = field(default_factory=lambda: {"time": inf})
     of: str = ""
     queued: float = inf
     leaves: float = inf
@@ -48,12 +45,7 @@ class Operation:
     @property
     def shows(self) -> bool:
         """Whether the lock was certainly held."""
-        return self.kind in SHOWING and self.end < inf
-
-    @property
-    def changes(self) -> bool:
-        """Whether it may have ended the hold, or its lease."""
-        return self.kind in {"end", "swap"} or self.asked["f"] in {"extend", "reacquire"}
+        return self.kind in (*BEGINNINGS, "keep") and self.end < inf
 
     @property
     def fence(self) -> int | None:
@@ -67,29 +59,29 @@ class History:
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = sorted(events, key=lambda event: event["time"])
         self.facts: Event = {}
-        self.faults: defaultdict[str, list[Event]] = defaultdict(list)
+        self.faults: defaultdict[str, list[tuple[float, float, Event]]] = defaultdict(list)
         self.locks: defaultdict[str, list[Operation]] = defaultdict(list)
-        self.over: dict[str, float] = {}
+        self.over: defaultdict[str, float] = defaultdict(lambda: inf)
         """From when on a hold may have ended, once all has happened that shows it."""
         self._calls: defaultdict[str, list[Operation]] = defaultdict(list)
+        self._disturbed: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
         self._holders: dict[str, str] = {}  # by token_id
         self._taken: dict[str, float] = {}  # when a ticket was taken over, at the latest
         for event in self.events:
             if handle := event.get("handle"):
-                self._read(event, self._calls[handle])
+                self._read(event, handle, self._calls[handle])
             elif event["f"] == "run":
                 self.facts = event
             else:
-                self.faults[event["f"]].append(event)
-        self._tolerance = self.facts.get("tolerance", 0.0)
+                self._read_fault(event, event["f"], event.get("since", event["time"]))
         for calls in self._calls.values():
-            self._hold(calls, self.locks[calls[0].asked["name"]])
+            self._add(calls, self.locks[calls[0].asked["name"]])
         for name, operations in self.locks.items():
             self._end(name, operations)
             self._queue(name, operations)
 
-    def _read(self, event: Event, calls: list[Operation]) -> None:
-        f, handle, time = event["f"], event["handle"], event["time"]
+    def _read(self, event: Event, handle: str, calls: list[Operation]) -> None:
+        f, time = event["f"], event["time"]
         if f == "queued":
             calls[0].queued = time
         elif f == "lost":
@@ -97,9 +89,7 @@ class History:
         elif event["type"] == "invoke":
             calls.append(Operation(KINDS.get(f, "keep"), handle, time, event))
         elif call := next((one for one in reversed(calls) if one.asked["f"] == f), None):
-            call.answer = event
-            if event["type"] != "info":
-                call.end = time
+            call.answer, call.end = event, inf if event["type"] == "info" else time
             if event["type"] == "fail":
                 call.kind = "refused" if call is calls[0] else "gone"
             if "token_id" in event:
@@ -107,31 +97,35 @@ class History:
             if f == "take_over" and event["type"] == "ok":
                 self._taken[call.asked["ticket"]] = time
 
-    def _spans(self, *kinds: str) -> Iterator[tuple[float, float, Event]]:
-        for event in (event for f in kinds for event in self.faults[f]):
-            yield event.get("since", event["time"]), event["time"], event
+    def _read_fault(self, event: Event, f: str, since: float) -> None:
+        self.faults[f].append((since, event["time"], event))
+        if f in OF_PROCESSES:
+            self._disturbed[event[OF_PROCESSES[f]]].append((since, event["time"]))
+        elif f in OF_SERVERS:
+            self._disturbed[0].append((since, event["time"]))
 
-    def _hold(self, calls: list[Operation], operations: list[Operation]) -> None:
+    def _add(self, calls: list[Operation], operations: list[Operation]) -> None:
         """Add what shows that a handle held its lock or did not, and when its promise is over."""
-        first = calls[0]
+        first, early = calls[0], self.facts.get("tolerance", 0.0)
         for one in calls[1:]:
             if one.kind == "swap":  # it was detached
                 one.hold, one.of = one.asked["ticket"], one.hold
                 one.end = min(one.end, self._taken.get(one.hold, inf))
-                self.over[one.hold] = one.asked["until"] - self._tolerance
+                self.over[one.hold] = one.asked["until"] - early
         promises = [number for number, one in enumerate(calls) if "until" in one.answer]
         if first.kind == "limit":
             operations.append(first)
         elif promises:
-            first.end = min(one.end for one in calls if one.shows)
-            ticket = first.asked.get("ticket", "")
-            first.of = self._holders.get(ticket, ticket)
-            operations += [one for one in calls if one.shows or one.kind in {"share", "gone"}]
-            self.over[first.hold] = min(
-                calls[promises[-1]].answer["until"] - self._tolerance,
-                *(one.start for one in calls[promises[-1] + 1 :] if one.changes),
-                inf,
+            first.end, ticket = (
+                min(one.end for one in calls if one.shows),
+                first.asked.get("ticket"),
             )
+            first.of = self._holders.get(ticket, ticket) if ticket else ""
+            operations += [one for one in calls if one.shows or one.kind in {"share", "gone"}]
+            self.over[first.hold] = calls[promises[-1]].answer["until"] - early
+            for one in calls[promises[-1] + 1 :]:
+                if one.kind in {"end", "swap"} or one.asked["f"] in {"extend", "reacquire"}:
+                    self.over[first.hold] = min(self.over[first.hold], one.start)
 
     def _end(self, name: str, operations: list[Operation]) -> None:
         """Find out when others may have ended holds, and leave out those that are excused."""
@@ -139,21 +133,26 @@ class History:
         for one in operations:
             for hold in {one.hold, one.of} - {""} if one.shows else ():
                 shown[hold].append(one)
+        dropped: set[str] = set()
         for hold, shows in shown.items():
-            over = min(self.over.get(hold, inf), *self._endings(name, hold, shows), inf)
-            self.over[hold], last = over, max(over, shows[-1].end)
-            for start, end, _ in self._spans(*self.facts.get("excused", ())):
-                if shows[0].start <= end and start <= last:
-                    operations[:] = [one for one in operations if hold not in {one.hold, one.of}]
+            self.over[hold] = min(self.over[hold], *self._endings(name, hold, shows), inf)
+            last = max(self.over[hold], shows[-1].end)
+            excuses = [span for f in self.facts.get("excused", ()) for span in self.faults[f]]
+            if any(shows[0].start <= end and start <= last for start, end, _ in excuses):
+                dropped.add(hold)
+        for one in sorted(operations, key=lambda one: one.start):
+            if one.of in dropped:  # it is not known what it follows
+                dropped.add(one.hold)
+        operations[:] = [one for one in operations if not dropped & {one.hold, one.of}]
         if any(one.kind == "limit" for one in operations):  # which a loss of data clears
-            for start, end, _ in self._spans("wiped"):
-                operations.append(Operation("limit", "", start, {"limit": None}, end))
+            for start, end, event in self.faults["wiped"]:
+                operations.append(Operation("limit", "", start, {**event, "limit": None}, end))
 
     def _endings(self, name: str, hold: str, shows: list[Operation]) -> Iterator[float]:
         """Yield from when on others may have ended a hold. What shows it came before that."""
         first, last = shows[0], shows[-1]
         keys = {hold, *(one.answer.get(key) for one in shows if one.hold == hold for key in IDS)}
-        for start, end, event in self._spans(*ENDINGS):
+        for start, end, event in (span for f in ENDINGS for span in self.faults[f]):
             ids = {event.get(key) for key in IDS} - {None}
             certain = bool(ids & keys) or (event["f"] == "wiped" and first.end <= start)
             if event.get("name", name) == name and (certain or not ids):
@@ -164,31 +163,23 @@ class History:
         if first is last and first.queued < inf:  # it may not have been claimed in time
             yield self._disturbance(first, first.start)
 
-    def _disturbance(self, call: Operation, after: float) -> float:
-        """Return when, from a moment on, its process did not run or a server was broken."""
-        spans = [*self._spans(*OF_SERVERS), *self._spans(*OF_PROCESSES)]
-        process = call.asked["process"]
-        return min(
-            (
-                max(start, after)
-                for start, end, event in spans
-                if end >= after and event.get(OF_PROCESSES.get(event["f"], ""), process) == process
-            ),
-            default=inf,
-        )
-
     def _queue(self, name: str, operations: list[Operation]) -> None:
         """Find out who was queued before each request, and until when for certain."""
         firsts = (calls[0] for calls in self._calls.values())
         waiters = [one for one in firsts if one.queued < inf and one.asked["name"] == name]
         for one in waiters:
-            gives_up = inf if one.end < inf or not one.answer else one.start
+            one.leaves = self._disturbance(one, one.queued)
             if one.kind == "refused":
-                gives_up = one.start + (one.asked["wait"] or 0)
-            one.leaves = min(gives_up, self._disturbance(one, one.queued))
+                one.leaves = min(one.leaves, one.start + (one.asked["wait"] or 0))
+            elif one.answer["time"] < one.end:  # it is unknown why it was given up, and when
+                one.leaves = one.start
         for one in operations:
             if one.kind == "take":
-                while_asked = (
-                    each.answer.get("time", inf) > one.start > each.queued for each in waiters
-                )
-                one.ahead = [*compress(waiters, while_asked)]
+                one.ahead = [
+                    each for each in waiters if each.queued < one.start < each.answer["time"]
+                ]
+
+    def _disturbance(self, call: Operation, after: float) -> float:
+        """Return when, from a moment on, its process did not run or a server was broken."""
+        spans = self._disturbed[0] + self._disturbed[call.asked["process"]]
+        return min((max(start, after) for start, end in spans if end >= after), default=inf)

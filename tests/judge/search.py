@@ -67,6 +67,8 @@ class Search:
         seen = {self._settled(state, now) for state in states}
         todo, found = [*seen], set[State]()
         while todo:
+            if self.states + len(seen) > BUDGET:
+                raise OverflowError
             state = todo.pop()
             if last in state[3]:
                 found.add((*state[:3], state[3] - {last}))
@@ -77,8 +79,6 @@ class Search:
                     seen.add(after)
                     todo.append(after)
         self.states += len(seen)
-        if self.states > BUDGET:
-            raise OverflowError
         return found
 
     def _settled(self, state: State, now: float) -> State:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.judge import __main__
+from tests.judge import __main__, search
 from tests.judge.operations import Event
 
 PUBLISHED = sorted((Path(__file__).parent / "histories").glob("*.gz"))
@@ -21,6 +24,7 @@ WORDS = {
     "DEAD": "A; take b 2- ; queued b 3-; free a 5-5.5; take c 4-6",
     "LEFT": "queued b 3-; free a 5-6; take c 4-6",
     "GONE": "A; detach a 3-4 until=7",
+    "NONE": 'run - 0- excused=["unsettled"]',
     "FORGET": "A; unsettled - 3-4",
 }
 CASES = """
@@ -83,7 +87,8 @@ data lost                 |         | A; wiped - 3-4; take b 3-5
 data lost, and back again | holding | A; wiped - 3-4; keep a 5-6
 a failover                |         | FORGET; take b 3-5
 a failover that kept it   | holding | FORGET; keep a 5-6; take b 3-7
-two masters for a while   |         | run - 0- excused=["unsettled"]; FORGET; keep a 5-6; take b 3-4
+two masters for a while   |         | NONE; FORGET; keep a 5-6; take b 3-4
+what came of such a hold  |         | NONE; GONE; unsettled - 4-6; take_over b 7-8; keep b 9-10
 a hand-off not claimed    |         | A; queued a 1-; stalled - 1-3 process=97; take b 3-4
 a hand-off claimed        | holding | A; queued a 1-; stalled - 1-3 process=98; take b 3-4
 """
@@ -128,3 +133,42 @@ def broken(events: list[Event]) -> list[str]:
 def test_rule(case: str) -> None:
     _, rule, text = case.split(" | ", maxsplit=2)
     assert broken(events_of(text)) == rule.split()
+
+
+def test_a_search_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "BUDGET", 1)
+    assert broken(events_of("A; free a 3-4; take b 2-7")) == ["fences", "holding", "order"]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
+def test_published_history(path: Path) -> None:
+    """It is lawful, until somebody else has a lock between two signs that its holder has it."""
+    ((_, events),) = __main__.read([path])
+    assert broken(events) == []
+    shows = [one for one in events if one["type"] == "ok" and one["f"] == "confirm"]
+    one, _ = next(pair for pair in pairwise(shows) if pair[0]["handle"] == pair[1]["handle"])
+    asked = next(each for each in events if each.get("handle") == one["handle"])
+    thief = {"handle": "thief", "mode": "exclusive", "limit": None, "fence": one["fence"] + 1}
+    for type in ("invoke", "ok"):
+        events.append({**asked, **thief, "type": type, "time": one["time"], "until": one["time"]})
+    assert "holding" in broken(events)
+
+
+def test_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory may have several runs, of which each begins with its facts."""
+    first, *others = [json.dumps(each) for each in events_of("run - 0- ; A; free a 3-4")]
+    (tmp_path / "1.jsonl").write_text(f"{first}\n")
+    (tmp_path / "2.jsonl").write_text("\n".join(others))
+    monkeypatch.setattr(sys, "argv", ["judge", str(tmp_path)])
+    assert __main__.main() == 0
+    others = [json.dumps(each) for each in events_of("run - 0- ; A; take b 3-4; take c 9.1-9.2")]
+    (tmp_path / "3.jsonl.gz").write_bytes(gzip.compress("\n".join(others).encode()))
+    assert __main__.main() == 1
+    *_, first_run, second_run = capsys.readouterr().out.split(str(tmp_path))
+    assert "1.jsonl" in first_run
+    assert "broken" not in first_run
+    for what in ("holding", "broken", '"handle": "a"', '"handle": "b"'):
+        assert what in second_run
+    assert '"c"' not in second_run
