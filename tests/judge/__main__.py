@@ -27,7 +27,7 @@ def judge(events: Iterable[Event]) -> tuple[Counter[str], dict[str, list[str]]]:
     for rule in RULES:
         if rule in history.facts.get("promised", RULES):
             rules = [rule, *(other for other in found if not found[other])]
-            found[rule] = []
+            found[rule] = [] if figures["operations"] else ["there is nothing to judge"]
             for name in history.locks:
                 search = Search(history, name, rules)
                 found[rule] += _broken(history, name, search)
@@ -64,7 +64,7 @@ def read(paths: Iterable[Path]) -> list[tuple[str, list[Event]]]:
 
 
 def main() -> int:
-    broken = False
+    broken = len(sys.argv) < 2
     for name, events in read(map(Path, sys.argv[1:])):
         figures, found = judge(events)
         print(f"{name}:", *(f"  {what:36} {value:10}" for what, value in figures.items()), sep="\n")

@@ -13,15 +13,15 @@ from math import inf
 from typing import Any
 
 Event = dict[str, Any]
+Span = tuple[float, float, Event]
 KINDS = {"acquire": "take", "take_over": "swap", "detach": "swap", "downgrade": "share"}
 KINDS |= {"set_limit": "limit", "release": "end"}
 BEGINNINGS = ("take", "swap", "share")
 ENDINGS = ("wiped", "unsettled", "vote_lost", "forced")
-"""What may end holds before their leases do, some of which are named by these:"""
-IDS = ("fence", "token_id")
-OF_SERVERS = ("wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut")
-OF_PROCESSES = {"stalled": "process", "paused": "worker", "killed": "worker"}
-"""What may cost a waiter its place, and a holder a lock that was handed off to it."""
+"""What may end holds before their leases do."""
+DISTURBANCES: dict[str, str | None] = {"stalled": "process", "paused": "worker", "killed": "worker"}
+DISTURBANCES |= dict.fromkeys(["wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut"])
+"""What may cost a waiter its place, and a holder what was handed off to it, in which process."""
 
 
 @dataclass(eq=False)
@@ -59,12 +59,12 @@ class History:
     def __init__(self, events: Iterable[Event]) -> None:
         self.events = sorted(events, key=lambda event: event["time"])
         self.facts: Event = {}
-        self.faults: defaultdict[str, list[tuple[float, float, Event]]] = defaultdict(list)
+        self.faults: defaultdict[str, list[Span]] = defaultdict(list)
         self.locks: defaultdict[str, list[Operation]] = defaultdict(list)
         self.over: defaultdict[str, float] = defaultdict(lambda: inf)
         """From when on a hold may have ended, once all has happened that shows it."""
         self._calls: defaultdict[str, list[Operation]] = defaultdict(list)
-        self._disturbed: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
+        self._disturbed: defaultdict[int, list[Span]] = defaultdict(list)  # by process; 0: all
         self._holders: dict[str, str] = {}  # by token_id
         self._taken: dict[str, float] = {}  # when a ticket was taken over, at the latest
         for event in self.events:
@@ -73,7 +73,7 @@ class History:
             elif event["f"] == "run":
                 self.facts = event
             else:
-                self._read_fault(event, event["f"], event.get("since", event["time"]))
+                self._read_fault(event)
         for calls in self._calls.values():
             self._add(calls, self.locks[calls[0].asked["name"]])
         for name, operations in self.locks.items():
@@ -97,12 +97,11 @@ class History:
             if f == "take_over" and event["type"] == "ok":
                 self._taken[call.asked["ticket"]] = time
 
-    def _read_fault(self, event: Event, f: str, since: float) -> None:
-        self.faults[f].append((since, event["time"], event))
-        if f in OF_PROCESSES:
-            self._disturbed[event[OF_PROCESSES[f]]].append((since, event["time"]))
-        elif f in OF_SERVERS:
-            self._disturbed[0].append((since, event["time"]))
+    def _read_fault(self, event: Event) -> None:
+        f, span = event["f"], (event.get("since", event["time"]), event["time"], event)
+        self.faults[f].append(span)
+        if f in DISTURBANCES:
+            self._disturbed[event.get(DISTURBANCES[f], 0)].append(span)
 
     def _add(self, calls: list[Operation], operations: list[Operation]) -> None:
         """Add what shows that a handle held its lock or did not, and when its promise is over."""
@@ -116,11 +115,9 @@ class History:
         if first.kind == "limit":
             operations.append(first)
         elif promises:
-            first.end, ticket = (
-                min(one.end for one in calls if one.shows),
-                first.asked.get("ticket"),
-            )
-            first.of = self._holders.get(ticket, ticket) if ticket else ""
+            first.end = min(one.end for one in calls if one.shows)
+            if first.kind == "swap":
+                first.of = self._holders.get(first.asked["ticket"], first.asked["ticket"])
             operations += [one for one in calls if one.shows or one.kind in {"share", "gone"}]
             self.over[first.hold] = calls[promises[-1]].answer["until"] - early
             for one in calls[promises[-1] + 1 :]:
@@ -151,15 +148,15 @@ class History:
     def _endings(self, name: str, hold: str, shows: list[Operation]) -> Iterator[float]:
         """Yield from when on others may have ended a hold. What shows it came before that."""
         first, last = shows[0], shows[-1]
-        keys = {hold, *(one.answer.get(key) for one in shows if one.hold == hold for key in IDS)}
         for start, end, event in (span for f in ENDINGS for span in self.faults[f]):
-            ids = {event.get(key) for key in IDS} - {None}
-            certain = bool(ids & keys) or (event["f"] == "wiped" and first.end <= start)
-            if event.get("name", name) == name and (certain or not ids):
-                for one in shows if certain else ():
-                    one.end = min(one.end, end)
-                if end >= (first if certain else last).start:
-                    yield start
+            token = event.get("token_id")
+            certain = token is not None or (event["f"] == "wiped" and first.end <= start)
+            if self._holders.get(token, token or hold) != hold or event.get("name", name) != name:
+                continue
+            for one in shows if certain else ():
+                one.end = min(one.end, end)
+            if end >= (first if certain else last).start:
+                yield start
         if first is last and first.queued < inf:  # it may not have been claimed in time
             yield self._disturbance(first, first.start)
 
@@ -182,4 +179,4 @@ class History:
     def _disturbance(self, call: Operation, after: float) -> float:
         """Return when, from a moment on, its process did not run or a server was broken."""
         spans = self._disturbed[0] + self._disturbed[call.asked["process"]]
-        return min((max(start, after) for start, end in spans if end >= after), default=inf)
+        return min((max(start, after) for start, end, _ in spans if end >= after), default=inf)
