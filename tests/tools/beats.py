@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests.tools import eventually
 from tests.tools.celery_worker import Worker, events
@@ -14,6 +15,8 @@ APP = "tests.apps.celery.beats"
 class Beats:
     """Several of them, each with a schedule and a log in a directory of its own."""
 
+    scheduler = f"{APP}:Brief"
+
     def __init__(self, directory: Path, **environment: str) -> None:
         self.all: list[Worker] = []
         self._directory = directory
@@ -22,7 +25,7 @@ class Beats:
     def start(self) -> Worker:
         directory = self._directory / f"beat-{len(self.all)}"
         directory.mkdir()
-        schedule = ("-S", f"{APP}:Brief", "-s", str(directory / "schedule"))
+        schedule = ("-S", self.scheduler, "-s", str(directory / "schedule"))
         words = ("-A", APP, "beat", "-l", "INFO", *schedule)
         beat = Worker(directory / "beat.log", *words, **self._environment)
         self.all.append(beat)
@@ -34,10 +37,10 @@ class Beats:
             beat.process.kill()
             beat.process.wait()
 
-    def sent(self, entry: str = "tick") -> list[dict[str, int]]:
+    def sent(self, entry: str = "tick", what: str = "sent") -> list[dict[str, Any]]:
         """Return what was sent of an entry: in which slot, by which fence, by which process."""
         with events() as client:
-            return [json.loads(line) for line in client.lrange(f"sent:{entry}", 0, -1)]
+            return [json.loads(line) for line in client.lrange(f"{what}:{entry}", 0, -1)]
 
     def next_leader(self) -> Worker:
         before = len(self.sent())

@@ -15,8 +15,8 @@ from django_redis_lock.celery import LeaderScheduler, beat
 from tests.apps.celery.app import NOWHERE, new_app
 from tests.tools.celery_worker import events
 
-SLOT = 0.25
-"""Seconds."""
+SLOTS = {"tick": 0.25, "tock": 10.0}
+"""Entries, and the seconds of a slot of each: many a leader ends in the midst of the longer."""
 SCHEDULER = "LOCK_TEST_SCHEDULER"
 """The environment variable with the scheduler that is led; it has the schedule in a database."""
 
@@ -29,16 +29,16 @@ leaders: list[Any] = []
 class Slots(schedule):
     """Due once in each slot of the clock, as a crontab is in each minute."""
 
-    def __init__(self) -> None:
-        super().__init__(timedelta(seconds=SLOT))
+    def __init__(self, seconds: float) -> None:
+        super().__init__(timedelta(seconds=seconds))
 
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(self), ()
+    def __reduce__(self) -> tuple[type, tuple[float]]:
+        return type(self), (self.seconds,)
 
     def is_due(self, last_run_at: Any) -> tuple[bool, float]:
         now = time()
-        due = int(now / SLOT) > int(last_run_at.timestamp() / SLOT)
-        return due, SLOT - now % SLOT
+        due = int(now / self.seconds) > int(last_run_at.timestamp() / self.seconds)
+        return due, self.seconds - now % self.seconds
 
 
 class Brief(LeaderScheduler):
@@ -47,11 +47,21 @@ class Brief(LeaderScheduler):
     lease = 3.0
 
 
+class Noting(Brief):
+    """Tells what it has noted, before it sends it."""
+
+    def note(self, entry: Any) -> None:
+        super().note(entry)
+        tell("noted")
+
+
 app = new_app("beats", task_default_queue=NOWHERE, task_ignore_result=True)
 if SCHEDULER in os.environ:
     app.conf.beat_scheduler = os.environ[SCHEDULER]
 else:
-    app.conf.beat_schedule = {"tick": {"task": "tick", "schedule": Slots()}}
+    app.conf.beat_schedule = {
+        name: {"task": name, "schedule": Slots(seconds)} for name, seconds in SLOTS.items()
+    }
 
 
 @beat_init.connect
@@ -61,8 +71,13 @@ def on_start(sender: Any, **kwargs: Any) -> None:
 
 @before_task_publish.connect
 def on_send(**kwargs: Any) -> None:
+    tell("sent")
+
+
+def tell(what: str) -> None:
     (leader,) = leaders
     name, at = max(leader._sent.items(), key=lambda item: item[1])
-    sent = {"slot": int(at / SLOT), "fence": leader._lock.fence, "pid": os.getpid()}
+    slot = int(at / SLOTS.get(name, SLOTS["tick"]))
+    sent = {"name": name, "at": at, "slot": slot, "fence": leader._lock.fence, "pid": os.getpid()}
     with events() as client:
-        client.rpush(f"sent:{name}", json.dumps(sent))
+        client.rpush(f"{what}:{name}", json.dumps(sent))
