@@ -1,5 +1,6 @@
 """Parked tasks, while children, workers and their lock server are killed: rounds, and a checker.
-``python -m tests.chaos.parked --rounds 100``: each round sends tasks, all of which have to run."""
+``python -m tests.chaos.parked --rounds 100``: each round sends tasks, all of which have to run. Two
+beats run beside them, which are killed and stopped as well."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from kombu import Connection
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.kept import KEPT
 from tests.apps.celery.parking import CHILD, HOLD, LIMITS, QUEUE_NAME, STEPS, WORKER, note, tasks
+from tests.chaos.beats import Pair
 from tests.chaos.history import Event
 from tests.chaos.story import Verdict, Violation
 from tests.settings import PORT, server_url
@@ -213,9 +215,11 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="parked-"))
     print(f"seed {options.seed}, histories of broken rounds in {directory}", flush=True)
     with EmbeddedServer(port=PORT), fleet_of(directory) as fleet:
-        pops = Pops()
+        pops, pair = Pops(), Pair(directory, fleet.lock_server)
+        fleet.stack.callback(pair.kill)
         for number in range(options.rounds):
             dice = random.Random(f"{options.seed} {number}")
+            pair.disturb()
             verdict = play(fleet, dice, range(number * TASKS, (number + 1) * TASKS))
             forgive(verdict, pops.lost())
             figures.update({**verdict.figures, **verdict.faults})
@@ -226,9 +230,15 @@ def main() -> int:
                 print(f"round {number}: {violation.rule} {violation.text}", flush=True)
             if number % 10 == 9:
                 print(f"{number + 1} rounds after {monotonic() - began:.0f} s", flush=True)
+        beats = pair.finish()
+        if beats.violations:
+            (directory / "beats.json").write_text(
+                json.dumps([pair.told("noted"), pair.told("sent")])
+            )
         print(f"{options.rounds} rounds, {monotonic() - began:.0f} s")
         print(f"{dict(figures)}, lost {broken['lost']}, overlapping {broken['overlapping']}")
-    return 1 if broken else 0
+        print(beats.figures, *(f"{one.rule} {one.text}" for one in beats.violations), sep="\n")
+    return 1 if broken or beats.violations else 0
 
 
 if __name__ == "__main__":

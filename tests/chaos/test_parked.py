@@ -1,4 +1,4 @@
-"""The checker of histories of parked tasks."""
+"""The checkers of histories of parked tasks, and of beats."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.chaos import beats
 from tests.chaos.history import Event
 from tests.chaos.parked import check, forgive
 
@@ -43,3 +44,31 @@ def test_what_the_broker_loses_is_not_counted() -> None:
     verdict = check([], [1, 2])
     forgive(verdict, 1)
     assert [violation.text for violation in verdict.violations] == ["2"]
+
+
+Tick = tuple[int, int, int]
+"""A slot, the fence of who led, and its process."""
+
+
+@pytest.mark.parametrize(
+    ("noted", "sent", "rules"),
+    [
+        ([(1, 10, 7), (2, 10, 7), (5, 20, 8)], [2, 1, 5], []),
+        ([(1, 10, 7), (2, 10, 7), (5, 20, 8)], [1], []),
+        ([(1, 10, 7), (2, 10, 7), (5, 20, 8)], [2, 5], ["not sent"]),
+        ([(1, 10, 9), (5, 20, 8), (6, 20, 8)], [6], ["not sent", "not sent"]),
+        ([(1, 10, 7), (5, 20, 8)], [1, 5, 5], ["sent twice"]),
+        ([(1, 10, 7), (1, 20, 8)], [1], ["noted twice"]),
+        ([(1, 10, 7)], [1, 2], ["not noted"]),
+    ],
+)
+def test_what_breaks_the_history_of_beats(
+    noted: list[Tick], sent: list[int], rules: list[str]
+) -> None:
+    """Of beats, of which 7 was killed; the last to lead may lose what it noted last."""
+    ticks = [
+        {"name": "tick", "slot": slot, "at": slot, "fence": fence, "pid": pid}
+        for slot, fence, pid in noted
+    ]
+    found = beats.check(ticks, [{"name": "tick", "slot": slot} for slot in sent], [7])
+    assert [one.rule for one in found] == rules
