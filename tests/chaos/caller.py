@@ -12,18 +12,7 @@ from django_redis_lock import locks
 from tests.chaos.attempt import Attempt
 from tests.chaos.history import Recorder
 from tests.chaos.means import Means
-from tests.chaos.plan import (
-    ALONE,
-    FIXED_LEASES,
-    LIMITS,
-    NAMES,
-    PASSED,
-    PERMITS,
-    READ,
-    RENEWED_LEASES,
-    SHARED,
-    Plan,
-)
+from tests.chaos.plan import FIXED_LEASES, NAMES, PASSED, RENEWED_LEASES, SHARED, Plan
 
 PAUSE = 0.02
 """Seconds at the most from one lock of a caller to its next."""
@@ -37,7 +26,8 @@ class Caller:
         self._recorder = recorder
         self._means = means
         self._dice = dice
-        self._names = NAMES if locks["default"].can_share else (*ALONE, PASSED)
+        can_share = locks["default"].can_share
+        self._names = [name for name in NAMES if can_share or name not in SHARED]
         self._ways: dict[Callable[[], Awaitable[None]], int] = {
             self.patient: 28,
             self.impatient: 34,
@@ -119,9 +109,9 @@ class Caller:
 
     def _attempt(self, **options: Any) -> Attempt:
         name = self._dice.choice(self._names)
-        others = {READ: {"shared": True}, PERMITS: {"limit": self._dice.choice(LIMITS)}}
-        sharing = others.get(name, {}) if self._dice.random() < 0.7 else {}
-        return Attempt(self._means, self._recorder, name, **sharing, **options)
+        if name in SHARED and self._dice.random() < 0.7:
+            options |= self._dice.choice(SHARED[name])
+        return Attempt(self._means, self._recorder, name, **options)
 
     def _lease(self, shortest: float = 0.0) -> float:
         return self._dice.choice([lease for lease in FIXED_LEASES if lease >= shortest])

@@ -231,10 +231,8 @@ def main() -> int:
             if number % 10 == 9:
                 print(f"{number + 1} rounds after {monotonic() - began:.0f} s", flush=True)
         beats = pair.finish()
-        if beats.violations:
-            (directory / "beats.json").write_text(
-                json.dumps([pair.told("noted"), pair.told("sent")])
-            )
+        told = [pair.told("noted"), pair.told("sent")]
+        (directory / "beats.json").write_text(json.dumps(told))
         print(f"{options.rounds} rounds, {monotonic() - began:.0f} s")
         print(f"{dict(figures)}, lost {broken['lost']}, overlapping {broken['overlapping']}")
         print(beats.figures, *(f"{one.rule} {one.text}" for one in beats.violations), sep="\n")

@@ -15,15 +15,13 @@ DEFAULT_LEASE = 1.5
 """Seconds; what the backend gives and renews if a caller names no lease."""
 LONGEST_LEASE = 3.5
 """Seconds, extensions included."""
-ALONE = ("anvil", "bellows")
-"""Locks that one holds at a time."""
-PASSED = "crucible"
-"""One that is passed on with tickets, also to other processes."""
-READ, PERMITS = SHARED = ("ledger", "tongs")
-"""One with readers and writers; a semaphore, which some take alone, too."""
-LIMITS = (2, 3)
-"""Of the semaphore, by its callers."""
-NAMES = (*ALONE, PASSED, *SHARED)
+NAMES = ("anvil", "bellows", PASSED := "crucible", READ := "ledger", PERMITS := "tongs")
+"""Of locks; one is passed on with tickets, one has readers and writers, and one is a semaphore."""
+SHARED: dict[str, list[dict[str, Any]]] = {
+    READ: [{"shared": True}],
+    PERMITS: [{"limit": 2}, {"limit": 3}],
+}
+"""How callers share them; some take them alone, too."""
 THREADS, TASKS = "threads", "tasks"
 """What the callers of a process are."""
 CALLERS = 5
@@ -44,19 +42,15 @@ class Plan:
         """The file that exists when the callers are to finish."""
         return Path(self.directory) / "stop"
 
-    @property
-    def tickets(self) -> Path:
-        """The directory of the tickets that nobody has used yet."""
-        return Path(self.directory) / "tickets"
-
     def offer(self, ticket: str) -> None:
-        (self.tickets / ticket).touch()
+        """Let whoever finds a ticket take a lock over."""
+        (Path(self.directory) / f"ticket-{ticket}").touch()
 
     def find_ticket(self) -> str:
         """Return a ticket, which others may find at the same time; empty if there is none."""
-        for path in self.tickets.iterdir():
+        for path in Path(self.directory).glob("ticket-*"):
             path.unlink(missing_ok=True)
-            return path.name
+            return path.name.removeprefix("ticket-")
         return ""
 
     def dumps(self) -> str:

@@ -157,7 +157,6 @@ def run(site: Site, plan: Plan, faults: tuple[Fault, ...], seconds: float) -> No
     """Play faults to callers; the history stays behind. This process is good for one run."""
     set_up(plan)
     site.prepare()
-    plan.tickets.mkdir()
     recorder = Recorder(plan.directory, 0)
     with Heartbeat(recorder) as heart, Pulse(site, recorder) as pulse:
         with Crew(plan, KINDS, heart) as crew:

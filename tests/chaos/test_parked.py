@@ -66,9 +66,6 @@ def test_what_breaks_the_history_of_beats(
     noted: list[Tick], sent: list[int], rules: list[str]
 ) -> None:
     """Of beats, of which 7 was killed; the last to lead may lose what it noted last."""
-    ticks = [
-        {"name": "tick", "slot": slot, "at": slot, "fence": fence, "pid": pid}
-        for slot, fence, pid in noted
-    ]
+    ticks = [{"name": "tick", "slot": s, "at": s, "fence": f, "pid": p} for s, f, p in noted]
     found = beats.check(ticks, [{"name": "tick", "slot": slot} for slot in sent], [7])
     assert [one.rule for one in found] == rules
