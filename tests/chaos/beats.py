@@ -60,9 +60,8 @@ class Pair(Beats):
         for beat in running:
             beat.process.wait(WAIT)
         noted, sent = self.told("noted"), self.told("sent")
-        leads = len({one["fence"] for one in sent})
-        figures = {"sent": len(sent), "leads": leads, "beats killed": len(self.killed)}
-        figures["beats stopped"] = self.stops
+        ends = {"beats killed": len(self.killed), "beats stopped": self.stops}
+        figures = {"sent": len(sent), "leads": len({one["fence"] for one in sent}), **ends}
         missing = [Violation("too little", what) for what, number in figures.items() if not number]
         return Verdict(check(noted, sent, self.killed) + missing, figures)
 

@@ -100,8 +100,8 @@ class Caller:
         await self._attempt(timeout=self._lease()).acquire()
 
     async def succeeding(self) -> None:
-        """Take over a lock that another has detached, or come too late."""
-        if ticket := self._plan.find_ticket():
+        """Take over a lock that another process has detached, or come too late."""
+        if ticket := self._plan.find_ticket(self._recorder.process):
             options = self._dice.choice(({}, {"timeout": self._lease()}))
             attempt = Attempt(self._means, self._recorder, PASSED, **options)
             if await attempt.take_over(ticket):
@@ -129,7 +129,7 @@ class Caller:
             await self._hold(attempt)
         if changes and held.name == PASSED and not attempt.lost:
             if await attempt.detach(self._lease()):
-                self._plan.offer(attempt.ticket)
+                self._plan.offer(attempt.ticket, self._recorder.process)
                 return
             if attempt.lost:
                 return

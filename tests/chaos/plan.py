@@ -42,15 +42,17 @@ class Plan:
         """The file that exists when the callers are to finish."""
         return Path(self.directory) / "stop"
 
-    def offer(self, ticket: str) -> None:
-        """Let whoever finds a ticket take a lock over."""
-        (Path(self.directory) / f"ticket-{ticket}").touch()
+    def offer(self, ticket: str, process: int) -> None:
+        """Let another process find a ticket."""
+        (Path(self.directory) / f"ticket-{process}-{ticket}").touch()
 
-    def find_ticket(self) -> str:
-        """Return a ticket, which others may find at the same time; empty if there is none."""
+    def find_ticket(self, process: int) -> str:
+        """Return another's ticket, which others may find at the same time; empty without one."""
         for path in Path(self.directory).glob("ticket-*"):
-            path.unlink(missing_ok=True)
-            return path.name.removeprefix("ticket-")
+            _, offered_by, ticket = path.name.split("-")
+            if offered_by != str(process):
+                path.unlink(missing_ok=True)
+                return ticket
         return ""
 
     def dumps(self) -> str:

@@ -28,8 +28,7 @@ NODE_TIMEOUT = 2.0
 """Seconds without an answer after which sentinels and nodes take a master for dead."""
 SENTINEL_PERIODS = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 250)
 FAILOVER_TIMEOUT = 2000
-"""Milliseconds; with their own of seconds, sentinels take twenty to repair their layout, or to try
-again after a vote that nobody won."""
+"""Milliseconds; with their own of seconds, sentinels take twenty to repair their layout."""
 REPLICA_TIMEOUT = 0.5
 """Seconds that replicas have to acknowledge a lock, where it waits for them."""
 SLOT = SHARD_SLOTS[shard_of(NAMES[0])]
@@ -163,8 +162,8 @@ class SentinelSite(Watched):
         )
 
     def settings(self) -> dict[str, Any]:
-        options = {"REPLICAS": self._replicas, "REPLICA_TIMEOUT": REPLICA_TIMEOUT}
-        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE, OPTIONS=options if self._replicas else {})
+        wait = {"REPLICAS": self._replicas, "REPLICA_TIMEOUT": REPLICA_TIMEOUT}
+        found = self.layout.locks(TIMEOUT=DEFAULT_LEASE, OPTIONS=wait if self._replicas else {})
         for cache in found["CACHES"].values():
             if "OPTIONS" in cache:
                 cache["OPTIONS"] |= {"SOCKET_TIMEOUT": TIMEOUT, "SOCKET_CONNECT_TIMEOUT": TIMEOUT}
