@@ -107,9 +107,10 @@ class History:
         """Add what shows that a handle held its lock or did not, and when its promise is over."""
         first, early = calls[0], self.facts.get("tolerance", 0.0)
         for one in calls[1:]:
-            if one.kind == "swap":  # it was detached
+            if one.kind == "swap":  # it was detached; if it was sent twice, perhaps too late
                 one.hold, one.of = one.asked["ticket"], one.hold
-                one.end = min(one.end, self._taken.get(one.hold, inf))
+                unsure = self._disturbance(one, one.start) <= one.end
+                one.end = min(inf if unsure else one.end, self._taken.get(one.hold, inf))
                 self.over[one.hold] = one.asked["until"] - early
         promises = [number for number, one in enumerate(calls) if "until" in one.answer]
         if first.kind == "limit":

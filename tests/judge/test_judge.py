@@ -91,6 +91,16 @@ two masters for a while   |         | NONE; FORGET; keep a 5-6; take b 3-4
 what came of such a hold  |         | NONE; GONE; unsettled - 4-6; take_over b 7-8; keep b 9-10
 a hand-off not claimed    |         | A; queued a 1-; stalled - 1-3 process=97; take b 3-4
 a hand-off claimed        | holding | A; queued a 1-; stalled - 1-3 process=98; take b 3-4
+a ticket short, tolerated |         | run - 0- tolerance=0.15; GONE; take c 5-6.9
+a writer perhaps a reader |         | A; downgrade a 3-4 info; share b 3-5
+a waiter lost from sight  |         | A; take b 2-9 info; queued b 3-; free a 5-6; take c 4-6
+a waiter refused before   |         | A; take b 2-3.5 fail wait=9; LEFT
+a take that came later    |         | take a 1-2 info; take b 1-3; free b 3-4; keep a 6-7
+a limit, and readers      |         | set_limit o 0-0.5 limit=1; S; share b 1-3
+taken over alone          | holding | S; detach a 3-4 until=7; take_over b 5-6; share c 6.5-7.5
+acquired without a wait   | holding | A; stalled - 1-3 process=97; take b 3-4
+detached while cut off    |         | A; detach a 3-4 until=7; cut - 3-3; take b 5-6
+and a sign of it          | holding | A; queued a 1-; keep a 2-3; paused - 3-3 worker=97; take b 3-4
 """
 
 
@@ -115,9 +125,9 @@ def events_of(text: str) -> list[Event]:
         events.append({**asked, "type": invoked, "time": start, **values})
         if end < 99:
             (type,) = [each for each in rest if "=" not in each] or ["ok"]
-            answer = {"until": 9, "fence": end, "token_id": handle}
-            answer = answer if type == "ok" and word not in ("free", "detach") else {}
-            events.append({**answer, "handle": handle, "type": type, "time": end, **values})
+            known = {"handle": handle, "type": type, "time": end, "f": values["f"]}
+            held = {"until": 9, "fence": end, "token_id": handle, **values, **known}
+            events.append(held if type == "ok" and word not in ("free", "detach") else known)
     return events
 
 
