@@ -20,7 +20,7 @@ BEGINNINGS = ("take", "swap", "share")
 ENDINGS = ("wiped", "unsettled", "vote_lost", "forced")
 """What may end holds before their leases do."""
 DISTURBANCES: dict[str, str | None] = {"stalled": "process", "paused": "worker", "killed": "worker"}
-DISTURBANCES |= dict.fromkeys(["wiped", "unsettled", "vote_lost", "vote_missing", "outage", "cut"])
+DISTURBANCES |= dict.fromkeys([*ENDINGS, "vote_missing", "outage", "cut"])
 """What may cost a waiter its place, and a holder what was handed off to it, in which process."""
 
 
@@ -109,7 +109,7 @@ class History:
         for one in calls[1:]:
             if one.kind == "swap":  # it was detached; if it was sent twice, perhaps too late
                 one.hold, one.of = one.asked["ticket"], one.hold
-                unsure = self._disturbance(one, one.start) <= one.end
+                unsure = self._disturbance(first, one.start) <= one.end
                 one.end = min(inf if unsure else one.end, self._taken.get(one.hold, inf))
                 self.over[one.hold] = one.asked["until"] - early
         promises = [number for number, one in enumerate(calls) if "until" in one.answer]
@@ -149,10 +149,11 @@ class History:
     def _endings(self, name: str, hold: str, shows: list[Operation]) -> Iterator[float]:
         """Yield from when on others may have ended a hold. What shows it came before that."""
         first, last = shows[0], shows[-1]
+        keys = {hold, *(one.answer.get("fence") for one in shows if one.hold == hold)}
         for start, end, event in (span for f in ENDINGS for span in self.faults[f]):
-            token = event.get("token_id")
-            certain = token is not None or (event["f"] == "wiped" and first.end <= start)
-            if self._holders.get(token, token or hold) != hold or event.get("name", name) != name:
+            ids = {event.get("fence"), event.get("token_id")} - {None}  # of what was ended by force
+            certain = bool(ids & keys) or (event["f"] == "wiped" and first.end <= start)
+            if event.get("name", name) != name or (ids and not certain):
                 continue
             for one in shows if certain else ():
                 one.end = min(one.end, end)
@@ -179,5 +180,9 @@ class History:
 
     def _disturbance(self, call: Operation, after: float) -> float:
         """Return when, from a moment on, its process did not run or a server was broken."""
-        spans = self._disturbed[0] + self._disturbed[call.asked["process"]]
-        return min((max(start, after) for start, end, _ in spans if end >= after), default=inf)
+        name, spans = (
+            call.asked["name"],
+            self._disturbed[0] + self._disturbed[call.asked["process"]],
+        )
+        spans = [one for one in spans if one[1] >= after and one[2].get("name", name) == name]
+        return min((max(start, after) for start, *_ in spans), default=inf)

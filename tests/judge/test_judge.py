@@ -79,10 +79,13 @@ taken over too late       | holding | GONE; take c 5-7; take_over b 7.5-8
 taken over, and held      | holding | GONE; take_over b 5-6; keep a 7-8
 a ticket lost with data   |         | GONE; wiped - 4.5-5; take b 5-6
 a ticket taken by force   |         | GONE; forced - 4.5-5 name="n" token_id="T"; take b 5-6
-a forced release          |         | A; forced - 3-4 name="n" token_id="a"; take b 3-5
-of another hold           | holding | A; forced - 3-4 name="n" token_id="b"; take b 3-5
+a forced release          |         | A; forced - 3-4 name="n" fence=2; take b 3-5
+of another hold           | holding | A; forced - 3-4 name="n" fence=1; take b 3-5
 of another lock           | holding | A; forced - 3-4 name="m"; take b 3-5
-and back again            | holding | A; forced - 3-4 name="n" token_id="a"; keep a 5-6
+and back again            | holding | A; forced - 3-4 name="n" fence=2; keep a 5-6
+a grant ended by force    |         | take a 1-4; forced - 2-3 fence=1 token_id="x"; keep a 5-6
+a waiter ended by force   |         | LINE; forced - 4-5 name="n" fence=1
+a waiter for another      | order   | LINE; forced - 4-5 name="m" fence=1
 data lost                 |         | A; wiped - 3-4; take b 3-5
 data lost, and back again | holding | A; wiped - 3-4; keep a 5-6
 a failover                |         | FORGET; take b 3-5
