@@ -56,7 +56,8 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
 
     Its lease had passed by its promised end, the hold was ended by others, or one of several
     servers lost its vote for it. A renewed lease passes only if its process or the server stood
-    still, or if a release that was requested in time was tried again.
+    still, or one of several servers did that was not the one without a vote for it, or if a release
+    that was requested in time was tried again.
     """
     hold, at = request.hold, event["time"]
     if hold is None or event["error"].startswith("LockNotOwned"):
@@ -69,6 +70,9 @@ def _lost(story: Story, request: Request, event: Event) -> bool:
     if not request.renewed or in_time:
         return True
     start = max(request.began, hold.until - request.lease)
+    missing = story.missing_votes
+    if missing.touch(request.began, hold.acquired) and missing.touch(start, at):
+        return True
     return story.stood_still(request.process).touch(start, at) or story.server.touch(start, at)
 
 

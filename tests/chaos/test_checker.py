@@ -220,6 +220,15 @@ class TestErrors:
         past.is_ended("forced", 10.5, 10.6)
         assert broken_rules(past) == []
 
+    def test_loss_of_a_renewed_hold_that_had_two_votes(self, past: History) -> None:
+        """It has no majority while a second server does not vote."""
+        past.takes("1.1", 10.0, renewed=True)
+        past.fails("lost", "1.1", 12.5, 12.6)
+        for disturbance in (("vote_missing", 9.8, 9.95), ("vote_missing", 11.0, 12.4)):
+            assert broken_rules(past) == ["no cause"]
+            disturb(past, *disturbance)
+        assert broken_rules(past) == []
+
     @pytest.mark.parametrize("kind", ["away", "stalled"])
     def test_loss_of_a_hand_off(self, past: History, kind: str) -> None:
         """A hand-off is taken back after 1.2 s only if its claim may have come too late."""
