@@ -32,6 +32,8 @@ class Wire:
         self.inbox: deque[Any] = deque()
         self.deaf = False
         """Whether nothing arrives any more, without either end being told."""
+        self.wrote: tuple[Any, int] = (None, 0)
+        """The server where something was written over it, and the number of the last write."""
         self._broken = False
         self._out, self._in = object(), object()
 
@@ -57,7 +59,7 @@ class Wire:
         self.push(broken())
 
     def execute(self, words: Sequence[bytes]) -> Any:
-        return self.site.execute(words)
+        return self.site.serve(self, words)
 
     def _arrive(self, words: Sequence[bytes], fate: Fate, delay: float) -> None:
         if self._broken or self.deaf:
@@ -73,12 +75,26 @@ class Wire:
 
 
 class _Call(Wire):
-    """A connection on which a thread waits for one reply."""
+    """A connection on which a thread waits for one reply after the other."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(site)
-        self.waits = True
+        self.waits = False
         self._thread: Thread = getcurrent()
+
+    def exchange(self, words: Sequence[bytes], until: float = math.inf) -> Any:
+        self.waits, now = True, threads.machine.now
+        self.carry(words)
+        try:
+            threads.machine.block(min(now + SOCKET_TIMEOUT, max(until, now)))
+        finally:
+            self.waits = False
+        if not self.inbox:
+            raise _too_late()
+        reply = self.inbox.popleft()
+        if isinstance(reply, redis.exceptions.ConnectionError):
+            raise reply
+        return reply
 
     def take(self, reply: Any) -> Thread | None:
         if not self.waits:
@@ -96,12 +112,13 @@ class Client:
 
     def call(self, packed: Any) -> Any:
         packed.sending()
-        reply = self.exchange(_words_of(packed), packed.until)
+        wire = _Call(self._site)
+        reply = wire.exchange(_words_of(packed), packed.until)
         completion = packed.completed(reply)
         try:
             command = next(completion)
             while True:
-                command = completion.send(self.exchange(parse(command), packed.until))
+                command = completion.send(wire.exchange(parse(command), packed.until))
         except StopIteration as stop:
             reply = stop.value
         if isinstance(reply, Exception):
@@ -135,18 +152,8 @@ class Client:
             late = delay if fate is Fate.LATE else 0.0
             site.network.send(arrive, site=site, delay=late, within=POST_WITHIN)
 
-    def exchange(self, words: Sequence[bytes], until: float = math.inf) -> Any:
-        wire, now = _Call(self._site), threads.machine.now
-        wire.carry(words)
-        try:
-            threads.machine.block(min(now + SOCKET_TIMEOUT, max(until, now)))
-        finally:
-            wire.waits = False
-        if not wire.inbox:
-            raise _too_late()
-        if isinstance(wire.inbox[0], redis.exceptions.ConnectionError):
-            raise wire.inbox[0]
-        return wire.inbox[0]
+    def exchange(self, words: Sequence[bytes]) -> Any:
+        return _Call(self._site).exchange(words)
 
     def close(self) -> None:
         """There is nothing to close."""

@@ -64,7 +64,7 @@ def kill(world: World) -> bool:
     for attempt in world.ledger.attempts:
         if attempt.process is process:
             world.ledger.leaves(attempt)
-    _call_operator(world)
+    call_operator(world)
     if world.parking is not None:
         world.parking.died(process)
     return True
@@ -220,7 +220,7 @@ def fail_over(world: World) -> bool:
         site.restart(0.1, with_data=False)
         site.server.data, site.server.ends = data, ends
         _forget(world, site)  # holds that come back
-        _call_operator(world)
+        call_operator(world)
         _disturb(world, world.machine.now + 0.1)
         world.note()
 
@@ -295,7 +295,7 @@ def move_slot(world: World) -> bool:
     return True
 
 
-def _call_operator(world: World) -> None:
+def call_operator(world: World) -> None:
     """Let an operator look for locks that nobody will release."""
     world.act(world.alive[0], "operator", lambda operator: operator.break_endless_locks())
 

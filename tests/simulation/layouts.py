@@ -11,7 +11,7 @@ from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
 from django_redis_lock.backends.redlock import RedlockLockBackend
 from django_redis_lock.protocol.calls import Call
-from tests.simulation import faults, promises, views
+from tests.simulation import faults, promises, replicas, views
 from tests.simulation.actors import MODES, Actor, Habits
 from tests.simulation.clients import Client
 from tests.simulation.network import Site
@@ -84,16 +84,21 @@ def _server(
     promise: Callable[[World, views.ServerView], Sequence[Promise]],
     *,
     loops: bool = False,
+    followers: int = 0,
     **options: Any,
 ) -> Prepare:
-    """Return what makes one server."""
+    """Return what makes one server, with so many replicas, some or all of which are waited for."""
 
     def prepare(world: World) -> Sequence[Promise]:
-        site = world.site(Site)
+        needed = 1 + world.pick(followers) if followers else 0
+        site = world.site(replicas.Master, followers, needed) if followers else world.site(Site)
+        asked = {"REPLICAS": needed, "REPLICA_TIMEOUT": 0.5} if followers else {}
         world.has_loops = loops
 
         def backend(process: Process) -> RedisLockBackend:
-            made = RedisLockBackend("default", {"LOCATION": "simulated", "OPTIONS": options})
+            made = RedisLockBackend(
+                "default", {"LOCATION": "simulated", "OPTIONS": options | asked}
+            )
             made.servers.__dict__.update(pool=site, client=Client(site))
             return made
 
@@ -201,6 +206,7 @@ def _memory(world: World) -> Sequence[Promise]:
 
 _SINGLE = (*PROCESS_FAULTS, *SERVER_FAULTS, *LISTENER_FAULTS)
 _QUORUM = (*PROCESS_FAULTS, *SERVER_FAULTS, faults.cut_connections, faults.forget_the_last_fence)
+_OTHERS = (each for each in _SINGLE if each is not faults.fail_over)
 _TOLD = _queue(tells_the_dead=True)
 _POLLED = (*PROCESS_FAULTS, *SERVER_FAULTS)
 # Each process that waits in several ways has a connection for grants and another for lists.
@@ -226,6 +232,12 @@ LAYOUTS = {
             Habits(schemes=("queue", "blpop", "poll")),
         ),
         Layout("cluster", _cluster, (*_SINGLE, faults.move_slot), names=("x", "y")),
+        Layout(
+            "replicas",
+            _server(_TOLD, followers=2, WAIT="queue"),
+            (*_OTHERS, *[replicas.fail_over] * 4),
+            **_TWO,
+        ),
         Layout("redlock-3", _quorum(3), _QUORUM, _VOTED),
         Layout("redlock-5", _quorum(5, loops=True), _QUORUM, _VOTED),
         Layout("locmem", _memory, (faults.interrupt, faults.break_lock), processes=1),

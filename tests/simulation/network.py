@@ -147,6 +147,10 @@ class Site:
         self._executed(self, words, reply)
         return reply
 
+    def serve(self, wire: Any, words: Sequence[bytes]) -> Any:
+        """Execute what has come over a connection on which a caller waits for the reply."""
+        return self.execute(words)
+
     def cut(self, of: Callable[[Any], bool]) -> None:
         """Break connections. The server notices at once, the client when it reads."""
         for connection in [item for item in self.connections if of(item)]:

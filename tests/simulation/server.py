@@ -3,6 +3,7 @@ Its clock is the caller's. It carries out one command or script at a time, as Re
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -52,6 +53,8 @@ class Server:
         """The end (ms) of each key that expires."""
         self.scripts: dict[bytes, bytes] = {}
         """The source of each script that was sent, by its digest."""
+        self.writes = 0
+        """How often something was written."""
 
     def now_ms(self) -> int:
         return self.clock() // 1000
@@ -66,12 +69,16 @@ class Server:
         """Carry out a command, and return its reply. Raises ``ResponseError``."""
         name, *rest = words
         if name in _OF_SERVERS:
-            return _OF_SERVERS[name](self, *rest)
+            reply = _OF_SERVERS[name](self, *rest)
+            self.writes += name in _WRITES and reply != 0
+            return reply
         kind, of_value = _OF_VALUES[name]
         key, *rest = rest
         before = self.look_up(key, kind)
         value = kind() if before is None else before
+        former = copy.copy(value)
         reply = of_value(value, *rest)
+        self.writes += value != former
         if value and before is None:
             self.data[key] = value
         elif not value and before is not None:
@@ -307,6 +314,7 @@ _OF_SERVERS: dict[bytes, Callable[..., Reply]] = {
     b"EVAL": Server._eval,
     b"EVALSHA": Server._evalsha,
 }
+_WRITES = {b"DEL", b"PEXPIRE", b"PEXPIREAT", b"PERSIST", b"SET", b"INCR", b"RPUSH", b"XADD"}
 _OF_VALUES: dict[bytes, tuple[type, Callable[..., Reply]]] = {
     b"LLEN": (list, len),
     b"LPOP": (list, lambda items: items.pop(0) if items else None),
