@@ -60,6 +60,7 @@ nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all ve
 	$(PY) -m tests.simulation --schedules 200000 --orders 4000
 	$(PY) -m tests.simulation --mutants 20000
 	$(PY) -m tests.chaos
+	$(PY) -m tests.chaos.broken
 	$(PY) -m tests.chaos.parked
 	$(PY) -m coverage erase
 	PYTHONMALLOC=debug $(PY) -m coverage run -m pytest -m 'not timed' $(PARALLEL) tests tests/workers tests/layouts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ class Mutant:
     """The file, from the package's folder."""
     old: str
     new: str
+    not_seen_by: str = ""
+    """What can't find it, by its nature."""
 
     def apply(self, directory: Path) -> None:
         """Change a copy of the project. Raises ``ValueError`` if the place is not there once."""
@@ -40,11 +43,21 @@ class Mutant:
             raise ValueError(f"{self.about}: {self.old!r} is {found} times in {self.path}")
         path.write_text(source.replace(self.old, self.new))
 
+    @contextlib.contextmanager
+    def copied(self, *parts: str) -> Iterator[Path]:
+        """Yield a directory that has the broken package and other parts of the project."""
+        ignored = shutil.ignore_patterns("__pycache__", "locale", "static", "templates")
+        with tempfile.TemporaryDirectory(prefix="broken-") as name:
+            for part in (PACKAGE, *parts):
+                shutil.copytree(ROOT / part, Path(name) / part, ignore=ignored)
+            self.apply(Path(name))
+            yield Path(name)
 
-def read() -> list[Mutant]:
+
+def read(file: Path = LIST) -> list[Mutant]:
     return [
         Mutant(about, layout, path, *change)
-        for layout, files in tomllib.loads(LIST.read_text()).items()
+        for layout, files in tomllib.loads(file.read_text()).items()
         for path, changes in files.items()
         for about, change in changes.items()
     ]
@@ -87,13 +100,8 @@ def run(about: str, arguments: Sequence[str]) -> int:
 def _run(
     mutant: Mutant, arguments: Sequence[str], output: int | None = None
 ) -> subprocess.CompletedProcess[str]:
-    with tempfile.TemporaryDirectory(prefix="simulation-") as name:
-        directory = Path(name)
-        ignored = shutil.ignore_patterns("__pycache__", "locale", "static", "templates")
-        shutil.copytree(ROOT / PACKAGE, directory / PACKAGE, ignore=ignored)
-        shutil.copytree(ROOT / "tests" / "simulation", directory / "tests" / "simulation")
+    with mutant.copied("tests/simulation") as directory:
         (directory / "tests" / "__init__.py").touch()
-        mutant.apply(directory)
         return subprocess.run(
             [sys.executable, "-P", "-m", "tests.simulation", *arguments],
             env={**os.environ, "PYTHONPATH": str(directory)},

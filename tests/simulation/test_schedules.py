@@ -66,8 +66,9 @@ def test_a_broken_copy_is_found_and_its_schedule_is_recorded_again(tmp_path: Pat
 
 
 def test_each_broken_copy_can_be_made(tmp_path: Path) -> None:
-    """The place that it changes is in the package, once."""
-    for number, mutant in enumerate(mutants.read()):
+    """The place that it changes is in the package, once; also of those for chaos."""
+    of_chaos = mutants.read(ROOT / "tests" / "chaos" / "broken.toml")
+    for number, mutant in enumerate([*mutants.read(), *of_chaos]):
         path = tmp_path / str(number) / mutants.PACKAGE / mutant.path
         path.parent.mkdir(parents=True)
         path.write_text((ROOT / mutants.PACKAGE / mutant.path).read_text())

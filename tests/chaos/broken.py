@@ -1,0 +1,69 @@
+"""Run broken copies of the package: ``python -m tests.chaos.broken``. Exit code 1 if the checker or
+``tests.judge`` does not find one that it can see. Only a rule on locks counts, and no error: a copy
+that does not run is not found."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.__main__ import PATIENCE
+from tests.chaos.checker import check
+from tests.chaos.history import read
+from tests.chaos.story import ALARMS
+from tests.judge.__main__ import judge
+from tests.simulation import mutants
+
+RULES = {"overlap", "fence went back", "fence given twice", "promise broken", "came back"}
+"""Those of the checker that count; and a loss without a cause, as other errors do not."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.broken", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=25, help="for each (default 25)")
+    parser.add_argument("--seed", type=int, default=1, help="of callers and faults (default 1)")
+    options = parser.parse_args()
+    missed = 0
+    for mutant in mutants.read(Path(__file__).with_name("broken.toml")):
+        with tempfile.TemporaryDirectory(prefix="chaos-broken-") as directory:
+            _play(mutant, directory, options)
+            rules = _rules(Path(directory))
+        print(f"{mutant.about}:", flush=True)
+        for judged_by, found in rules.items():
+            blind = mutant.not_seen_by == judged_by
+            missed += not (found or blind)
+            told = ", ".join(sorted(found)) or ("can't see it" if blind else "NOT FOUND")
+            print(f"  {judged_by:10} {told}", flush=True)
+    return int(missed > 0)
+
+
+def _play(mutant: mutants.Mutant, directory: str, options: argparse.Namespace) -> None:
+    """Carry out a run of a broken copy; whatever else becomes of it, its history stays behind."""
+    arguments = ("--layout", mutant.layout, "--seed", str(options.seed), "--run", directory)
+    with mutant.copied("tests", "example_project") as copy:
+        subprocess.run(
+            [sys.executable, "-m", "tests.chaos", "--seconds", str(options.seconds), *arguments],
+            cwd=copy,
+            env={**os.environ, "PYTHONPATH": str(copy)},
+            timeout=options.seconds + PATIENCE,
+            check=False,
+        )
+
+
+def _rules(directory: Path) -> dict[str, set[str]]:
+    """Return which rules a history breaks, by who says so."""
+    events = list(read(directory))
+    _, texts = judge(events)
+    # What took too many states to judge is not broken.
+    judged = {rule for rule, each in texts.items() if any(" can't " in text for text in each)}
+    found = check(events).violations
+    checked = {each.rule for each in found if each.rule in RULES or "LockLost" in each.text}
+    return {"checker": checked - {*ALARMS}, "judge": judged}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
