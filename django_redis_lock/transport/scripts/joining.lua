@@ -129,6 +129,8 @@ end
 if kind > 0 then
   local soon = of_other and (ttl < 0 and POLL_OTHERS or math.min(ttl, POLL_OTHERS)) or ttl
   poll_within(name, soon < 0 and STAYS / 2 or soon, now)
+  soon = not of_other and tonumber(redis.pcall('ZSCORE', key_of('due'), name)) or math.huge
+  ttl = soon < math.huge and math.max(soon - now, 0) or ttl -- sooner perhaps, as others know
   if is_outbox(process) then
     return string.format('0 -1 %.0f %.0f', now, kind)
   end
