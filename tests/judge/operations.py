@@ -168,9 +168,11 @@ class History:
         waiters = [one for one in firsts if one.queued < inf and one.asked["name"] == name]
         for one in waiters:
             one.leaves = self._disturbance(one, one.queued)
-            if one.kind == "refused":
+            refused = one.kind == "refused"
+            if refused and one.asked["mode"] == "exclusive":
                 one.leaves = min(one.leaves, one.start + (one.asked["wait"] or 0))
-            elif one.answer["time"] < one.end:  # it is unknown why it was given up, and when
+            elif refused or one.answer["time"] < one.end:
+                # It may have been granted a share before it gave up, or it is unknown why it did.
                 one.leaves = one.start
         for one in operations:
             if one.kind == "take":

@@ -66,6 +66,7 @@ an outage                 |         | LINE; outage - 4-5
 an outage before          | order   | LINE; outage - 1-2
 a waiter that gave up     |         | A; take b 2-9 fail wait=4; LEFT
 one that gave up later    | order   | A; take b 2-9 fail wait=4.5; LEFT
+a reader that gave up     |         | A; share b 2-9 fail wait=4.5; LEFT
 a take, perhaps           |         | take a 1-2 info; take b 3-4
 a take that shows later   | holding | take a 1-2 info; take b 3-4; keep b 6-7; keep a 4.5-5
 a release, perhaps        |         | A; free a 3-4 info; take b 5-6
