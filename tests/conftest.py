@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import os
 import signal
 import uuid
 from collections.abc import Iterator
@@ -43,8 +42,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def session_server() -> Iterator[EmbeddedServer]:
-    """A server for the whole run on the port of the settings, by the program LOCKS_TEST_SERVER."""
-    with EmbeddedServer(port=PORT, binary=os.environ.get("LOCKS_TEST_SERVER")) as server:
+    """A server for the whole run on the port of the settings."""
+    with EmbeddedServer(port=PORT) as server:
         yield server
         gc.collect()  # results of Celery tasks tell the server when they go
 

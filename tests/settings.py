@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from example_project import embedded
 
+if _PROGRAM := os.environ.get("LOCKS_TEST_SERVER"):  # all servers of the tests are this program
+    embedded.server_binary = lambda: Path(_PROGRAM)
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 if _WORKER:  # such as "gw0"; none takes a port that another one has chosen and not bound yet
     _WORKERS = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])

@@ -77,7 +77,8 @@ def test_a_server_without_scripts_is_named_for_it(name: str, using: str, call: s
         CALLS[call](name, using)
     message = str(caught.value)
     assert message.startswith(f"LOCKS[{using!r}] ")
-    assert "the server has no Lua scripts (unknown command 'EVAL" in message or (
+    told = message.replace("`", "'")  # as Redis 6.2 quotes
+    assert "the server has no Lua scripts (unknown command 'EVAL" in told or (
         "no permissions to run the 'eval" in message
     )
     assert f"'{BACKENDS}.getset.GetSetLockBackend'" in message
