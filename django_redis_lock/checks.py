@@ -86,16 +86,13 @@ def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
                 )
 
 
-def check_tasks(databases: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Import the Celery tasks and check those that are guarded.
-
-    Workers import them anyway; for ``migrate`` (with databases), a module may need a table first.
-    """
+def check_tasks(**kwargs: Any) -> list[checks.CheckMessage]:
+    """Import the Celery tasks, as workers do anyway, and check those that are guarded."""
     app = celery_app()
-    if app and not databases and not app.loader.worker_initialized and (why := _why_not(app)):
+    if app and not app.loader.worker_initialized and (why := _why_not(app)):
         text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
         return [_found("E015", text, "Correct that. No worker starts with it.")]
-    if databases or "django_redis_lock.celery" not in sys.modules:
+    if "django_redis_lock.celery" not in sys.modules:
         return []
     from django_redis_lock.celery.checks import check_tasks
 
@@ -108,7 +105,7 @@ def _why_not(app: Any) -> str:
     try:
         import_tasks(app)
     except DatabaseError:
-        return ""  # `makemigrations` may have to write first what creates a table
+        return ""  # `makemigrations` and `migrate` may have to create the table first
     except (Exception, SystemExit) as error:
         lines = [one for one in extract_tb(error.__traceback__) if one.name == "<module>"]
         wrong = [error.filename] if isinstance(error, SyntaxError) else []

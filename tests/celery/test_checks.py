@@ -127,7 +127,7 @@ def test_a_worker_logs_what_the_checks_find(
 def test_tasks_that_can_not_be_imported(
     own_app: Celery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, told: str
 ) -> None:
-    """The error is the same each time. ``migrate`` and workers don't import the tasks for it."""
+    """The error is the same each time. Workers don't import the tasks for it."""
     module = f"{tmp_path.name}_tasks"
     (tmp_path / f"{module}.py").write_text(
         "from celery import current_app\n"
@@ -139,20 +139,19 @@ def test_tasks_that_can_not_be_imported(
     own_app.conf.include = [module]
     own_app.set_current()
 
-    assert import_errors(databases=["default"]) == []
     with monkeypatch.context() as patch:
         patch.setattr(own_app.loader, "worker_initialized", True)
         assert import_errors() == []
     (text,) = found = import_errors()
     assert told in text
-    assert import_errors() == found
+    assert import_errors(databases=["default"]) == found  # which Django 6.1 names in each command
     assert tmp_path / f"{module}.py" in autoreload.iter_all_python_module_files()
 
 
 def test_a_module_of_tasks_may_read_a_table_that_no_migration_creates_yet(
     own_app: Celery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else ``makemigrations`` could not write the migration."""
+    """Else ``makemigrations`` could not write the migration, nor ``migrate`` run it."""
     error = OperationalError("no such table: shop_rate")
     monkeypatch.setattr(own_app.loader, "import_default_modules", Mock(side_effect=error))
     own_app.set_current()
