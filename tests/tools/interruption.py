@@ -45,6 +45,7 @@ class Interruption:
         if frame.f_code.co_filename not in self._files:
             return None
         if event == "call":
+            frame.f_trace = self._trace  # without which Python 3.13 does not trace opcodes
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self._may_raise(frame.f_code.co_name)
         elif event == "opcode":
