@@ -56,7 +56,7 @@ simulate: $(VENV)/.test  ## the protocol on a virtual clock, in random schedules
 chaos: $(VENV)/.test  ## break real processes and servers, and check what happened (ARGS="--layout queue --seconds 600")
 	$(PY) -m tests.chaos $(ARGS)
 
-nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all versions, coverage, long simulation, bench
+nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all versions and servers, tests of others, coverage, long simulation, bench
 	$(PY) -m tests.simulation --schedules 200000 --orders 4000
 	$(PY) -m tests.simulation --mutants 20000
 	$(PY) -m tests.chaos

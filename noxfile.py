@@ -8,6 +8,7 @@ hiredis and the server, and the two corners: oldest of all and newest of all.
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 from typing import NamedTuple
 
 import nox
@@ -80,3 +81,26 @@ def versions(session: nox.Session, name: str) -> None:
         *("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *row.tests),
         env={"PYTHONDEVMODE": "1", "LOCKS_TEST_SERVER": server},
     )
+
+
+PEERS = {
+    "redis": ("tests/test_lock.py", "tests/test_asyncio/test_lock.py"),
+    "python-redis-lock": ("-pno:asyncio", "tests/test_redis_lock.py"),
+}
+
+
+@nox.session
+def peers(session: nox.Session) -> None:
+    """Run the tests of other lock libraries, from their source distributions, on our locks."""
+    pinned, adapters = ("-c", "constraints.txt"), Path("tests/peers").absolute()
+    session.install(*pinned, "--editable", ".[celery]", "--group", "peers")
+    fetch = ("pip", "download", "--quiet", *pinned, "--no-deps", "--no-binary", ":all:", "--dest")
+    run = ("python", "-m", "pytest", "-q", "-p", "ours", "-p", "no:django", "-p", "no:randomly")
+    for package, tests in PEERS.items():
+        source = Path(session.virtualenv.location, "peers", package)
+        shutil.rmtree(source, ignore_errors=True)
+        session.run(*fetch, str(source), package)
+        (archive,) = source.glob("*.tar.gz")
+        session.run("tar", "-xf", archive, "-C", source, "--strip-components=1", external=True)
+        with session.chdir(source):
+            session.run(*run, *tests, env={"PEER": package, "PYTHONPATH": str(adapters)})
