@@ -597,6 +597,7 @@ if celery.VERSION >= (5, 5):
         guarded = single_instance_task(using="locmem", scope="queue_and_run", **guard)
         made = consumer.app.task(name=consumer.app.main, shared=False, pydantic=True, bind=bind)
         body = bound if bind else function
+        body.__annotations__ |= {"order": Order, "more": Order | None}  # Celery 5.5 reads no text
         task: Any = guarded(made(body)) if above else made(guarded(body))
         message = consumer.send(task, {"id": 7})
         name = header_of(message).lock
