@@ -234,7 +234,7 @@ def test_interrupted_calls_leave_the_client_in_step(name: str, client: redis.Red
                 signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.00001, 0.001))
                 # A function, as Python 3.13 strikes at the end of a loop outside its "try" block.
                 peek_until_struck()
-            except Interrupted:
+            except (Interrupted, UnboundLocalError):  # in whose place redis-py 6.4 raises one
                 struck += 1
             finally:
                 armed = False
