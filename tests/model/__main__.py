@@ -1,0 +1,99 @@
+"""Check models of the lock protocol with spin, in every order of events at small scope.
+
+Exits with 1 if a promise is broken, a broken copy is not found, or a search was not complete."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+MODELS = Path(__file__).parent
+MEMORY = 12_000  # megabytes that a search may take
+DEEPEST = 2_000_000  # steps of one run
+
+
+class Scope(NamedTuple):
+    """What is searched, and which promise is broken there; none in a sound model."""
+
+    model: str
+    about: str
+    flags: str
+    broken: str = ""
+
+
+SMALL = (
+    Scope("lock", "2 callers, 1 fault", "N=2 LEASE=4 FAULTS=1"),
+    Scope("lock", "2 readers and a writer", "N=3 LEASE=3 FAULTS=0 L0=ALL L1=ALL L2=ALONE"),
+)
+LARGE = (
+    Scope("lock", "3 callers", "N=3 LEASE=4 FAULTS=0"),
+    Scope("lock", "2 callers, 2 faults", "N=2 LEASE=4 FAULTS=2"),
+)
+BROKEN = (
+    Scope("lock", "a release that compares no token", "N=2 LEASE=4 FAULTS=1 TOKEN", "backed"),
+    Scope("lock", "a hand-off that is not due", "N=3 LEASE=6 FAULTS=1 DUE", "woken"),
+    Scope("lock", "a hand-off with the last fence", "N=2 LEASE=4 FAULTS=1 FENCE", "rising"),
+    Scope("lock", "a withdrawal that keeps a grant", "N=2 LEASE=4 FAULTS=1 PASS", "woken"),
+    Scope("lock", "the last waiter first", "N=3 LEASE=4 FAULTS=0 ORDER", "fair"),
+    Scope("lock", "limit + 1", "N=2 LEASE=4 FAULTS=0 L0=2 L1=1 L2=1 LIMIT", "exclusive"),
+    Scope("lock", "a reader before a writer", "N=3 LEASE=4 FAULTS=0 L0=2 L1=2 L2=0 BARGE", "fair"),
+    Scope("lock", "a lease from its answer on", "N=2 LEASE=4 FAULTS=1 CLOCK", "backed"),
+    Scope("lock", "a late grant that counts", "N=2 LEASE=4 FAULTS=1 STALE", "backed"),
+)
+
+
+def main() -> int:
+    """Check the scopes; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
+    parser.add_argument("--nightly", action="store_true", help="the larger scopes as well")
+    nightly = parser.parse_args().nightly
+    if missing := [name for name in ("spin", "gcc") if shutil.which(name) is None]:
+        sys.exit(f"{' and '.join(missing)} not found: apt-get install {' '.join(missing)}")
+    scopes = (*SMALL, *BROKEN, *(LARGE if nightly else ()))
+    return 0 if all([check(scope) for scope in scopes]) else 1
+
+
+def check(scope: Scope) -> bool:
+    """Search one scope, and print what came of it; return whether that was expected."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        report = search(scope, folder)
+    states = int((re.search(r"(\d+) states, stored", report) or "00")[1])
+    found = re.search(r"assertion violated (\w+)", report)
+    verdict = f"{found[1]} is broken" if found else "holds" if is_complete(report) else "INCOMPLETE"
+    ok = verdict == (f"{scope.broken} is broken" if scope.broken else "holds")
+    print(f"{scope.model:8} {scope.about:36} {states:>12,} states {time.monotonic() - began:6.0f} s"
+          f"  {verdict}{'' if ok else ', WHICH IS WRONG'}", flush=True)  # fmt: skip
+    if not ok:
+        print(report)
+    return ok
+
+
+def is_complete(report: str) -> bool:
+    """Whether all states were visited, without an error of any kind."""
+    signs = "errors: 0", "Full statespace search", "invalid end states\t+"
+    limits = "max search depth too small", "Search not completed", "out of memory", "MEMLIM"
+    return all(sign in report for sign in signs) and not any(each in report for each in limits)
+
+
+def search(scope: Scope, folder: str) -> str:
+    """Return the report of the program that spin makes of a model."""
+    *flags, last = scope.flags.split()
+    copy = last if scope.broken else "SOUND"
+    flags = [f"-D{flag}" for flag in (*flags, *([] if scope.broken else [last]), f"BROKEN={copy}")]
+    options = "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}"
+    subprocess.run(["spin", *flags, "-a", MODELS / f"{scope.model}.pml"], cwd=folder, check=True)
+    subprocess.run(["gcc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True)
+    ran = subprocess.run(["./pan", f"-m{DEEPEST}"], cwd=folder, capture_output=True, text=True)
+    return ran.stdout + ran.stderr
+
+
+if __name__ == "__main__":
+    sys.exit(main())
