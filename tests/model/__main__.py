@@ -31,21 +31,41 @@ class Scope(NamedTuple):
 SMALL = (
     Scope("lock", "2 callers, 1 fault", "N=2 LEASE=4 FAULTS=1"),
     Scope("lock", "2 readers and a writer", "N=3 LEASE=3 FAULTS=0 L0=ALL L1=ALL L2=ALONE"),
+    Scope("backlog", "3 messages and a waiter", "M=3 W=1 LEASE=3 FAULTS=0 CLOSING"),
 )
 LARGE = (
     Scope("lock", "3 callers", "N=3 LEASE=4 FAULTS=0"),
     Scope("lock", "2 callers, 2 faults", "N=2 LEASE=4 FAULTS=2"),
+    Scope(
+        "lock", "2 permits and a writer, a limit", "N=3 LEASE=3 FAULTS=0 L0=2 L1=2 L2=0 OPERATOR=1"
+    ),
+    Scope(
+        "lock", "3 callers of 2 permits, a limit", "N=3 LEASE=3 FAULTS=0 L0=2 L1=2 L2=2 OPERATOR=1"
+    ),
+    Scope("lock", "2 callers of a permit, 1 fault", "N=2 LEASE=4 FAULTS=1 L0=1 L1=1 L2=1"),
+    Scope("backlog", "3 messages, a waiter, a fault", "M=3 W=1 LEASE=3 FAULTS=1 CLOSING"),
+    Scope("backlog", "4 messages and a waiter", "M=4 W=1 LEASE=3 FAULTS=0"),
 )
+FEW, BACKLOG = "N=2 LEASE=4 FAULTS=1", "M=3 W=1 LEASE=3 FAULTS=0"
 BROKEN = (
-    Scope("lock", "a release that compares no token", "N=2 LEASE=4 FAULTS=1 TOKEN", "backed"),
+    Scope("lock", "a release that compares no token", f"{FEW} TOKEN", "backed"),
+    Scope("lock", "a lease from its answer on", f"{FEW} CLOCK", "backed"),
+    Scope("lock", "a late grant that counts", f"{FEW} STALE", "backed"),
+    Scope("lock", "a hand-off with the last fence", f"{FEW} FENCE", "rising"),
+    Scope("lock", "a withdrawal that keeps a grant", f"{FEW} PASS", "woken"),
     Scope("lock", "a hand-off that is not due", "N=3 LEASE=6 FAULTS=1 DUE", "woken"),
-    Scope("lock", "a hand-off with the last fence", "N=2 LEASE=4 FAULTS=1 FENCE", "rising"),
-    Scope("lock", "a withdrawal that keeps a grant", "N=2 LEASE=4 FAULTS=1 PASS", "woken"),
     Scope("lock", "the last waiter first", "N=3 LEASE=4 FAULTS=0 ORDER", "fair"),
+    Scope("lock", "a reader before a writer", "N=3 LEASE=3 FAULTS=0 L0=2 L1=2 L2=0 BARGE", "fair"),
     Scope("lock", "limit + 1", "N=2 LEASE=4 FAULTS=0 L0=2 L1=1 L2=1 LIMIT", "exclusive"),
-    Scope("lock", "a reader before a writer", "N=3 LEASE=4 FAULTS=0 L0=2 L1=2 L2=0 BARGE", "fair"),
-    Scope("lock", "a lease from its answer on", "N=2 LEASE=4 FAULTS=1 CLOCK", "backed"),
-    Scope("lock", "a late grant that counts", "N=2 LEASE=4 FAULTS=1 STALE", "backed"),
+    Scope("backlog", "the last message first", f"{BACKLOG} LIFO", "fair"),
+    Scope("backlog", "a backlog that keeps its turn", f"{BACKLOG} TURN", "fair"),
+    Scope("backlog", "an entry that keeps its turn", f"{BACKLOG} ENTRY", "fair"),
+    Scope("backlog", "a hand-off that is not due", f"{BACKLOG} DUE", "woken"),
+    Scope("backlog", "a closed backlog that is not due", f"{BACKLOG} CLOSING CLOSED", "woken"),
+    Scope("backlog", "a message in no outbox", f"{BACKLOG} OUTBOX", "woken"),
+    Scope(
+        "backlog", "a run without its reservation", "M=3 W=1 LEASE=3 FAULTS=1 TAKEOVER", "backed"
+    ),
 )
 
 
@@ -57,7 +77,7 @@ def main() -> int:
     if missing := [name for name in ("spin", "gcc") if shutil.which(name) is None]:
         sys.exit(f"{' and '.join(missing)} not found: apt-get install {' '.join(missing)}")
     scopes = (*SMALL, *BROKEN, *(LARGE if nightly else ()))
-    return 0 if all([check(scope) for scope in scopes]) else 1
+    return 0 if all(list(map(check, scopes))) else 1
 
 
 def check(scope: Scope) -> bool:
@@ -88,11 +108,11 @@ def search(scope: Scope, folder: str) -> str:
     *flags, last = scope.flags.split()
     copy = last if scope.broken else "SOUND"
     flags = [f"-D{flag}" for flag in (*flags, *([] if scope.broken else [last]), f"BROKEN={copy}")]
-    options = "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}"
+    options = "-O0" if scope.broken else "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}"
     subprocess.run(["spin", *flags, "-a", MODELS / f"{scope.model}.pml"], cwd=folder, check=True)
     subprocess.run(["gcc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True)
-    ran = subprocess.run(["./pan", f"-m{DEEPEST}"], cwd=folder, capture_output=True, text=True)
-    return ran.stdout + ran.stderr
+    ran = subprocess.run(["./pan", f"-m{DEEPEST}"], cwd=folder, capture_output=True, check=False)
+    return (ran.stdout + ran.stderr).decode()
 
 
 if __name__ == "__main__":
