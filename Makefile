@@ -15,7 +15,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check
 CONSTRAINED := $(INSTALL) $(CONSTRAINTS:%=--constraint %)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test workers layouts browser services simulate chaos nightly bench docs lint messages constraints dist build check-dist
+.PHONY: help demo test workers layouts browser services simulate model chaos nightly bench docs lint messages constraints dist build check-dist
 
 help:  ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,12 +53,16 @@ services: $(VENV)/.services  ## PostgreSQL, RabbitMQ, Prometheus (needs apt-get 
 simulate: $(VENV)/.test  ## the protocol on a virtual clock, in random schedules (ARGS="--schedules 1000000 --seed 7")
 	$(PY) -m tests.simulation $(ARGS)
 
+model: $(VENV)/.test  ## all orders of events in models of the protocol (needs apt-get install spin gcc)
+	$(PY) -m tests.model $(ARGS)
+
 chaos: $(VENV)/.test  ## break real processes and servers, and check what happened (ARGS="--layout queue --seconds 600")
 	$(PY) -m tests.chaos $(ARGS)
 
 nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all versions and servers, tests of others, coverage, long simulation, bench
 	$(PY) -m tests.simulation --schedules 200000 --orders 4000
 	$(PY) -m tests.simulation --mutants 20000
+	$(PY) -m tests.model --nightly
 	$(PY) -m tests.chaos
 	$(PY) -m tests.chaos.broken
 	$(PY) -m tests.chaos.parked
