@@ -60,7 +60,6 @@ BROKEN = (
     Scope("backlog", "the last message first", f"{BACKLOG} LIFO", "fair"),
     Scope("backlog", "a backlog that keeps its turn", f"{BACKLOG} TURN", "fair"),
     Scope("backlog", "an entry that keeps its turn", f"{BACKLOG} ENTRY", "fair"),
-    Scope("backlog", "a hand-off that is not due", f"{BACKLOG} DUE", "woken"),
     Scope("backlog", "a closed backlog that is not due", f"{BACKLOG} CLOSING CLOSED", "woken"),
     Scope("backlog", "a message in no outbox", f"{BACKLOG} OUTBOX", "woken"),
     Scope(

@@ -11,7 +11,7 @@
 #define down(ticks) when(ticks > 0 && ticks < NONE, ticks--)
 #define group(t) (t < M -> t % 2 : t - M + 2) /* two backlogs; each waiter for itself */
 mtype = { NEW, WAIT, GRANTED, RUN, DONE };
-mtype = { SOUND, LIFO, TURN, ENTRY, DUE, OUTBOX, TAKEOVER, CLOSED }; /* for BROKEN */
+mtype = { SOUND, LIFO, TURN, ENTRY, OUTBOX, TAKEOVER, CLOSED }; /* for BROKEN */
 mtype is[T] = NEW;
 byte pos[T], bel[T], out[M] = NONE, copies[M]; /* in the outbox: when it may be taken on */
 byte turn[2], entry, holder = NONE, until, last, mark = NONE, faults = FAULTS, limited, vain;
@@ -20,7 +20,7 @@ bit exclusive = 1, backed = 1, rising = 1, woken = 1, fair = 1, poll;
 hidden byte a, b, g, i, k, m, w, n;
 
 inline note_turn() { /* score the entry by the next turn; 0: there is none */
-  when(BROKEN != ENTRY || !entry, entry = 0;
+  when(BROKEN != ENTRY || !entry || (!turn[0] && !turn[1]), entry = 0;
     each(k, 2) { when(turn[k] && (!entry || turn[k] < entry), entry = turn[k]) })
 }
 inline give(t) { /* and judge: first of its backlog, and not twice before another */
@@ -58,7 +58,7 @@ inline hand_off() {
      :: else -> when(w < T, give(w)); break
      fi
   od;
-  when(holder < NONE && BROKEN != DUE, lower(mark, LEASE))
+  when(holder < NONE, lower(mark, LEASE))
 }
 inline acquire(t) { /* or wait, at the first delivery or a later one */
   when(!until, hand_off());

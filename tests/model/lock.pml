@@ -85,24 +85,18 @@ inline give(s, claim_by) { /* and judge it */
   n = 0;
   each(b) {
     when(b != s && (believes(b) || (held[b] && left(b))), n = n + (shares(b) -> 1 : MANY));
-    when(b != s && ent[b] && inq[b] && runs(b) && pc[b] == WAIT && (!ent[s] || pos[b] < pos[s]),
-      fair = 0)
-  }
+    fair = fair && !(b != s && ent[b] && inq[b] && runs(b) && pc[b] == WAIT
+      && (!ent[s] || pos[b] < pos[s])) }
   exclusive = exclusive && n < most(s); rising = rising && last > began; began = last;
   ent[s] = 0; inq[s] = 0; held[s] = 1; fence[s] = last; until[s] = LEASE; due[s] = claim_by
 }
 inline first() { /* the first waiter w whose process is seen, N if there is none */
   do
   :: w = N; youngest = NONE;
-     each(k) {
-       when(inq[k] && (w == N || (BROKEN == ORDER -> pos[k] > pos[w] : pos[k] < pos[w])), w = k);
-       lower(youngest, seen[k])
-     }
-     if
-     :: w == N -> break
-     :: w < N && ent[w] && seen[w] < NONE && seen[w] - youngest <= (tb -> BEAT : GONE) -> break
-     :: else -> inq[w] = 0
-     fi
+     each(k) { lower(youngest, seen[k]);
+       when(inq[k] && (w == N || (BROKEN == ORDER -> pos[k] > pos[w] : pos[k] < pos[w])), w = k) }
+     if :: w == N || (ent[w] && seen[w] < NONE && seen[w] - youngest <= (tb -> BEAT : GONE)) -> break
+     :: else -> inq[w] = 0 fi
   od
 }
 inline hand_off(own) { /* beside c holders; tb: one was taken back */
@@ -115,13 +109,12 @@ inline hand_off(own) { /* beside c holders; tb: one was taken back */
      :: w == N -> break
      :: w < N && c > 0 && held[w] -> ent[w] = 0; inq[w] = 0
      :: w < N && !(c > 0 && held[w]) && !fits(w) -> blocked = 1; break
-     :: w < N && !(c > 0 && held[w]) && fits(w) ->
+     :: else ->
         give(w, (w == own -> NONE : CLAIM));
         if
-        :: w != own && dead[w] == 1 && (seen[w] == NONE || seen[w] - youngest > BEAT) ->
-           held[w] = 0; silence(w) /* the message reaches no process */
-        :: else ->
-           c = (shares(w) -> c + 1 : MANY); lower(soon, left(w));
+        :: w != own && dead[w] == 1 && seen[w] - youngest > BEAT -> /* it reaches no process */
+           held[w] = 0; silence(w)
+        :: else -> c = (shares(w) -> c + 1 : MANY); lower(soon, left(w));
            when(w != own, old[w] = msg[w]; msg[w] = 1; msg_due[w] = CLAIM; msg_fence[w] = last)
         fi
      fi
@@ -151,21 +144,15 @@ inline acquire(s) {
   tb = 0; blocked = 0; look();
   when(owner < N || permits || queue, seen[s] = 0);
   purge(); ours = held[s];
-  if
-  :: owner < N && owner != s && due[owner] == 0 -> take_back(owner); c = 0
-  :: ours -> due[s] = NONE; when(until[s] == 0, held[s] = 0; c = 0)
-  :: else
-  fi;
+  when(ours, due[s] = NONE; when(until[s] == 0, held[s] = 0; c = 0));
+  when(owner < N && due[owner] == 0, take_back(owner); c = 0);
   when(known[s] && !ours, join(s));
   if
-  :: c == 0 || (permits && !ours) ->
-     hand_off(s);
+  :: c == 0 || (permits && !ours) -> hand_off(s);
      when((!blocked || BROKEN == BARGE) && c < most(s) && !held[s], give(s, NONE))
-  :: c > 0 && permits && ours -> hand_off(N)
-  :: else
+  :: else -> when(permits, hand_off(N))
   fi;
-  when(!held[s], join(s); check_at_end());
-  tidy()
+  when(!held[s], join(s); check_at_end()); tidy()
 }
 inline release(s, leaves, unclaimed) {
   tb = 0; look();
@@ -173,9 +160,7 @@ inline release(s, leaves, unclaimed) {
   ours = ours && !(BROKEN == PASS && leaves && due[s] < NONE);
   when(BROKEN == TOKEN && !leaves && !unclaimed && owner < N, ours = 1; held[owner] = 0; owner = N);
   when(ours, held[s] = 0; when(owner == s, owner = N));
-  when(leaves, ent[s] = 0; inq[s] = 0);
-  when(ours || leaves || permits, serve());
-  tidy()
+  when(leaves, ent[s] = 0; inq[s] = 0); when(ours || leaves || permits, serve()); tidy()
 }
 inline attend() {
   mark = NONE; tb = 0; look();
@@ -189,12 +174,9 @@ inline heartbeat(s) {
 }
 inline come_back(s) {
   look();
-  if
-  :: held[s] && (!shares(s) || left(s)) -> must[s] = waits(s)
-  :: else ->
-     when(!ent[s] || !inq[s], ent[s] = 1; inq[s] = 1; lower(mark, 0); beat[s] = waits(s));
-     fg[s] = !waits(s)
-  fi
+  if :: held[s] && (!shares(s) || left(s)) -> must[s] = waits(s)
+  :: else -> fg[s] = !waits(s); excused[s] = excused[s] || fg[s];
+     when(!ent[s] || !inq[s], ent[s] = 1; inq[s] = 1; lower(mark, 0); beat[s] = waits(s)) fi
 }
 inline ask(s) { pc[s] = ASK; acq[s] = 1; ans[s] = 0; must[s] = 0; bel[s] = LEASE }
 inline finish(s) { /* also forget what this process needs no more */
@@ -234,12 +216,9 @@ end:
   :: d_step { on(runs(_pid) && pc[_pid] == WAIT && !msg[_pid] && !old[_pid]); wd[i] = 1; finish(i) }
   :: d_step { on(runs(_pid) && pc[_pid] == WAIT && (must[_pid] || old[_pid])); old[i] = 0; ask(i) }
   :: d_step { on(runs(_pid) && pc[_pid] == WAIT && msg[_pid] && !old[_pid]);
-       if
-       :: msg_due[i] >= CLAIM / 2 || BROKEN == STALE -> pc[i] = HOLD; must[i] = 0;
-          cl[i] = msg_fence[i]; bel[i] = LEASE - CLAIM + msg_due[i];
-          sure[i] = (BROKEN == STALE -> NONE : msg_due[i])
-       :: else -> ask(i)
-       fi;
+       if :: msg_due[i] < CLAIM / 2 && BROKEN != STALE -> ask(i)
+       :: else -> pc[i] = HOLD; must[i] = 0; cl[i] = msg_fence[i];
+          bel[i] = LEASE - CLAIM + msg_due[i]; sure[i] = (BROKEN == STALE -> NONE : msg_due[i]) fi;
        drop_grant(i) }
   :: d_step { on(runs(_pid) && (pc[_pid] == DONE || pc[_pid] == HOLD) && (msg[_pid] || old[_pid]));
        back[i] = 1; if :: old[i] -> old[i] = 0 :: else -> drop_grant(i) fi; skip }
@@ -290,9 +269,7 @@ active proctype Clock() {
        each(a) {
          when(held[a], down(until[a]); down(due[a]));
          down(msg_due[a]); down(bel[a]); down(sure[a]); down(rbel[a]);
-         when(seen[a] <= GONE, seen[a]++);
-         beat[a] = runs(a) && waits(a)
-       }
+         when(seen[a] <= GONE, seen[a]++); beat[a] = runs(a) && waits(a) }
        skip }
 #ifdef OPERATOR
   :: d_step { operator != FAR -> operator = (operator == NONE -> OPERATOR : FAR);
