@@ -17,6 +17,8 @@ from typing import NamedTuple
 MODELS = Path(__file__).parent
 MEMORY = 12_000  # megabytes that a search may take
 DEEPEST = 2_000_000  # steps of one run
+SIGNS = "errors: 0", "Full statespace search", "invalid end states\t+"  # of a complete search
+TRUNCATED = "max search depth too small|Search not completed|out of memory|MEMLIM"
 
 
 class Scope(NamedTuple):
@@ -86,27 +88,20 @@ def check(scope: Scope) -> bool:
         report = search(scope, folder)
     states = int((re.search(r"(\d+) states, stored", report) or "00")[1])
     found = re.search(r"assertion violated (\w+)", report)
-    verdict = f"{found[1]} is broken" if found else "holds" if is_complete(report) else "INCOMPLETE"
+    complete = all(sign in report for sign in SIGNS) and not re.search(TRUNCATED, report)
+    verdict = f"{found[1]} is broken" if found else "holds" if complete else "FAILED"
     ok = verdict == (f"{scope.broken} is broken" if scope.broken else "holds")
-    print(f"{scope.model:8} {scope.about:36} {states:>12,} states {time.monotonic() - began:6.0f} s"
-          f"  {verdict}{'' if ok else ', WHICH IS WRONG'}", flush=True)  # fmt: skip
-    if not ok:
-        print(report)
+    seconds = time.monotonic() - began
+    print(f"{scope.model:8} {scope.about:35} {states:>11,} states {seconds:5.0f} s  {verdict}")
+    print("" if ok else f"That is wrong.\n{report}\n", end="", flush=True)
     return ok
-
-
-def is_complete(report: str) -> bool:
-    """Whether all states were visited, without an error of any kind."""
-    signs = "errors: 0", "Full statespace search", "invalid end states\t+"
-    limits = "max search depth too small", "Search not completed", "out of memory", "MEMLIM"
-    return all(sign in report for sign in signs) and not any(each in report for each in limits)
 
 
 def search(scope: Scope, folder: str) -> str:
     """Return the report of the program that spin makes of a model."""
-    *flags, last = scope.flags.split()
-    copy = last if scope.broken else "SOUND"
-    flags = [f"-D{flag}" for flag in (*flags, *([] if scope.broken else [last]), f"BROKEN={copy}")]
+    sound = [] if scope.broken else ["SOUND"]
+    *flags, copy = [*scope.flags.split(), *sound]
+    flags = [f"-D{flag}" for flag in (*flags, f"BROKEN={copy}")]
     options = "-O0" if scope.broken else "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}"
     subprocess.run(["spin", *flags, "-a", MODELS / f"{scope.model}.pml"], cwd=folder, check=True)
     subprocess.run(["gcc", *options, "-o", "pan", "pan.c"], cwd=folder, check=True)

@@ -19,7 +19,7 @@ byte began, since[2 + W], served[2 + W];
 bit exclusive = 1, backed = 1, rising = 1, woken = 1, fair = 1, poll;
 hidden byte a, b, g, i, k, m, w, n;
 
-inline note_turn() { /* score the entry by the next turn; 0: there is none */
+inline note_turn() { /* score the entry by the next turn; 0: there is none, NONE: all are closed */
   when(BROKEN != ENTRY || !entry || (!turn[0] && !turn[1]), entry = 0;
     each(k, 2) { when(turn[k] && (!entry || turn[k] < entry), entry = turn[k]) })
 }
@@ -47,11 +47,8 @@ inline hand_off() {
      :: entry && entry < NONE && (w == T || entry < pos[w]) ->
         g = (turn[1] && (!turn[0] || turn[1] < turn[0]) -> 1 : 0);
         first(g);
-        if
-        :: m == T -> turn[g] = 0; note_turn()
-        :: m < T && limited == 1 && g == 0 -> turn[g] = NONE; note_turn()
-        :: else ->
-           give(m); out[m] = (BROKEN == OUTBOX -> NONE : 0);
+        if :: m == T || (limited == 1 && g == 0) -> turn[g] = (m == T -> 0 : NONE); note_turn()
+        :: else -> give(m); out[m] = (BROKEN == OUTBOX -> NONE : 0);
            if :: n == 1 -> turn[g] = 0 :: else -> when(BROKEN != TURN, last++; turn[g] = last) fi;
            note_turn(); break
         fi
@@ -67,15 +64,10 @@ inline acquire(t) { /* or wait, at the first delivery or a later one */
      when(entry && BROKEN != CLOSED, lower(mark, LEASE)) /* for backlogs that are closed now */
   :: else ->
      last++; pos[t] = last; is[t] = WAIT;
-     if
-     :: t < M && !turn[t % 2] -> turn[t % 2] = last; since[t % 2] = last
-     :: t >= M -> since[group(t)] = last
-     :: else
-     fi;
+     when(t >= M || !turn[t % 2], since[group(t)] = last; when(t < M, turn[t % 2] = last));
      note_turn(); lower(mark, until)
   fi
 }
-inline limit(number) { limited = number; when(!until, hand_off()) }
 #define on(condition) condition -> i = _pid
 #define goes_out (_pid < M && out[_pid % M] == 0)
 
@@ -91,12 +83,9 @@ end:
   :: d_step { on(faults && _pid < M && copies[_pid % M] && is[_pid] == GRANTED && holder == _pid);
        faults--; hand_off(); skip }
   :: d_step { on(_pid < M && copies[_pid % M]); copies[i]--;
-       if
-       :: is[i] == GRANTED && (BROKEN == TAKEOVER || (holder == i && until)) ->
-          last++; began = last; until = LEASE; is[i] = RUN; bel[i] = LEASE
-       :: is[i] == GRANTED && BROKEN != TAKEOVER && (holder != i || !until) -> acquire(i)
-       :: else /* it runs, has run, or is parked */
-       fi;
+       if :: is[i] != GRANTED /* it runs, has run, or is parked */
+       :: else -> if :: BROKEN != TAKEOVER && (holder != i || !until) -> acquire(i)
+          :: else -> last++; began = last; until = LEASE; is[i] = RUN; bel[i] = LEASE fi fi;
        skip }
   :: d_step { on(bel[_pid] && bel[_pid] < LEASE && holder == _pid); until = LEASE; bel[i] = LEASE }
   :: d_step { on(is[_pid] == RUN); is[i] = DONE; bel[i] = 0; when(holder == i, hand_off()); skip }
@@ -108,21 +97,19 @@ end:
 active proctype Clock() {
   do
   :: d_step { poll -> poll = 0; /* by a worker */
-       when(mark == 0, mark = NONE; when(!until, hand_off()); when(until, lower(mark, until)));
-       skip }
+       when(mark == 0, mark = NONE; when(!until, hand_off()); when(until, lower(mark, until))); skip }
   :: d_step { !poll && !prompt(0) && !prompt(1) && !prompt(2) && !prompt(T - 2) && !prompt(T - 1) ->
        n = 0;
        each(i, T) {
          when(!until && is[i] == WAIT && (group(i) > 1 || turn[group(i)] < NONE), n = 1);
          when(i < M && is[i] == GRANTED && out[i % M] == NONE && !copies[i % M], woken = 0);
-         down(bel[i]); when(i < M, down(out[i % M]))
-       }
+         down(bel[i]); when(i < M, down(out[i % M])) }
        vain = (n -> vain + 1 : 0); woken = woken && vain < 2;
        when(until, until--); down(mark); poll = 1 }
 #ifdef CLOSING
-  :: d_step { limited == 0 -> limit(1); skip }
-  :: d_step { limited == 1 -> limited = 2; when(turn[0] == NONE, last++; turn[0] = last; since[0] = last);
-       note_turn(); limit(2); skip }
+  :: d_step { limited < 2 -> limited++;
+       when(limited == 2 && turn[0] == NONE, last++; turn[0] = last; since[0] = last; note_turn());
+       when(!until, hand_off()); skip }
 #endif
   od
 }
