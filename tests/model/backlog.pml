@@ -1,7 +1,8 @@
 /* Messages parked in backlogs, which one entry of the lock's queue stands for, beside live waiters.
    A message of a backlog that has its turn gets the lock, goes to the outbox, is published, and its
    run takes the lock over. Of live waiters lock.pml has the rest. Each of FAULTS is a worker that
-   dies as it publishes, before or after that, or as it runs, or a broker that refuses a message or is late with it. */
+   dies as it publishes, before or after that, or as it runs, or a broker that refuses a message or
+   is late with it. */
 #define T (M + W) /* tokens: messages, then live waiters */
 #define NONE 255 /* a turn: its limit is 0 */
 #define AGAIN 2 /* ticks after which a message that was taken on is taken on again */
@@ -79,7 +80,8 @@ end:
   :: d_step { on(goes_out && copies[_pid] < 2); copies[i]++; out[i] = NONE }
   :: d_step { on(faults && goes_out && copies[_pid] < 2); faults--; copies[i]++; out[i] = AGAIN }
   :: d_step { on(faults && goes_out); faults--; out[i] = AGAIN }
-  :: d_step { on(faults && goes_out); faults--; out[i] = AGAIN; when(holder == i, hand_off()); skip }
+  :: d_step { on(faults && goes_out); faults--; out[i] = AGAIN; when(holder == i, hand_off());
+       skip }
   :: d_step { on(faults && _pid < M && copies[_pid % M] && is[_pid] == GRANTED && holder == _pid);
        faults--; hand_off(); skip }
   :: d_step { on(_pid < M && copies[_pid % M]); copies[i]--;
@@ -97,7 +99,8 @@ end:
 active proctype Clock() {
   do
   :: d_step { poll -> poll = 0; /* by a worker */
-       when(mark == 0, mark = NONE; when(!until, hand_off()); when(until, lower(mark, until))); skip }
+       when(mark == 0, mark = NONE; when(!until, hand_off()); when(until, lower(mark, until)));
+       skip }
   :: d_step { !poll && !prompt(0) && !prompt(1) && !prompt(2) && !prompt(T - 2) && !prompt(T - 1) ->
        n = 0;
        each(i, T) {

@@ -269,7 +269,8 @@ active proctype Clock() {
        each(a) {
          when(held[a], down(until[a]); down(due[a]));
          down(msg_due[a]); down(bel[a]); down(sure[a]); down(rbel[a]);
-         when(seen[a] <= GONE, seen[a]++); beat[a] = runs(a) && waits(a) }
+         when(seen[a] <= GONE, seen[a]++);
+         beat[a] = runs(a) && waits(a) && (!msg[a] || msg_due[a]) } /* not if it does not react */
        skip }
 #ifdef OPERATOR
   :: d_step { operator != FAR -> operator = (operator == NONE -> OPERATOR : FAR);
