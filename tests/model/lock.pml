@@ -1,9 +1,9 @@
-/* One lock, its queue and its sessions, as the scripts and the generators of the protocol make them.
+/* One lock, its queue and its sessions, as the scripts and generators of the protocol make them.
 
    A session is one acquisition with a token of its own, in a process of its own. Sessions begin at
    any time, so two may be one caller that comes twice. What a call or a message does at the other
    end is a step of its own. Within a tick of the clock steps come in any order. A tick waits for
-   what is prompt: calls, answers, heartbeats, the reading of a grant. Each exception is one of FAULTS:
+   what is prompt: calls, answers, heartbeats, reading a grant. Each exception is one of FAULTS:
    a session whose calls take any time (slow), a call sent again, which leaves a late one behind, a
    call carried out twice, a message that is lost, a process that is stopped or dead. */
 #define CLAIM 2 /* ticks within which a grant must be claimed; it is trusted in the first half */
@@ -40,14 +40,14 @@ mtype = { NEW, ASK, WAIT, HOLD, DONE };
 mtype = { SOUND, TOKEN, DUE, FENCE, PASS, ORDER, LIMIT, BARGE, CLOCK, STALE }; /* for BROKEN */
 
 /* The server. Of each token: a hold, the end of its lease, when its claim is due (NONE: it is
-   claimed), its fence; an entry, its position, whether its process is in the queue; ticks since that
+   claimed), its fence; an entry, its position, whether its process is in the queue; ticks since it
    was seen, a message for it: it did not claim in time. Then when a heartbeat checks the lock. */
 bit held[N], ent[N], inq[N], lost[N];
 byte until[N], due[N], fence[N], pos[N], seen[N] = NONE, last, mark = NONE, operator = NONE;
 
-/* The network. Calls: acquire, one that came too late for its answer, release, withdraw, give back if
-   not claimed yet, forget, come back, claim (a fence), renew (1: sent, 2: good, 3: refused). Answers
-   to acquire: 1 waits, 2 has it. Grants: one, an older one, when a claim is due, its fence. */
+/* The network. Calls: acquire, one that comes too late to be answered, release, withdraw, give back
+   what is not claimed, forget, come back, claim (a fence), renew (1: sent, 2: good, 3: refused).
+   Answers to acquire: 1 waits, 2 has it. Grants: one, an older one, when a claim is due, a fence. */
 bit acq[N], late[N], rel[N], back[N], fg[N], cb[N], msg[N], old[N];
 byte wd[N], cl[N], ren[N], ans[N], msg_due[N], msg_fence[N];
 
@@ -95,8 +95,11 @@ inline first() { /* the first waiter w whose process is seen, N if there is none
   :: w = N; youngest = NONE;
      each(k) { lower(youngest, seen[k]);
        when(inq[k] && (w == N || (BROKEN == ORDER -> pos[k] > pos[w] : pos[k] < pos[w])), w = k) }
-     if :: w == N || (ent[w] && seen[w] < NONE && seen[w] - youngest <= (tb -> BEAT : GONE)) -> break
-     :: else -> inq[w] = 0 fi
+     if
+     :: w == N || (ent[w] && seen[w] < NONE && seen[w] - youngest <= (tb -> BEAT : GONE)) ->
+        break
+     :: else -> inq[w] = 0
+     fi
   od
 }
 inline hand_off(own) { /* beside c holders; tb: one was taken back */
