@@ -38,6 +38,7 @@ SMALL = (
 LARGE = (
     Scope("lock", "3 callers", "N=3 LEASE=4 FAULTS=0"),
     Scope("lock", "2 callers, 2 faults", "N=2 LEASE=4 FAULTS=2"),
+    Scope("lock", "3 callers, 1 fault", "N=3 LEASE=3 FAULTS=1"),
     Scope(
         "lock", "2 permits and a writer, a limit", "N=3 LEASE=3 FAULTS=0 L0=2 L1=2 L2=0 OPERATOR=1"
     ),
