@@ -18,7 +18,7 @@ from django_redis_lock import signals
 from django_redis_lock.exceptions import LockError, LockUnavailable
 from django_redis_lock.protocol import drivers
 from django_redis_lock.protocol.calls import Call, Release, Renew, Steps
-from django_redis_lock.protocol.lease import Lease, milliseconds
+from django_redis_lock.protocol.lease import Lease, State, milliseconds
 from django_redis_lock.support.process import forget_after_fork
 from django_redis_lock.support.threads import Background
 
@@ -241,6 +241,7 @@ class ServerRenewer(Background):
                 # Otherwise its holder has released it, or sets it to something else.
                 current = lease.version == version and entries.get(entry.token) is entry
                 lease.renewed(left_ms, call.sent_at, current=current and entry.renews)
+                self._release_again(lease)
                 if not entry.renews:
                     self._renewer.remove(entry)
                 elif current:
@@ -283,12 +284,20 @@ class ServerRenewer(Background):
         if not self._renewer.remove(entry):
             return
         if not gone:
-            call = Release(lease.name, lease.token, shared=lease.permit, patient=False)
-            self._renewer.withdraw(call, self.backend, lease.longest)
+            self._give_back(lease)
         if lease.left_at is not None:  # a detach may have been carried out
             lease.lose()
         else:
             self.backend.run(report_loss(self.backend, lease, entry.lock(), reason))
+
+    def _release_again(self, lease: Lease) -> None:
+        """Release what was released before: a renewal may have come later, and claimed a grant."""
+        if lease.state is State.RELEASED:
+            self._give_back(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        call = Release(lease.name, lease.token, shared=lease.permit, patient=False)
+        self._renewer.withdraw(call, self.backend, lease.longest)
 
     def _send(self, item: Withdrawal, until: float) -> None:
         item.call.until = until

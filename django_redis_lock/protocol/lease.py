@@ -64,7 +64,8 @@ class Request:
 class State(Enum):
     HELD = 1
     RELEASING = 2  # its release was begun, and is completed in the background
-    LOST = 3
+    RELEASED = 3  # the server has answered it
+    LOST = 4
 
 
 class Lease:
@@ -137,6 +138,10 @@ class Lease:
         self.state = State.RELEASING
         self.left_at = self.left_at or monotonic()
         return True
+
+    def released(self) -> None:
+        if self.state is State.RELEASING:
+            self.state = State.RELEASED
 
     def detach_sent(self, at: float | None, token: str) -> None:
         self.left_at, self.detached_as = self.left_at or at, token

@@ -89,6 +89,7 @@ def release(lease: Lease) -> Steps[bool]:
             with contextlib.suppress(LockError):
                 yield calls.Release(lease.name, lease.token, shared=lease.permit, patient=False)
         raise
+    lease.released()
     if held == 2:
         lease.pass_to_message()
     if not held and lease.detached_as:

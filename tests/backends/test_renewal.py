@@ -232,6 +232,26 @@ def test_a_lock_that_was_handed_off_is_lost_unless_it_is_verified_in_time(name: 
     assert entry.lost_at() == lease.verify_by
 
 
+def test_what_a_renewal_claims_after_the_release_is_given_back(
+    name: str, client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a late heartbeat enters its waiter again, which is granted the lock once more."""
+    held = lock(name, timeout=60, auto_renew=False)
+    monkeypatch.setattr(Lease, "verify_by", monotonic() + 60)
+    held.acquire()
+    (server,) = renewing()
+
+    def overtaken(steps: Any) -> Any:
+        monkeypatch.undo()
+        value = client.get(f"lock:{name}")
+        held.release()
+        client.set(f"lock:{name}", value, px=60_000)
+        return locks["default"].run(steps)
+
+    monkeypatch.setattr(server, "backend", MagicMock(wraps=locks["default"], run=overtaken))
+    eventually(lambda: not client.exists(f"lock:{name}"))
+
+
 def test_an_outage_is_reported_and_in_the_end_a_loss(
     name: str, stopped: EmbeddedServer, lost: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
