@@ -56,7 +56,7 @@ def state_of(pid: int | None, began: int | None = None) -> str:
 
     Zombies are gone. With ``began``, from ``began_at``, so is one whose id a later process has.
     """
-    if pid is None or pid <= 0:
+    if pid is None or pid <= 0 or os.name == "nt":  # where the signal 0 is Ctrl-C
         return "?"
     try:
         os.kill(pid, 0)

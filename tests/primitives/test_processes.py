@@ -225,5 +225,8 @@ def test_a_process_of_which_nothing_can_be_read_may_live(monkeypatch: pytest.Mon
     """As where ``/proc`` is that of another container."""
     monkeypatch.setattr("django_redis_lock.support.process._read_stat", lambda pid: ("?", 0))
     assert state_of(os.getpid(), 5) == "?"
-    monkeypatch.setattr("os.kill", MagicMock(side_effect=PermissionError))  # another user's
+    monkeypatch.setattr("os.kill", kill := MagicMock(side_effect=PermissionError))  # another user's
     assert state_of(os.getpid()) == "?"
+    monkeypatch.setattr("os.name", "nt")
+    assert state_of(os.getpid()) == "?"
+    assert kill.call_count == 1  # which would send Ctrl-C there
