@@ -61,7 +61,7 @@ def _passes(name: str, seed: int, options: argparse.Namespace) -> bool:
     verdict = check(read(directory))
     if code:
         verdict.violations.append(Violation("run failed", f"exit code {code}"))
-    for rule, texts in judge(read(directory))[1].items():
+    for rule, texts in judge(read(directory)).items():
         verdict.violations += [Violation(rule, "\n".join(texts))] * bool(texts)
     found = broken_promises(name, verdict)
     print(summary(name, verdict, found), flush=True)

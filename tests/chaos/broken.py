@@ -57,9 +57,8 @@ def _play(mutant: mutants.Mutant, directory: str, options: argparse.Namespace) -
 def _rules(directory: Path) -> dict[str, set[str]]:
     """Return which rules a history breaks, by who says so."""
     events = list(read(directory))
-    _, texts = judge(events)
-    # What took too many states to judge is not broken.
-    judged = {rule for rule, each in texts.items() if any(" can't " in text for text in each)}
+    # A rule is not broken if there is nothing to judge.
+    judged = {rule for rule, each in judge(events).items() if any(" can't " in one for one in each)}
     found = check(events).violations
     checked = {each.rule for each in found if each.rule in RULES or "LockLost" in each.text}
     return {"checker": checked - {*ALARMS}, "judge": judged}
