@@ -34,7 +34,7 @@ class Caller:
             self.renewed: 16,
             self.extending: 10,
             self.overstaying: 2,
-            self.abandoning: 2,
+            self.abandoning: 6,
             self.succeeding: 12,
         }
         """What it may do next, with weights."""
