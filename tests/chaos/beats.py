@@ -1,4 +1,4 @@
-"""Two beats, of which one leads, beside parked tasks: what is due is sent once."""
+"""Two beats run beside parked tasks. One leads, and each due entry must be sent once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tools.celery_worker import WAIT, Worker
 
 
 class Pair(Beats):
-    """Two beats, of which one may be stopped; one that was killed is replaced."""
+    """Two beats. One may be stopped, and a killed one is replaced."""
 
     scheduler = f"{APP}:Noting"
 
@@ -35,7 +35,7 @@ class Pair(Beats):
         return running
 
     def disturb(self) -> None:
-        """Kill the one that leads, or every other time stop it until the next time."""
+        """Kill the leader; every other time, stop it until the next call."""
         self.mend()
         beat = self.next_leader()
         if len(self.killed) <= self.stops:

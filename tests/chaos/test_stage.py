@@ -23,8 +23,8 @@ def test_a_run_goes_on_until_each_fault_was_played(tmp_path: Path) -> None:
         return tries.count("rare") == 3
 
     heart: Any = SimpleNamespace(recorder=Recorder(tmp_path, 0))
-    nobody: Any = None
-    stage = Stage(Plan(str(tmp_path), 1, {}), nobody, nobody, heart, nobody)
+    unused: Any = None
+    stage = Stage(Plan(str(tmp_path), 1, {}), unused, unused, heart, unused)
     stage.play((common, rare), seconds=0)
     heart.recorder.close()
     played = [event["what"] for event in read(tmp_path)]

@@ -156,7 +156,7 @@ def test_what_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.name)
 def test_published_history(path: Path) -> None:
-    """It is lawful, until somebody else has a lock between two signs that its holder has it."""
+    """It breaks no rule until another handle acquires a lock that its holder still confirms."""
     events = [*__main__.read(path)]
     assert broken(events) == []
     shows = [one for one in events if one["type"] == "ok" and one["f"] == "confirm"]

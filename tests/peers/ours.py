@@ -39,6 +39,7 @@ class Judge:
             raise pytest.UsageError(f"inapplicable.toml names tests that do not exist: {unknown}")
         for item in items:
             if why := self.reasons.get(item.originalname):
+                # Strict: a listed test that passes fails the run, so the list stays true.
                 item.add_marker(pytest.mark.xfail(reason=why, strict=True))
 
     def pytest_runtest_logreport(self, report):
