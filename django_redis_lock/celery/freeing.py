@@ -1,6 +1,6 @@
 """Release, in the background, the locks whose holders can't release them.
 
-"Watching the children" in ``docs/explanation/celery.md`` explains when that is.
+"Watching the children" in ``docs/explanation/how-tasks-are-guarded.md`` explains when that is.
 """
 
 from __future__ import annotations

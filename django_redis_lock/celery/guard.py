@@ -1,6 +1,6 @@
 """``@single_instance_task``, and how its guard gets between Celery and a task.
 
-"Where the guard sits" in ``docs/explanation/celery.md`` explains it.
+"Where the guard sits" in ``docs/explanation/how-tasks-are-guarded.md`` explains it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tasks that wait without a worker: their messages are parked in a backlog of their lock.
 
 Those that got the lock come into the outbox of the broker, from which workers publish them.
-"Parked messages" in ``docs/explanation/celery.md`` explains it.
+"Parked messages" in ``docs/explanation/how-tasks-are-guarded.md`` explains it.
 """
 
 from __future__ import annotations

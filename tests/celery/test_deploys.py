@@ -15,9 +15,10 @@ from tests.apps.celery.app import QUEUE_AND_RUN, SCOPES
 from tests.celery.consumer import Consumer, body, id_of, key_locks
 from tests.tools.docs import DOCS, table
 
+PAGE = DOCS / "explanation/how-tasks-are-guarded.md"
 ROWS = [
     (before, after, re.findall(r"\*\*(.+?)\*\*", reservation)[0], int(most))
-    for before, after, reservation, most in table(DOCS / "explanation/celery.md", "Deploys")
+    for before, after, reservation, most in table(PAGE, "Deploys")
 ]
 """Those of the page: the number before and after, what becomes of the lock of a waiting message,
 and how many run at most while old and new workers do."""

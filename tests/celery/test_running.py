@@ -81,7 +81,7 @@ def decide(conflict: Any) -> str:
 
 ROWS = [
     (*row[:3], re.findall(r"\*\*(.+?)\*\*", row[3])[0])
-    for row in table(DOCS / "explanation/celery.md", "What a call does")
+    for row in table(DOCS / "explanation/how-tasks-are-guarded.md", "What a call does")
 ]
 """Those of the page: the call, its lock, the policy, and what it does."""
 CALLS: dict[str, set[str]] = {

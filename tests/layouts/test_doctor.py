@@ -126,7 +126,7 @@ def test_documented_user_of_a_cluster_has_all_permissions(
     cluster: Cluster, settings: Any, options: dict[str, Any], missing: str
 ) -> None:
     """The rule on its page is enough; ``REPLICAS`` needs a word more, as the page says."""
-    text = (DOCS / "how-to/restrict-by-acl.md").read_text()
+    text = (DOCS / "how-to/secure-the-server.md").read_text()
     (rule,) = re.findall(r"^ACL SETUSER cluster-locker (.*)$", text, re.MULTILINE)
     for server in cluster.servers:
         with client(server) as one:

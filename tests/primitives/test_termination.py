@@ -11,7 +11,7 @@ from tests.tools import Background, Child, eventually, waiters
 from tests.tools.docs import DOCS, blocks
 
 RECIPE = next(
-    block.text for block in blocks(DOCS / "how-to/stop-a-process.md") if block.language == "python"
+    block.text for block in blocks(DOCS / "how-to/deploy-and-stop.md") if block.language == "python"
 )
 INSTALL = f"{RECIPE}\nsignal.signal(signal.SIGTERM, stop)\n"
 HOLD = """

@@ -172,7 +172,7 @@ def test_the_system_checks_are_those_of_the_code() -> None:
 
 
 def test_the_metrics_are_those_of_the_code() -> None:
-    told = {row[0]: row[1:3] for row in table(DOCS / "how-to/metrics.md", "Metrics")}
+    told = {row[0]: row[1:3] for row in table(DOCS / "how-to/monitor.md", "Metrics")}
     counted = [each for each in vars(metrics).values() if isinstance(each, Counter)]
     counted += metrics.OF_GROUPS.values()
     known = {}
@@ -222,7 +222,7 @@ def test_the_tables_of_celery_are_those_of_the_code(server: EmbeddedServer, name
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
-    for path, value, _ in table(DOCS / "reference/keys.md", "Numbers"):
+    for path, value, _ in table(DOCS / "reference/keys-and-constants.md", "Numbers"):
         assert _constant(path) == ast.literal_eval(value), path
 
 
@@ -295,7 +295,7 @@ def test_the_keys_of_parked_tasks_are_those_that_the_reference_lists(
 
 
 def _listed_keys(heading: str, name: str) -> dict[str, str]:
-    rows = table(DOCS / "reference/keys.md", heading)
+    rows = table(DOCS / "reference/keys-and-constants.md", heading)
     return {row[0].replace("{name}", name): row[1] for row in rows}
 
 

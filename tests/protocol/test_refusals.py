@@ -59,7 +59,7 @@ def become(raw: redis.Redis, words: list[str]) -> None:
 
 
 def rule() -> list[str]:
-    text = (ROOT / "docs/how-to/restrict-by-acl.md").read_text()
+    text = (ROOT / "docs/how-to/secure-the-server.md").read_text()
     (found,) = re.findall(r"^ACL SETUSER locker on >secret (.*)$", text, re.MULTILINE)
     return str(found).split()
 

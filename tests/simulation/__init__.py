@@ -1,6 +1,6 @@
 """A deterministic simulation of the lock protocol: the package's own code on a virtual clock.
 
-``docs/explanation/verification.md`` says what is checked, and how. From the ground up:
+``docs/contributing/simulation.md`` says what is checked, and how. From the ground up:
 
 ``threads``, ``lua``, ``server``
     Virtual threads and time, and a server that runs the real scripts.

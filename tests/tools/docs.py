@@ -66,6 +66,6 @@ USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
 
 def acl_rule(wait: str = "queue", prefix: str = "lock") -> list[str]:
     """Return a rule of the page, for another ``KEY_PREFIX`` as the page says."""
-    text = (DOCS / "how-to/restrict-by-acl.md").read_text()
+    text = (DOCS / "how-to/secure-the-server.md").read_text()
     (rule,) = re.findall(rf"^ACL SETUSER {USERS.get(wait, wait)} (.*)$", text, re.MULTILINE)
     return re.sub("(?<=[~&])lock", prefix, rule).split()

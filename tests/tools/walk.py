@@ -15,7 +15,7 @@ import django_redis_lock
 from example_project.embedded import EmbeddedServer
 
 PACKAGE = Path(django_redis_lock.__file__).parent
-PAGE = PACKAGE.parent / "docs/explanation/architecture.md"
+PAGE = PACKAGE.parent / "docs/contributing/architecture.md"
 BEGIN, END = "<!-- walk -->\n", "<!-- end of walk -->\n"
 MOST, LEAST = 10, 4
 """Lines that are shown of a function, and that must run of one that is shown."""
