@@ -1,6 +1,7 @@
 -- include permits
 -- The queue of a lock. Making these functions takes time, so scripts for locks without waiters include
--- them late. docs/reference/keys.md has what is in each key, the names of processes, and messages.
+-- them late. docs/reference/keys-and-constants.md has what is in each key, the names of processes, and
+-- messages.
 -- KEYS[1] the lock, see base.lua; or, if several hold it together, see permits.lua.
 -- KEYS[2] the processes that wait for it, each scored by the position of its first waiter.
 -- KEYS[3] the index of held locks, scored by the end of their leases (ms).

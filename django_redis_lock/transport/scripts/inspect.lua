@@ -19,6 +19,7 @@ end
 
 local now, budget = math.floor(clock() / 1000), 8 * BATCH
 local answer = {now}
+last_seen = now -- the only process that waits may have died
 
 -- Return those who share a lock, false if none does.
 local function read_permits(lock, permits, name)

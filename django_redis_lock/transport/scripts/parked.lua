@@ -2,7 +2,7 @@
 -- Parked messages, each known by its token: the digests of its task's id (16 digits), of the attempt
 -- (16), and of the task's name. They wait in backlogs, one for each turn ("=" and a text), and all
 -- those of a broker stand in the queue of a lock as "@" and the id of its outbox, where the next turn
--- is. A backlog whose turn it was goes to the end of the queue. docs/reference/keys.md has the keys.
+-- is. A backlog whose turn it was goes to the end of the queue. docs/reference/keys-and-constants.md has the keys.
 -- A message is never gone, and need not claim its lock, of which the lease begins at once.
 
 local function parked_key(process, rest)

@@ -7,6 +7,7 @@ local seen_key = KEYS[2]
 -- include common
 local answer, live, found, last = {math.floor(clock() / 1000)}, {}, {}, math.huge
 local processes = redis.pcall('ZRANGE', KEYS[1], 0, -1)
+last_seen = answer[1] -- the only process that waits may have died
 if processes.err then
   return is_other(processes) and answer or processes
 end

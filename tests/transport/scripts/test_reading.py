@@ -83,8 +83,16 @@ def test_the_queue(keys: Keys, processes: int) -> None:
     ]
 
 
-def test_waiters_whose_process_was_not_heard_lately(keys: Keys) -> None:
-    """They are neither read nor counted. A quorum keeps no notes of who was heard."""
+def test_the_only_waiter_whose_process_has_died(keys: Keys) -> None:
+    """It is neither read nor counted after 3 s."""
+    keys.hold("one")
+    for ago, shown in ((2500, 1), (3500, 0)):
+        keys.wait(PROCESS, "two", ago=ago)
+        assert (len(read_queue(keys)) // 2, inspect(keys, keys)[3]) == (shown, shown)
+
+
+def test_waiters_whose_process_was_not_seen_lately(keys: Keys) -> None:
+    """They are neither read nor counted. A quorum keeps no notes of who was seen."""
     keys.hold("one")
     for process, ago in (("c5-1", 3500), (OTHER, 2000), ("c6-1", None), (PROCESS, 0)):
         keys.wait(process, "two", ago=ago)
