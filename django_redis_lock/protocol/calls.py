@@ -15,7 +15,7 @@ from django_redis_lock.signals import LockSignal
 Result = TypeVar("Result")
 RETRY_PAUSES = (0.0, 0.05, 0.2, 0.5)  # seconds before each resending of an unanswered call
 RETRY_FOR = 2.0  # seconds after which no call is resent; a server that lets calls time out is down
-GRACE = 0.3  # seconds that the server gets to answer once the wait of a caller has ended
+GRACE = 0.28  # seconds that the server gets to answer once the wait of a caller has ended
 PAGE = 50  # entries of the audit that one call reads, in half a millisecond: it blocks the server
 
 
