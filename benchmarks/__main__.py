@@ -17,7 +17,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import crowds, limits, scenarios, semaphores, stopped
+from benchmarks import crowds, delays, limits, scenarios, semaphores, stopped
 from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
@@ -41,6 +41,7 @@ SCENARIOS = {
     "permits, crowd": semaphores.permit_crowd,
     "tasks": guarded,
     "limits": limits.over_a_limit,
+    "delays": delays.delays,
     "stopped": stopped.stopped,
 }
 LONG = ("stopped",)
@@ -65,6 +66,7 @@ TARGETS = (
     ("permits, crowd", PERMIT, "overtaken %", "at most", 1),
     ("tasks", "run", "tasks/s / plain", "at least", 0.95),
     ("limits", "Redis, park", "messages", "at most", 2.01),
+    *(("delays", what, "seconds", "at most", most) for what, most in delays.PROMISED.items()),
     ("stopped", stopped.GUARDED, "lost", "at most", 0),
     ("stopped", stopped.GUARDED, "stuck", "at most", 0),
     ("stopped", stopped.GUARDED, "refused", "at least", 1),

@@ -244,9 +244,11 @@ CONTENDERS: dict[str, type[Contender]] = {
 
 
 def configure(url: str) -> None:
-    """Set Django up as README does."""
+    """Set Django up as README does, once in a process."""
     from django.conf import settings
 
+    if settings.configured:
+        return
     cache = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": url}
     settings.configure(
         SECRET_KEY="benchmark",  # noqa: S106 - it signs parked messages

@@ -49,11 +49,8 @@ turns = count()
 
 def make_app(broker: str) -> Celery:
     """Return the app of the workers; in them it takes notes of what runs when."""
-    from django.conf import settings
-
     server = f"redis://127.0.0.1:{os.environ[PORT]}"
-    if not settings.configured:
-        configure(f"{server}/{LOCKS}")
+    configure(f"{server}/{LOCKS}")
     from django_redis_lock.celery import single_instance_task
 
     notes = Redis.from_url(f"{server}/{NOTES}")

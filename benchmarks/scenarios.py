@@ -305,6 +305,7 @@ FILL = "for number = ARGV[1], ARGV[2] do redis.call('SET', 'page:' .. number, nu
 
 
 def hold_many(contender: Contender, count: int) -> None:
+    contender.lease = 600  # a scan of a million keys takes longer than the usual lease
     contender.held = [contender.lock(f"listed:{number}") for number in range(count)]
     for handle in contender.held:
         handle.acquire()

@@ -63,8 +63,7 @@ def set_up(contender: Contender, url: str, folder: Path) -> int:
     from django.conf import settings
     from django.test import override_settings
 
-    if not settings.configured:
-        configure(url)
+    configure(url)
     entry = {**settings.LOCKS["default"], "TIMEOUT": LEASE}
     override_settings(LOCKS={"default": entry}).enable()
     from django.db import connections, models
