@@ -158,9 +158,9 @@ def make_app() -> Celery:
     def run() -> None:
         notes.set("ran", monotonic())
 
-    app.task(name="rest")(single_instance_task(key="rest")(rest))
+    app.task(name="rest", shared=False)(single_instance_task(key="rest")(rest))
     guard = single_instance_task(key="paused", concurrency=2, on_conflict="park")
-    app.task(name="run")(guard(run))
+    app.task(name="paused", shared=False)(guard(run))
     return app
 
 
@@ -191,7 +191,7 @@ def _children(bench: Bench) -> dict[str, float]:
         freed = until(lambda: server.holder("rest") is None)
 
         server.set_limit("paused", 0)
-        task = app.tasks["run"].delay()
+        task = app.tasks["paused"].delay()
         until(lambda: task.state == "PARKED")
         began = monotonic()
         server.set_limit("paused", None)
