@@ -17,7 +17,7 @@
 local CLAIM = 1200 -- within which a process must claim the lock that it was granted
 local BEAT = 1150 -- within which a process that runs is seen; see waiting.BEAT_EVERY
 local WAITER_TIMEOUT = 5000 -- after which one that is not seen waits no more, unless it comes back
-local SHOWN = 3000 -- after which it is not shown
+local SHOWN = 2900 -- after which it is not shown
 local NOTIFY_WITHIN = 1000 -- processes need not know of a lease that ends later: they are seen before
 local POLL_OTHERS = 250 -- after which to check again a lock that another program holds
 local STAYS = 600000 -- after which the keys of waiters expire, unless refreshed
