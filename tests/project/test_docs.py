@@ -88,8 +88,6 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
     ("page", "heading", "function"),
     [
         ("locks.md", "lock()", lock),
-        ("locks.md", "semaphore()", semaphore),
-        ("locks.md", "lock_many()", lock_many),
         ("celery.md", "single_instance_task", single_instance_task),
         ("views.md", "locked", locked),
     ],
@@ -98,8 +96,29 @@ def test_the_arguments_and_their_defaults_are_those_of_the_code(
     page: str, heading: str, function: Any
 ) -> None:
     documented = [row[:2] for row in table(DOCS / "reference" / page, heading)]
-    parameters = inspect.signature(function).parameters.values()
-    assert documented == [[item.name, _documented_default(item.default)] for item in parameters]
+    assert documented == [
+        [item.name, _documented_default(item.default)] for item in _parameters(function)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("heading", "function"), [("semaphore()", semaphore), ("lock_many()", lock_many)]
+)
+def test_the_other_arguments_are_those_of_lock(heading: str, function: Any) -> None:
+    page = DOCS / "reference/locks.md"
+    of_lock, taken = (
+        {item.name: _documented_default(item.default) for item in _parameters(one)}
+        for one in (lock, function)
+    )
+    own = {row[0]: row[1] for row in table(page, heading)}
+    assert taken.items() - of_lock.items() <= own.items() <= taken.items()
+    section = page.read_text().split(f"# {heading}\n", 1)[1]
+    (but,) = re.findall(r"of `lock\(\)`, except (.+?), and:", section.split("\n## ")[0], re.DOTALL)
+    assert set(re.findall(r"`(\w+)`", but)) == of_lock.keys() - taken.keys()
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    return [*inspect.signature(function).parameters.values()]
 
 
 def _documented_default(default: Any) -> str:
