@@ -89,7 +89,6 @@ def test_the_options_and_their_defaults_are_those_of_the_code() -> None:
     [
         ("locks.md", "lock()", lock),
         ("celery.md", "single_instance_task", single_instance_task),
-        ("views.md", "locked", locked),
     ],
 )
 def test_the_arguments_and_their_defaults_are_those_of_the_code(
@@ -102,18 +101,24 @@ def test_the_arguments_and_their_defaults_are_those_of_the_code(
 
 
 @pytest.mark.parametrize(
-    ("heading", "function"), [("semaphore()", semaphore), ("lock_many()", lock_many)]
+    ("page", "heading", "function"),
+    [
+        ("locks.md", "semaphore()", semaphore),
+        ("locks.md", "lock_many()", lock_many),
+        ("views.md", "locked", locked),
+    ],
 )
-def test_the_other_arguments_are_those_of_lock(heading: str, function: Any) -> None:
-    page = DOCS / "reference/locks.md"
+def test_the_other_arguments_are_those_of_lock(page: str, heading: str, function: Any) -> None:
+    """Below the heading are those that ``lock()`` has not, or has another default of."""
     of_lock, taken = (
         {item.name: _documented_default(item.default) for item in _parameters(one)}
         for one in (lock, function)
     )
-    own = {row[0]: row[1] for row in table(page, heading)}
+    path = DOCS / "reference" / page
+    own = {row[0]: row[1] for row in table(path, heading)}
     assert taken.items() - of_lock.items() <= own.items() <= taken.items()
-    section = page.read_text().split(f"# {heading}\n", 1)[1]
-    (but,) = re.findall(r"of `lock\(\)`, except (.+?), and:", section.split("\n## ")[0], re.DOTALL)
+    section = path.read_text().split(f"# {heading}\n", 1)[1].split("\n## ")[0]
+    (but,) = re.findall(r"of `lock\(\)`, except\s(.+?), and:", section, re.DOTALL)
     assert set(re.findall(r"`(\w+)`", but)) == of_lock.keys() - taken.keys()
 
 
