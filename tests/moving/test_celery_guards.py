@@ -44,7 +44,7 @@ def apps(server: object) -> Iterator[list[Celery]]:
 def bridge(server: object) -> Iterator[dict[str, Any]]:
     """What the page defines; its receiver is connected for as long as that is kept."""
     page = DOCS / "how-to/migrate-to.md"
-    (block,) = (block for block in blocks(page) if block.how == "bridge")
+    (block,) = (block for block in blocks(page) if block.what == "celery")
     defined: dict[str, Any] = {}
     exec(block.text.replace("redis://127.0.0.1:6379/0", OLD_LOCKS), defined)  # noqa: S102
     yield defined

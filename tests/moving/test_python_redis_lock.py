@@ -16,7 +16,7 @@ from tests.settings import server_url
 from tests.tools import Background, eventually, queue
 from tests.tools.docs import DOCS, blocks
 
-PAGE = DOCS / "how-to" / "move-from-python-redis-lock.md"
+PAGE = DOCS / "how-to/migrate-to.md"
 
 
 @pytest.fixture
@@ -29,12 +29,12 @@ def shared(server: Any) -> Any:
 @pytest.fixture
 def bridge(server: object) -> Iterator[None]:
     """The receiver that the page defines."""
-    (block,) = (block for block in blocks(PAGE) if block.how == "bridge")
+    (block,) = (block for block in blocks(PAGE) if block.what == "python-redis-lock")
     namespace: dict[str, Any] = {}
     code = block.text.replace("redis://127.0.0.1:6379/1", server_url())
     exec(code, namespace)  # noqa: S102 - our own documentation
     yield
-    lock_released.disconnect(namespace["wake_old_waiters"])
+    lock_released.disconnect(namespace["notify_old_waiters"])
     namespace["client"].close()
 
 
