@@ -118,7 +118,7 @@ def test_the_other_arguments_are_those_of_lock(page: str, heading: str, function
     own = {row[0]: row[1] for row in table(path, heading)}
     assert taken.items() - of_lock.items() <= own.items() <= taken.items()
     section = path.read_text().split(f"# {heading}\n", 1)[1].split("\n## ")[0]
-    (but,) = re.findall(r"of `lock\(\)`, except\s(.+?), and:", section, re.DOTALL)
+    (but,) = re.findall(r"of `lock\(\)`, except (.+?), and:", " ".join(section.split()))
     assert set(re.findall(r"`(\w+)`", but)) == of_lock.keys() - taken.keys()
 
 
