@@ -35,7 +35,7 @@ class Layout:
     """Starts the servers."""
     faults: tuple[Fault, ...]
     unpromised: frozenset[str] = frozenset()
-    """Rules of the checker that it does not promise; docs/explanation/failure-modes.md says why."""
+    """Rules of the checker that it does not promise; docs/explanation/layouts.md says why."""
     promised: tuple[str, ...] = ("fences", "holding", "order")
     """What ``tests.judge`` has to judge."""
     shown: tuple[str, ...] = ("detach", "take_over", "downgrade", "set_limit")
