@@ -9,6 +9,7 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,22 +25,25 @@ from django_redis_lock.backends.dummy import DummyLockBackend
 from django_redis_lock.backends.getset import GetSetLockBackend
 from django_redis_lock.backends.locmem import LocMemLockBackend
 from django_redis_lock.backends.redis import RedisLockBackend
-from django_redis_lock.backends.redlock import RedlockLockBackend
-from django_redis_lock.celery import single_instance_task
-from django_redis_lock.celery.key_locks import MessageHeader
+from django_redis_lock.backends.redlock import OWED_FOR, RedlockLockBackend
+from django_redis_lock.celery import freeing, polling, single_instance_task
+from django_redis_lock.celery.key_locks import MessageHeader, TaskLock
 from django_redis_lock.celery.options import ON_CONFLICT
 from django_redis_lock.celery.outbox import outbox_of
 from django_redis_lock.contrib.prometheus import metrics
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.handler import DEFAULT_BACKEND
+from django_redis_lock.protocol import calls, heartbeats, locking, waiting
 from django_redis_lock.support.arguments import WAITING_SCHEMES, Default
 from django_redis_lock.tasks import conflicts
 from django_redis_lock.tasks.conflicts import Conflict
 from django_redis_lock.testing import unavailable
+from django_redis_lock.transport import packing
 from django_redis_lock.views import locked
 from example_project.embedded import EmbeddedServer
 from tests.apps.celery.app import app as tests_app
 from tests.contracts.capabilities import CAPABILITIES, LACKS
+from tests.simulation import promises
 from tests.tools import queue
 from tests.tools.console import command
 from tests.tools.docs import DOCS, table
@@ -248,6 +252,49 @@ def test_the_tables_of_celery_are_those_of_the_code(server: EmbeddedServer, name
 def test_the_numbers_are_those_of_the_code() -> None:
     for path, value, _ in table(DOCS / "reference/keys-and-constants.md", "Numbers"):
         assert _constant(path) == ast.literal_eval(value), path
+
+
+def test_the_times_of_failures_are_those_of_the_code() -> None:
+    """Each figure is in a phrase, and made of constants or at least as much as these."""
+    page = " ".join((DOCS / "explanation/failure-modes.md").read_text().split())
+    found = re.findall(r"^ *local ([A-Z_]+) = (\d+)", packing.ACQUIRE.source, re.MULTILINE)
+    lua = {name: int(value) / 1000 for name, value in found}
+    beat, shown, retries = lua["BEAT"], lua["SHOWN"], sum(calls.RETRY_PAUSES)
+    stops = TaskLock(lambda: locks["default"], "a", 1).check_wait() - monotonic()
+    made = [
+        ("within {:g} s of a hand-off", waiting.CLAIM),
+        ("taken back after {:g} s", waiting.CLAIM),
+        ("seen in the last {:g} s", beat),
+        ("Hidden after {:g} s", shown),
+        ("after at most {:g} s, once", promises.DELAY),
+        ("Total delay: {:g} s", promises.DELAY),
+        ("{:g}, {:g} and {:g} s", beat, waiting.CLAIM, shown),
+        ("a parked task is sent within {:g} s", polling.POLL_EVERY),
+        ("already waiting tolerates {:g} s", waiting.OUTAGE_LIMIT),
+        ("at most {:g} s after the wait ends", calls.GRACE),
+        ("{:g} s after the call", locking.GIVE_UP_AFTER + calls.GRACE),
+        ("if the wait is under {:g} s", locking.GIVE_UP_AFTER),
+        ("positions within {:g} s", heartbeats.BEAT_EVERY),
+        ("Retries for {:g} s", retries),
+        ("for up to {:g} min", OWED_FOR / 60),
+        ("`worker_lost_wait` ({:g} s)", tests_app.conf.worker_lost_wait),
+    ]
+    least = [
+        ("ends, at most {:g} s later", 0.1, heartbeats.SHORTEST),
+        ("removed within {:g} s", 10, heartbeats.WAITER_TIMEOUT + heartbeats.BEAT_EVERY),
+        ("Calls retry for about {:g} s", 1, retries),
+        ("(within {:g} s)", 1, retries),
+        ("per try, for about {:g} s", 1, retries),
+        ("within {:g} s of the death", 0.5, 2 * freeing.POLL_EVERY),
+        ("stops within {:g} s", 0.5, stops),
+    ]
+    phrases = [text.format(*values) for text, *values in made]
+    phrases += [text.format(figure) for text, figure, _ in least]
+    assert not [each for each in phrases if each not in page]
+    assert not [row for row in least if row[1] < row[2]]
+    for each in sorted(phrases, key=len, reverse=True):
+        page = page.replace(each, "")
+    assert not re.findall(r".{30}\d (?:s|min)\b", page)
 
 
 def _constant(path: str) -> Any:
