@@ -19,6 +19,7 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "django-redis-lock").symlink_to(ROOT)  # the clone
     instead = {
+        '"django-redis-lock[celery]"': '"../django-redis-lock[celery]"',  # the clone
         "laptop": socket.gethostname(),
         "6379": str(free_port()),
         "127.0.0.1:8000": f"127.0.0.1:{free_port()}",
