@@ -78,11 +78,12 @@ bench:  ## measure against the peers (ARGS=--quick)
 	$(MAKE) --no-print-directory .venv-bench/.bench VENV=.venv-bench
 	.venv-bench/bin/python -m benchmarks $(ARGS)
 
-docs: $(VENV)/.docs $(VENV)/.test  ## build the documentation (warnings are errors), and run its tutorial and its Python
+docs: $(VENV)/.docs $(VENV)/.test  ## build the documentation (warnings are errors), count its words, and run its tutorial and its Python
+	$(PY) tests/project/words.py
 	$(BIN)/sphinx-build --nitpicky --fail-on-warning --fresh-env --quiet docs docs/_build/html
 	$(PYTEST) $(PARALLEL) tests/tutorial $(ARGS)
 
-lint: $(VENV)/.lint  ## ruff, mypy, pyright, import-linter, words, and the schemas of YAML files
+lint: $(VENV)/.lint  ## ruff, mypy, pyright, import-linter, words of texts and pages, and the schemas of YAML files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
