@@ -29,4 +29,4 @@ def test_a_free_lock_is_read_in_an_hour(server: EmbeddedServer) -> None:
 
 def test_the_page_shows_the_walk_as_it_is(server: EmbeddedServer) -> None:
     """``python -m tests.tools.walk`` writes it anew."""
-    assert walk(server.url()) in PAGE.read_text()
+    assert PAGE.read_text() == walk(server.url())

@@ -1,6 +1,6 @@
-"""Writes the page that shows the way of a free lock: ``python -m tests.tools.walk``. It runs
-``lock("x")`` with the settings of README, and quotes what ran of each function, in the order of the
-first calls. Functions of which little runs are left out."""
+"""Writes ``tests/project/walk.md``, which shows what runs for a free lock: ``python -m
+tests.tools.walk``. It runs ``lock("x")`` with the settings of README, and quotes what ran of each
+function, in the order of the first calls. Functions of which little runs are left out."""
 
 from __future__ import annotations
 
@@ -15,8 +15,30 @@ import django_redis_lock
 from example_project.embedded import EmbeddedServer
 
 PACKAGE = Path(django_redis_lock.__file__).parent
-PAGE = PACKAGE.parent / "docs/contributing/architecture.md"
-BEGIN, END = "<!-- walk -->\n", "<!-- end of walk -->\n"
+PAGE = PACKAGE.parent / "tests/project/walk.md"
+TEXT = """# The walk of `lock("x")`
+
+`python -m tests.tools.walk` wrote this page, and a test compares it with a run. It shows what runs
+for a free lock with the backend `redis`, if this process has acquired a lock before and had no
+waiter in the last minute:
+
+```python
+with lock("x"):
+    pass
+```
+
+Each function stands in the order of its first call, with the lines that ran, ten at most. Error
+handling, branches not taken and functions of one to three lines are left out.
+
+- `with` calls `acquire()`, which is `self.backend.run(self._acquire(self._until(...)))`.
+- `_acquire` is a generator of steps. `run` carries out each step and sends the result back. `ask`
+  yields a call, which is a step.
+- `carry_out` in `protocol/drivers.py` passes a call on to `ServersLockBackend.call`,
+  `ScriptedServer.call` and `BlockingClient.call`.
+- `release` exists twice. In `primitives/` it acts on the handle, in `protocol/locking.py` it asks
+  the server.
+
+"""
 MOST, LEAST = 10, 4
 """Lines that are shown of a function, and that must run of one that is shown."""
 PROGRAM = """
@@ -46,7 +68,7 @@ print(json.dumps([(*place, lines) for place, lines in ran.items()]))
 
 
 def walk(url: str) -> str:
-    """Return what ran of the functions, as one block of Python."""
+    """Return the page, with what ran of the functions as one block of Python."""
     answer = subprocess.check_output([sys.executable, "-c", PROGRAM, url], text=True)
     blocks = []
     for file, first, lines in json.loads(answer):
@@ -60,7 +82,7 @@ def walk(url: str) -> str:
                 shown = [*shown[: MOST - 1], "..."]
             head = f"# {path.relative_to(PACKAGE)}: {'.'.join(names)}"
             blocks.append("\n".join([head, *shown]))
-    return "```py\n" + "\n\n".join(blocks) + "\n```\n"
+    return TEXT + "```py\n" + "\n\n".join(blocks) + "\n```\n"
 
 
 def _functions(
@@ -102,10 +124,7 @@ def _quoted(body: list[ast.stmt], source: list[str], ran: set[int]) -> Iterator[
 
 def main() -> None:
     with EmbeddedServer() as server:
-        block = walk(server.url())
-    page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    PAGE.write_text(before + BEGIN + block + END + rest.split(END)[1])
+        PAGE.write_text(walk(server.url()))
 
 
 if __name__ == "__main__":
