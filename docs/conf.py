@@ -16,7 +16,7 @@ release = version = django_redis_lock.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["deflist"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 # Names of ours have to be found; those of Python, Django and Celery would take a download of their
