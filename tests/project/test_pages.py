@@ -44,6 +44,11 @@ def test_the_links_of_the_readme_work_outside_the_repository() -> None:
                 assert path.with_suffix(ending or path.suffix).exists(), address
 
 
+def test_each_picture_is_shown_by_a_page() -> None:
+    shown = "".join(path.read_text() for path in [ROOT / "README.md", *DOCS.rglob("*.md")])
+    assert [path.name for path in (DOCS / "images").iterdir() if path.name not in shown] == []
+
+
 def test_the_targets_that_pages_name_are_those_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in ("README.md", "CONTRIBUTING.md"):
