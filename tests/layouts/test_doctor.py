@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -16,7 +15,7 @@ from example_project.embedded import EmbeddedServer
 from tests.layouts.servers import BACKEND, Cluster, Sentinel, client
 from tests.tools import eventually, leave_no_lease
 from tests.tools.console import command
-from tests.tools.docs import DOCS
+from tests.tools.docs import DOCS, acl_rule
 from tests.tools.quorums import Quorum
 
 pytestmark = pytest.mark.usefixtures("no_workers")
@@ -126,11 +125,10 @@ def test_documented_user_of_a_cluster_has_all_permissions(
     cluster: Cluster, settings: Any, options: dict[str, Any], missing: str
 ) -> None:
     """The rule on its page is enough; ``REPLICAS`` needs a word more, as the page says."""
-    text = (DOCS / "how-to/secure-the-server.md").read_text()
-    (rule,) = re.findall(r"^ACL SETUSER cluster-locker (.*)$", text, re.MULTILINE)
+    text, rule = (DOCS / "how-to/secure-the-server.md").read_text(), acl_rule("cluster")
     for server in cluster.servers:
         with client(server) as one:
-            one.execute_command("ACL", "SETUSER", "cluster-locker", "reset", *rule.split())
+            one.execute_command("ACL", "SETUSER", "cluster-locker", "reset", *rule)
     urls = [url.replace("://", "://cluster-locker:secret@") for url in cluster.urls]
     settings.LOCKS = {"default": {"BACKEND": BACKEND, "LOCATION": urls, "OPTIONS": options}}
     found = examine()[1][-1]

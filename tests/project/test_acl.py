@@ -19,7 +19,7 @@ from django_redis_lock.protocol.calls import ask
 from django_redis_lock.transport import parking
 from example_project.embedded import EmbeddedServer
 from tests.tools import Background, counted, enqueue, eventually, queue, waiters
-from tests.tools.docs import USERS, acl_rule
+from tests.tools.docs import acl_rule
 
 
 @pytest.fixture
@@ -60,12 +60,12 @@ def locker(
 
 
 @pytest.mark.parametrize(
-    ("wait", "prefix"), [(wait, "shop" if wait == "queue" else "lock") for wait in USERS]
+    ("wait", "prefix"), [("queue", "shop"), ("blpop", "lock"), ("poll", "lock")]
 )
 def test_the_acl_rule_is_enough_and_has_nothing_to_spare(
     wait: str, prefix: str, locker: Callable[[list[str]], redis.Redis]
 ) -> None:
-    rule = acl_rule(wait, prefix) + acl_rule("worker", prefix)
+    rule = acl_rule(*({wait} - {"queue"}), "worker", prefix=prefix)
     admin = locker(rule)
     with counted(admin) as counts:
         _do_everything(admin)
@@ -202,7 +202,7 @@ def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], re
     locks["default"].set_limit("shared", 2)
     with lock("a", timeout=20), semaphore("shared", 2, timeout=20):
         enqueue(admin, "a", "{}", process="i0-1")
-        locker(acl_rule("reader"))
+        locker(acl_rule(user="reader"))
         locks.reset()
         backend = locks["default"]
         with counted(admin) as counts:
@@ -212,7 +212,7 @@ def test_a_reader_reads_all_and_changes_nothing(locker: Callable[[list[str]], re
             assert [each.name for each in unheld(backend, bool)] == []
             assert backend.history("a") == []
             assert not lock("b").locked()
-        allowed = {word[1:] for word in acl_rule("reader") if word.startswith("+")}
+        allowed = {word[1:] for word in acl_rule(user="reader") if word.startswith("+")}
         assert {each for each in allowed if not counts[each]} == set()
         with pytest.raises(LockUnavailable, match=r"(?i)permissions"):
             backend.force_release("a")

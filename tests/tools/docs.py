@@ -60,12 +60,29 @@ def table(path: Path, heading: str) -> list[list[str]]:
     return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
 
 
-USERS = {"queue": "locker", "blpop": "popper", "poll": "poller"}
-"""The user on the page for each waiting scheme."""
+ACL_PARTS = {
+    "blpop": 'WAIT "blpop"',
+    "poll": 'WAIT "poll"',
+    "cluster": "Cluster, on each node",
+    "quorum": "Redlock quorum, on each server",
+    "worker": 'Celery workers that park tasks, and "locks unpark"',
+}
+"""The comments above what the page adds to its first rule."""
 
 
-def acl_rule(wait: str = "queue", prefix: str = "lock") -> list[str]:
-    """Return a rule of the page, for another ``KEY_PREFIX`` as the page says."""
+def acl_rule(*parts: str, prefix: str = "lock", user: str = "locker") -> list[str]:
+    """Return a rule of the page and some additions, for another ``KEY_PREFIX`` as the page says."""
     text = (DOCS / "how-to/secure-the-server.md").read_text()
-    (rule,) = re.findall(rf"^ACL SETUSER {USERS.get(wait, wait)} (.*)$", text, re.MULTILINE)
-    return re.sub("(?<=[~&])lock", prefix, rule).split()
+    (first,) = re.findall(rf"^ACL SETUSER {user} (on .*)$", text, re.MULTILINE)
+    rule = first.split()
+    for part in parts:
+        title = re.escape(ACL_PARTS[part])
+        (more,) = re.findall(rf"^# {title}\nACL SETUSER {user} (.*)$", text, re.MULTILINE)
+        for word in more.split():
+            if word == "resetchannels":
+                rule = [each for each in rule if not each.startswith("&")]
+            elif word.startswith("-"):
+                rule.remove(f"+{word[1:]}")
+            else:
+                rule.append(word)
+    return [re.sub("^([~&])lock", rf"\1{prefix}", word) for word in rule]
