@@ -28,7 +28,7 @@ class HeldLock(models.Model):
     """
 
     key: models.TextField[str, str] = models.TextField(primary_key=True, editable=False)
-    using: models.TextField[str, str] = models.TextField(_("backend"), editable=False)
+    using: models.TextField[str, str] = models.TextField(_("alias"), editable=False)
     name: models.TextField[str, str] = models.TextField(_("name"), editable=False)
 
     holder: Holder | None = None

@@ -97,7 +97,7 @@ def release_shown(shown: Iterable[Shown], *, by: str, reason: str = "") -> list[
             if isinstance(error, InvalidLockBackend | LockUnavailable) and not refused:
                 failed[one.using] = outcome  # the others would run into the same, and a timeout
         if loser := outcome.loser:
-            text = "Lock %r of LOCKS[%r] was taken from %s by %s: %s"
+            text = "Force-released lock %r of LOCKS[%r], held by %s. Requested by %s: %s"
             logger.warning(text, loser.name, loser.using, loser, operator, why)
         outcomes.append(outcome)
     return outcomes
@@ -115,8 +115,8 @@ def check_reason(reason: str, usings: Iterable[str]) -> str:
     """Return a reason without blanks around it. Raises ``ValueError``, as ``release_shown``."""
     reason = check_text(reason, "reason")
     if not reason and (using := requires_reason(usings)):
-        needs = f"A release of locks of LOCKS[{using!r}] needs a reason"
-        raise ValueError(f"{needs}, because its OPERATORS['REASON_REQUIRED'] is True; give one.")
+        needs = f"LOCKS[{using!r}] requires a reason for each release"
+        raise ValueError(f"{needs}, because OPERATORS['REASON_REQUIRED'] is True: pass one.")
     return reason
 
 
@@ -170,7 +170,7 @@ class LockState:
 
 
 def read_lock(backend: BaseLockBackend, name: str, waiters: int, entries: int) -> LockState:
-    """Read who holds a lock, who waits, its limit and its audit, with so many at most.
+    """Read who holds a lock, its limit, and at most this many waiters and audit entries.
 
     What can't be read, except the holders, is left out.
     """
@@ -356,38 +356,40 @@ def judge(holder: Holder, state_of: Callable[..., str] = state_of) -> Verdict:
     life = Liveness.UNKNOWN
     if state := holder.marks.get("state"):  # no process holds it
         queued = state == "queued"
-        free_later = _("no process holds it, until its lease ends")
+        free_later = _("not held by a process; free when its lease ends")
         why = _("its message waits in a Celery queue") if queued else free_later
     elif holder.host is None:
-        why = _("another program holds it")
+        why = _("held by another program")
     elif holder.host != socket.gethostname():
-        why = _("it runs on %(host)s, not here")
+        why = _("its holder runs on %(host)s, so this host can't tell whether it is alive")
     elif (holder.pid_space or "") != current_process().pid_space:
-        why = _("it runs in another container of %(host)s")
+        why = _("its holder runs in another container of %(host)s, so its state is not known here")
     elif not (process := state_of(holder.pid, holder.pid_began)):
         life, why = Liveness.DEAD, _("process %(pid)s is gone")
     elif process in "Tt":  # a signal or a debugger stopped it
         life, why = Liveness.STOPPED, _("process %(pid)s is stopped")
     else:
-        life, why = Liveness.ALIVE, _("its process lives")
+        life, why = Liveness.ALIVE, _("its process is running")
     return Verdict(life, why % {"host": escape_unprintable(holder.host or ""), "pid": holder.pid})
 
 
 def unwritable_because(backend: BaseLockBackend) -> str | Promise:
-    """Return that the server refuses writes, and why, such as ``"is full: ..."``, or ``""``.
+    """Return a sentence that the server refuses writes, and why, or ``""``.
 
     It is translated when it is shown. Sends one ``SET`` that writes nothing. Backends with several
     servers are not asked.
     """
     if not isinstance(backend, RedisLockBackend) or backend.location.urls:
         return ""
+    alias = f"LOCKS[{backend.alias!r}]"
     try:
         client = redis.Redis(connection_pool=backend.pool)
         client.set(f"{backend.key_prefix}:{token_hex()}", "", xx=True)
     except OutOfMemoryError:
-        return _("is full: no new lock can be taken there; a forced release still works")
+        text = _("The server of {alias} is full: it takes no new locks, but forced releases work.")
+        return format_lazy(text, alias=alias)
     except (RedisError, OSError) as error:
         if isinstance(error, ResponseError) and not isinstance(error, NoPermissionError):
-            text = _("refuses writes, so nothing can be released there: {error}")
-            return format_lazy(text, error=without_passwords(str(error)).rstrip("."))
+            text = _("The server of {alias} refuses writes, so it releases no locks: {error}")
+            return format_lazy(text, alias=alias, error=without_passwords(str(error)))
     return ""

@@ -167,7 +167,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         if lock is None:
             if HEADER in request.headers:
                 raise Http404("There is no such lock.")  # each redirect would leave a message
-            text = _("“%(key)s” does not name a lock of an alias in LOCKS.")
+            text = _("“%(key)s” is not a lock of an alias in LOCKS.")
             messages.warning(request, text % {"key": escape_unprintable(key)})
             return HttpResponseRedirect(self._url("changelist"))
         context = {
@@ -217,7 +217,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             return self._confirm(request, holds, denied)
         reason = request.POST.get("reason", "")
         if not reason.strip() and operators.requires_reason(one.using for one in holds):
-            return self._confirm(request, holds, denied, _("Say why they are released."))
+            return self._confirm(request, holds, denied, _("Enter a reason."))
         by = request.user.get_username()
         try:
             outcomes = operators.release_shown(holds, by=by, reason=reason)
@@ -225,14 +225,15 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
             raise BadRequest(str(error)) from error
         because = f" Reason: {escape_unprintable(reason)}" if reason else ""
         losers = [one.loser for one in outcomes if one.loser]
-        texts = [(HeldLock.of_holder(one), f"Taken from {one}.{because}") for one in losers]
+        texts = [(HeldLock.of_holder(one), f"Released from {one}.{because}") for one in losers]
         unlogged = self._log(request, texts)
         for one in outcomes:
             level = messages.SUCCESS if one.loser else messages.WARNING
             text = pages.message(one) + unlogged * bool(one.loser)
             messages.add_message(request, messages.ERROR if one.error else level, text)
         for name in denied:
-            messages.error(request, _("You may not release “%(name)s”.") % {"name": name})
+            text = _("You don't have permission to release “%(name)s”.")
+            messages.error(request, text % {"name": name})
         return HttpResponseRedirect(self._back(request)["back_url"])
 
     def _log(self, request: HttpRequest, texts: list[tuple[HeldLock, str]]) -> str:
@@ -242,13 +243,13 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
                 for lock, text in texts:
                     self.log_change(request, lock, text)
         except Exception as error:
-            logger.exception("Releases or a limit are not in the admin's log")
+            logger.exception("Could not write releases or a limit to the admin's log")
             reason = {"reason": escape_unprintable(without_passwords(str(error)))}
-            return " " + _("It is not in the admin's log: %(reason)s") % reason
+            return " " + _("It could not be written to the admin's log: %(reason)s") % reason
         return ""
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
-        """Set the limit of a semaphore, or leave it to its callers."""
+        """Set or clear the limit of a semaphore."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -268,7 +269,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         else:
             text = "Limit cleared." if limit is None else f"Limit set to {limit}."
             unlogged = self._log(request, [(lock, text)])
-            now = _("The limit is cleared.") if limit is None else _("The limit is %(limit)s now.")
+            now = _("The limit was cleared.") if limit is None else _("The limit is now %(limit)s.")
             messages.success(request, now % {"limit": limit} + unlogged)
         return HttpResponseRedirect(self._url("change", "", quote(lock.pk)))
 

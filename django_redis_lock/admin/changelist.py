@@ -52,9 +52,7 @@ COLUMNS = {
         lambda one: "-" if one.fence is None else str(one.fence),
         ORDERS["fence"],
     ),
-    "backend": Column(
-        _("Backend"), lambda one: wording.name_html(one.using), lambda one: one.using
-    ),
+    "backend": Column(_("Alias"), lambda one: wording.name_html(one.using), lambda one: one.using),
 }
 AGAIN: dict[str, Callable[[Holder], str]] = {
     "lock": lambda one: format_html(
@@ -254,8 +252,8 @@ def read_list(most: int, words: Sequence[str], using: str | None) -> Reading:
         lambda one: list(islice(unheld(one, matches, 100), 100)),  # the lowest limits
     )
     for problem in unknown:
-        text = _("does not list the limits and queues without a holder: %(reason)s")
-        refusals.append(Problem(problem.using, str(text % {"reason": problem.reason})))
+        text = _("“%(using)s” can't list limits and queues without a holder: %(reason)s")
+        refusals.append(Problem(problem.using, str(text % problem._asdict())))
     queues = [*chain(*others.values())]
     return Reading(holders, total, is_whole, unread, problems, refusals, queues)
 

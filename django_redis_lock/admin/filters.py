@@ -40,7 +40,7 @@ class LockFilter(admin.SimpleListFilter):
 class BackendFilter(LockFilter):
     """The alias of LOCKS; hidden if there is only one."""
 
-    title = _("backend")
+    title = _("alias")
     parameter_name = "using"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
@@ -56,7 +56,7 @@ class LeaseFilter(LockFilter):
     parameter_name = "lease"
     tests: ClassVar[dict[str, tuple[Any, Test]]] = {
         "attention": (_("Needs attention"), lambda one: attention_of(one) is not None),
-        "endless": (_("No expiry"), lambda one: one.ttl is None),
+        "none": (_("No expiry"), lambda one: one.ttl is None),
     }
 
 

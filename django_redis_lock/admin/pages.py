@@ -201,7 +201,7 @@ def read_shown(texts: Iterable[str]) -> list[HeldLock]:
         token_id, _colon, key = text.partition(":")
         lock = lock_of(parse.unquote(key))
         if lock is None or not TOKEN_ID.fullmatch(token_id):
-            raise BadRequest("A ticked lock is none that this page has shown.")
+            raise BadRequest("A selected lock is not one that this page has shown.")
         lock.token_id = token_id
         holds.append(lock)
     return holds
@@ -231,16 +231,16 @@ def message(outcome: Outcome) -> str:
     released = _("Released “%(name)s”, which %(loser)s held.")
     if loser and loser.held_for is not None:
         released = _("Released “%(name)s”, which %(loser)s had held for %(held_for)s.")
-    ended = _("Nothing to release: that hold of “%(name)s” has ended.")
+    ended = _("Not released: the hold of “%(name)s” that was shown has already ended.")
     text = {
         Result.RELEASED: released,
-        Result.CHANGED: _("Left “%(name)s” alone: it has changed hands, to %(holder)s."),
-        Result.GONE: ended if holder else _("Nothing to release: “%(name)s” was free already."),
-        Result.REFUSED: _("The server refused, so “%(name)s” was not released: %(error)s"),
-        Result.UNAVAILABLE: _("It is not known what became of “%(name)s”: %(error)s"),
+        Result.CHANGED: _("Not released: “%(name)s” is now held by %(holder)s."),
+        Result.GONE: ended if holder else _("Not released: “%(name)s” was already free."),
+        Result.REFUSED: _("The server refused to release “%(name)s”: %(error)s"),
+        Result.UNAVAILABLE: _("It is not known whether “%(name)s” was released: %(error)s"),
     }[outcome.result]
     if loser and holder:
-        text += " " + _("It went to %(holder)s.")
+        text += " " + _("It is now held by %(holder)s.")
     return text % {
         "name": escape_unprintable(outcome.shown.name),
         "error": escape_unprintable(outcome.error),

@@ -113,7 +113,7 @@ def origin_html(one: Origin, *, brief: bool = False) -> SafeString:
         return format_html("{} {}", latin(_address(one)), aside(latin(one.thread or "")))
     token = getattr(one, "token_id", None)
     known = format_html("{} {}", _("token id"), latin(token)) if token else ""
-    cut = _("whose record was cut, as it is too long") if getattr(one, "cut", False) else ""
+    cut = _("its record was cut") if getattr(one, "cut", False) else ""
     return format_html("{} {} {}", _("another program"), aside(known), cut)
 
 

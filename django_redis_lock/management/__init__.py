@@ -32,7 +32,7 @@ __all__ = ["LockedCommand"]
 
 logger = logging.getLogger("django_redis_lock")
 UNAVAILABLE, BUSY, LOST = 69, 75, 76
-"""Exit codes: the server is unavailable; another has the lock (EX_TEMPFAIL of
+"""Exit codes: the server is unavailable; another caller holds it (EX_TEMPFAIL of
 sysexits.h, as other programs use it); the lock was lost while the command ran."""
 HELD = "DJANGO_REDIS_LOCK_HELD"  # the token ids of the locks that are held around a program
 ENDING = ("SIGINT", "SIGTERM", "SIGHUP")
@@ -63,15 +63,15 @@ class LockedCommand(BaseCommand):
         """Run the command while the lock is held. Raises ``CommandError`` if it is held already."""
         if not self.lock_name:
             kind = type(self)
-            raise TypeError(f"Set lock_name in {kind.__module__}.{kind.__qualname__}.")
+            raise TypeError(f"{kind.__module__}.{kind.__qualname__} must set lock_name.")
         check_template(self.lock_name, "lock_name")
         try:
             name = self.lock_name.format_map(options)
         except (LookupError, ValueError, AttributeError) as error:
-            why = f"lock_name={self.lock_name!r} has a field that is no option: {error}"
+            why = f"lock_name={self.lock_name!r} contains a field that isn't an option: {error}"
             raise usage(why) from error
         self.lock = make_lock(name, self.lock_timeout, self.lock_wait, self.lock_using)
-        with signals_to(end, ENDING), holding(self.lock, "This command"):
+        with signals_to(end, ENDING), holding(self.lock, "this command"):
             return super().execute(*args, **options)
 
 
@@ -101,12 +101,13 @@ def holding(handle: Lock, who: str) -> Iterator[None]:
             handle.release()
         except LockLost as error:
             if ended:
-                why = f"{who} lost lock {name!r} while it ran."
+                why = f"Lost lock {name!r} while {who} ran."
                 raise CommandError(why, returncode=LOST) from error
         except LockNotOwned:
             pass  # it was not acquired
         except LockUnavailable as error:
-            logger.warning("Lock %r is free when its lease ends: %s", handle.name, error)
+            text = "Could not release lock %r; it stays locked until its lease ends: %s"
+            logger.warning(text, handle.name, error)
 
 
 def _acquire(handle: Lock, name: str, who: str) -> None:
@@ -119,17 +120,18 @@ def _acquire(handle: Lock, name: str, who: str) -> None:
         holder = handle.backend.holder(handle.name)
     except LockUnavailable as error:
         doctor = f"manage.py locks doctor --using {escape_unprintable(handle.backend.alias)}"
-        text = f"{who} did not run: {str(error).rstrip('.')}. For the remedy, run: {doctor}"
+        text = f"Could not run {who}: {str(error).rstrip('.')}. To find the cause, run: {doctor}"
         raise CommandError(text, returncode=UNAVAILABLE) from error
     except LockError as error:
-        own = f"This thread holds lock {name!r}, and would wait for itself."
-        why = own if register.held_here(handle.name) else str(error)  # as of another program's data
-        raise CommandError(f"{why} {who} did not run.", returncode=BUSY) from error
-    by = str(holder) if holder else "another"
+        why = f"Could not run {who}: {error}"  # as of another program's data
+        if register.held_here(handle.name):
+            why = f"Deadlock: this thread already holds lock {name!r}, so {who} did not run."
+        raise CommandError(why, returncode=BUSY) from error
+    by = str(holder) if holder else "another caller"
     if holder and holder.acquired_at:
         by += f" since {holder.acquired_at:%Y-%m-%d %H:%M:%S} UTC"
-    by += ", which started this and waits for its end" * nested
-    raise CommandError(f"Lock {name!r} is held by {by}. {who} did not run.", returncode=BUSY)
+    by += ", which started this process and waits for it" * nested
+    raise CommandError(f"Lock {name!r} is held by {by}, so {who} did not run.", returncode=BUSY)
 
 
 def end(number: int, frame: FrameType | None) -> NoReturn:
@@ -162,7 +164,7 @@ def run(options: dict[str, Any], terminal: Terminal) -> None:
     """Run the program with the lock held, and exit with its code."""
     words = options["program"]
     if not words:
-        raise usage("Say what to run, after two dashes: locks run NAME -- PROGRAM [ARGUMENT ...]")
+        raise usage("No program given. Usage: locks run NAME -- PROGRAM [ARGUMENT ...]")
     using = DEFAULT_ALIAS if options["using"] is None else options["using"]
     handle = make_lock(options["name"], options["timeout"], options["wait"], using)
     Backends(using, terminal)  # says if it excludes no other process
@@ -214,7 +216,7 @@ class Program:
         self._due: deque[int] = deque()  # signals that it gets once it has started
         self._killer = threading.Timer(grace, self._send, [signal.SIGKILL])
         self._killer.daemon = True
-        lock_lost.connect(self._on_lost)  # before the lock is acquired: none may go unheard
+        lock_lost.connect(self._on_lost)  # before the lock is acquired, to miss no loss
 
     def run(self) -> int:
         """Run it, and return its exit code, or 128 and the number of the signal that ended it."""
@@ -227,7 +229,7 @@ class Program:
             )
         except OSError as error:
             code = 127 if isinstance(error, FileNotFoundError) else 126  # as of a shell
-            text = f"{escape_unprintable(self._words[0])} can't be run: {error.strerror}."
+            text = f"Could not run {escape_unprintable(self._words[0])}: {error.strerror}."
             raise CommandError(text, returncode=code) from error
         self._send()
         code = _wait(self._process)
@@ -252,7 +254,7 @@ class Program:
             self._killer.start()
             self._send(signal.SIGTERM)
             name, what = escape_unprintable(lock.name), escape_unprintable(self._words[0])
-            self._terminal.notice(f"Lock {name!r} was lost: {what} is asked to end.")
+            self._terminal.notice(f"Lost lock {name!r}; sent SIGTERM to {what}.")
 
     def _send(self, *numbers: int) -> None:
         """Send signals to the process group, with those that came before it was started."""

@@ -70,16 +70,15 @@ def _demand_token_id(options: dict[str, Any], shown: list[Holder], backends: Bac
         return
     backends.write_holders(several, Column("TOKEN ID"))
     has = f"Lock {several[0].name!r} has {several[0].holders} holders"
-    raise usage(f"{has}: give the --token-id of the one to release.")
+    raise usage(f"{has}: pass the --token-id of the one to release.")
 
 
 def _check(options: dict[str, Any]) -> None:
     ways = [bool(options["names"]), options["match"] is not None, options["all"]]
     if sum(ways) != 1:
-        which = "names, --pattern GLOB or --all, but only one of them"
-        raise usage(f"Specify what to release: {which}.")
+        raise usage("Pass exactly one of NAME..., --pattern GLOB or --all.")
     if options["token_id"] and len(options["names"]) != 1:
-        raise usage("--token-id needs exactly one name.")
+        raise usage("--token-id requires exactly one NAME.")
 
 
 def _asks_reason(options: dict[str, Any]) -> bool:
@@ -111,9 +110,9 @@ def _missing(options: dict[str, Any], shown: list[Holder], backends: Backends) -
     for name in missing:
         free = f"Lock {name!r} is not held{token}"
         if len(backends.silent) == len(backends.aliases):
-            notice(f"Whether lock {name!r} is held is not known.")
+            notice(f"It is not known whether lock {name!r} is held.")
         elif backends.silent:
-            notice(f"{free}, as far as is known.")
+            notice(f"{free} on the aliases that answered.")
         else:
             notice(f"{free}.{output.hint_at_pattern(name, 'locks release --pattern')}")
     return missing
@@ -128,9 +127,8 @@ def _the_dead(
         judged.setdefault(verdicts[one.token_id], []).append(one)
     for (life, why), alike in sorted(judged.items(), key=lambda item: -len(item[1])):
         if life is not Liveness.DEAD:
-            doubt = " as not known to be gone" if life is Liveness.UNKNOWN else ""
-            each = "each " if len(alike) > 1 else ""
-            terminal.notice(f"{_holds(alike)} kept{doubt}, {each}because {why}.")
+            each = ", each for this reason" if len(alike) > 1 else ""
+            terminal.notice(f"Skipped {_holds(alike)}{each}: {why}.")
     return [one for one in shown if verdicts[one.token_id].life is Liveness.DEAD]
 
 
@@ -142,7 +140,7 @@ def _ask(shown: list[Holder], holds: str, options: dict[str, Any], backends: Bac
     if _asks_reason(options):
         options["reason"] = terminal.ask("Reason for the audit:", "released")
         _check_reason(options, backends)
-    terminal.confirm(f"Release {holds}? The holders are not stopped.", "released")
+    terminal.confirm(f"Release {holds}? The holders keep running.", "released")
 
 
 def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -> list[Result]:
@@ -154,12 +152,12 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
         return results
     style = terminal.style
     for outcome in outcomes:
-        holder = str(outcome.holder or "")
-        handed_off = f", and handed off to {holder}" if holder else ""
+        holder, ended = str(outcome.holder or ""), "the hold shown has already ended"
+        handed_off = f", handed off to {holder}" if holder else ""
         paint, text = {
             Result.RELEASED: (style.SUCCESS, f"released{handed_off}"),
-            Result.CHANGED: (style.WARNING, f"kept, because the holder changed to {holder}"),
-            Result.GONE: (style.WARNING, "this hold has ended" if holder else "already free"),
+            Result.CHANGED: (style.WARNING, f"not released, the holder has changed to {holder}"),
+            Result.GONE: (style.WARNING, f"not released, {ended if holder else 'already free'}"),
             Result.REFUSED: (style.ERROR, f"not released: {outcome.error}"),
             Result.UNAVAILABLE: (style.ERROR, f"outcome not known: {outcome.error}"),
         }[outcome.result]
@@ -169,7 +167,7 @@ def _release(shown: list[Holder], options: dict[str, Any], backends: Backends) -
 
 def _conclude(results: list[Result], holds: str, missing: list[str], *, dry_run: bool) -> None:
     released = results.count(Result.RELEASED)
-    share = f"{released} of {holds} released"
+    share = f"Released {released} of {holds}"
     if not_known := results.count(Result.UNAVAILABLE):
         message = f"{share}; the outcome of {not_known} is not known."
         raise CommandError(message, returncode=output.NOT_KNOWN)
@@ -178,7 +176,7 @@ def _conclude(results: list[Result], holds: str, missing: list[str], *, dry_run:
     if not results:
         raise nothing("There is nothing to release.")
     if released < len(results):
-        raise nothing(f"{share}; {len(results) - released} had changed.")
+        raise nothing(f"{share}; skipped {len(results) - released} whose holder had changed.")
     if missing:
         done = "would be" if dry_run else "were"
         raise nothing(f"Some of the named locks are not held; the rest {done} released.")
@@ -204,7 +202,7 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
     """List the limits that are set, or set or clear one."""
     name, number, clear = options["name"], options["limit"], options["clear"]
     if clear and (name is None or number is not None):
-        raise usage("--clear needs a name, and no limit.")
+        raise usage("--clear requires NAME and can't be combined with LIMIT.")
     backends = Backends(options["using"], terminal)
     if clear or number is not None:
         _change(name, number, operator(options), backends)
@@ -221,29 +219,30 @@ def limit(options: dict[str, Any], terminal: Terminal) -> None:
 def _change(name: str, limit: int | None, by: str, backends: Backends) -> None:
     terminal = backends.terminal
     if backends.many:
-        raise usage("LOCKS has several aliases: name one with --using.")
+        raise usage("LOCKS has several aliases: choose one with --using.")
     if backends.alone:
-        raise usage("Limits can't be changed for other processes here.")
+        raise usage("A limit set here would have no effect on other processes.")
     before, rows = None, list[output.Row]()
+    literal = "a limit applies to one name, not to a pattern"
     for backend in backends.all:
         with backends.noting(backend.alias):
             before = operators.limit_of(backend, name)
             if before is None and limit is None:
                 break
             if hint := output.hint_at_pattern(name, "locks list"):
-                terminal.notice(f"The limit is that of the one name {name!r}.{hint}")
+                terminal.notice(f"{name!r} is taken literally: {literal}.{hint}")
             holders = [] if limit is None else list(backend.holders_of([name]))
             if holders and all(one.limit is None for one in holders):
-                way = "as a reader" if holders[0].shared else "alone"
+                way = "as a reader" if holders[0].shared else "exclusively"
                 held = f"{holders[0]} holds {name!r} {way}."
-                terminal.notice(f"{held} Only semaphores have limits.")
+                terminal.notice(f"{held} Limits apply to semaphores only.")
             operators.change_limit(backend, name, limit, by=by)
-            done = "cleared" if limit is None else str(limit)
+            done = "cleared" if limit is None else f"set to {limit}"
             if terminal.as_json:
                 rows = _rows(backend, name)
             else:
-                was = before.limit if before else "none"
-                terminal.say(f"{name}: limit {done}, before {was}", terminal.style.SUCCESS)
+                was = before.limit if before else "not set"
+                terminal.say(f"{name}: limit {done} (was: {was})", terminal.style.SUCCESS)
     if terminal.as_json:
         backends.write("limits", rows, LIMIT)
     to_set = f"set the limit of {name!r} to {limit}"
@@ -277,7 +276,7 @@ def unpark(options: dict[str, Any], terminal: Terminal) -> None:
     able = [one for one in backends.all if one.runs_scripts]
     if backends.all and not able:
         which = ", ".join(f"LOCKS[{one.alias!r}]" for one in backends.all)
-        raise usage(f"No task can be parked with {which}: that takes RedisLockBackend.")
+        raise usage(f"{which} can't park tasks: only aliases with RedisLockBackend can.")
     backends.all = able
     if options["delete"] and options["interactive"]:
         read = partial(operators.set_aside, outbox=publisher.outbox, name=name or "")
@@ -324,9 +323,9 @@ def _restored_or_due(options: dict[str, Any]) -> str:
     name, due, aside = options["name"], options["due"], options["aside"]
     ways = due + aside + bool(options["task_id"])
     if ways > 1 or (due and name) or not (name or due or aside) or name == "":
-        raise usage("Give a NAME, with or without --task-id or --aside; or only --aside or --due.")
+        raise usage("Pass NAME (alone, or with --task-id or --aside), only --aside, or only --due.")
     if options["delete"] and not aside:
-        raise usage("--delete needs --aside.")
+        raise usage("--delete requires --aside.")
     restored = "deleted" if options["delete"] else "restored"
     return "due" if due else restored if aside else "unparked"
 
@@ -339,13 +338,13 @@ def _say_sent(rows: list[dict[str, Any]], done: str, backends: Backends, *, is_s
     for row in rows:
         where = "all locks" if row["name"] is None else row["name"]
         if backends.many:
-            where += f" (backend {row['using']})"
+            where += f" (alias {row['using']})"
         number = row[done] - row["put_off"]
         if number > 0 and is_sent and not terminal.as_json:
             text = f"{where}: {counted(number, 'parked task')} {sent}"
             terminal.say(text, terminal.style.SUCCESS)
         if left := row["parked"]:
-            text = f"{counted(left, 'parked task')} of another broker not touched"
+            text = f"skipped {counted(left, 'parked task')} of another broker"
             terminal.notice(f"{where}: {text}")
 
 
@@ -353,12 +352,12 @@ def _check_sent(tasks: str, whys: list[str], unreachable: str) -> None:
     if unreachable:
         why = escape_unprintable(without_passwords(unreachable))
         text = f"{tasks} left the queue, but the broker can't be reached: {why}. "
-        text += "A worker sends what was not sent as soon as it can."
+        text += "The unsent tasks wait on the lock server until a worker sends them."
         raise CommandError(text, returncode=output.NOT_KNOWN)
     if whys:
         text = f"{counted(len(whys), 'parked task')} could not be sent: "
         text += f"{escape_unprintable(whys[0])}. "
-        text += "Workers try again every minute, and set aside what none of them can read."
+        text += "Workers retry every minute, and set aside messages that none of them can read."
         raise CommandError(text)
 
 
@@ -366,8 +365,8 @@ def _name_reservations(name: str, backends: Backends) -> None:
     """Say which messages in the broker's queue have the lock, as a purge may have removed them."""
     holders = backends.each(lambda backend: backend.holders_of([name]))
     if reserved := [one for one in holders if one.marks.get("state") == "queued"]:
-        text = f"{name}: held for {counted(len(reserved), 'message')} in the broker's queue, the "
-        text += f"first for {reserved[0]}. If the queue was purged, use: locks release "
+        text = f"{name}: reserved for {counted(len(reserved), 'message')} in the broker's queue, "
+        text += f"the first for {reserved[0]}. If the queue was purged, use: locks release "
         text += f"{shlex.quote(name)} --token-id {reserved[0].token_id}"
         backends.terminal.notice(text)
 

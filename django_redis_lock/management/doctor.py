@@ -265,8 +265,9 @@ def _check_persistence(client: Any, server: Server) -> Iterator[Finding]:
         yield (warn if server.rejoin_delay else fail)("persistence", found, remedy)
     else:
         found = "no append-only file: a restart loses held locks, and tasks parked since it saved"
-        remedy = "CONFIG SET appendonly yes. Without it, use locks only to save work, or check "
-        yield warn("persistence", found, f"{remedy}fences, and park no task that must run.")
+        remedy = "CONFIG SET appendonly yes. Without persistence, use locks for efficiency only, "
+        remedy += "or check fences on writes, and park no task that must run."
+        yield warn("persistence", found, remedy)
 
 
 def _check_replicas(client: Any, server: Server) -> Iterator[Finding]:
@@ -341,8 +342,7 @@ def _test(backend: BaseLockBackend) -> Finding:
             user = (pool.connection_kwargs.get("username") if pool else None) or "default"
             remedy = f"ACL SETUSER {user} +{command[1].lower()}"
         elif _REFUSED.search(why):
-            remedy = "Compare the user's rule with that of the documentation, "
-            remedy += "Restrict the user by ACL."
+            remedy = "Compare the user's ACL rule with the one in the documentation."
         return fail("self-test", f"{step}: {why}", remedy)
     shared = ", and shared up to a limit" if backend.can_share else ""
     return ok("self-test", f"acquired, listed, waited, handed off, released by force{shared}")

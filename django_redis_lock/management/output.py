@@ -69,8 +69,8 @@ class Backends:
                 self.all.append(locks[alias])
         self.alone = [one for one in self.all if one.excludes]
         for one in self.alone:
-            which = f"LOCKS[{one.alias!r}] is a {type(one).__name__}"
-            terminal.notice(f"{which}, which neither shows nor excludes other processes.")
+            which = f"LOCKS[{one.alias!r}] uses {type(one).__name__}"
+            terminal.notice(f"{which}, which neither shows nor locks out other processes.")
 
     def each(self, ask: Callable[[BaseLockBackend], Iterable[Any]]) -> Iterator[Any]:
         """Yield what each backend answers; note one that is unavailable, and ask it no more."""
@@ -120,7 +120,7 @@ class Backends:
         """Warn once of servers that answered but refuse writes: a replica may lack data."""
         for backend in () if self._warned else self.all:
             if backend.alias not in self.silent and (why := unwritable_because(backend)):
-                self.terminal.notice(f"The server of {backend.alias!r} {why}.")
+                self.terminal.notice(str(why))
         self._warned = True
 
     def finish(self, change: str = "") -> None:
@@ -144,7 +144,7 @@ def aliases_of(using: str | None) -> list[str]:
         raise CommandError(without_passwords(str(error))) from error
     if using is not None and using not in known:
         there = ", ".join(map(repr, known)) or "none"
-        raise usage(f"There is no alias {using!r} in LOCKS; there are {there}.")
+        raise usage(f"LOCKS has no alias {using!r}. Configured aliases: {there}.")
     return (known or [DEFAULT_ALIAS]) if using is None else [using]  # its error says what to write
 
 
@@ -340,7 +340,7 @@ ASIDE = [Column("NAME"), Column("USING"), AT, Column("REASON")]
 HOLDER = [
     *map(Column, ("NAME", "USING", "HOLDER")),
     number("HELD FOR", duration),
-    number("LEASE LEFT", lambda left: duration(left) or "endless"),
+    number("LEASE LEFT", lambda left: duration(left) or "no expiry"),
     number("WAITERS", lambda waiters: text(waiters) or "?"),
     Column("ATTENTION"),
     number("SHARED", optional=True),

@@ -41,12 +41,14 @@ def list_held(options: dict[str, Any], terminal: Terminal) -> None:
     else:
         backends.write_holders(found)
         for one in others:
-            where = f" of {one.using!r}" if backends.many else ""
-            state = "paused" if one.limit and not one.limit.limit else "not held"
+            where = f" on {one.using!r}" if backends.many else ""
+            state = "no permits held" if one.limit else "not held"
+            if one.limit and not one.limit.limit:
+                state = "paused"
             limit = f"limit {_set(one.limit)}, " if one.limit else ""
             counts = f"{one.held} held, " if one.held else ""
             counts += f"{'?' if one.waiters is None else one.waiters} waiting{_parked(one)}"
-            terminal.notice(f"{one.name!r}{where} is {state}: {limit}{counts}")
+            terminal.notice(f"{one.name!r}{where}: {state}, {limit}{counts}")
         if len(held) < held.total():
             number = output.counted(held.total(), "holder")
             terminal.notice(f"{output.counted(len(held), 'lock')}, {number}")
@@ -162,7 +164,7 @@ def _facts(name: str, one: LockState, aside: list[Aside]) -> Row:
 
 def _show(one: LockState, facts: Row, terminal: Terminal) -> None:
     heading = terminal.style.MIGRATE_HEADING
-    terminal.say(f"{facts['name']} (backend {one.using})", heading)
+    terminal.say(f"{facts['name']} (alias {one.using})", heading)
     for label, value in _particulars(one, facts["holders"]):
         terminal.say(f"  {label:<12}{value or output.UNKNOWN}")
     if not one.holders:
@@ -201,14 +203,14 @@ def _show_parked(backlogs: Row | None, aside: list[Row], terminal: Terminal) -> 
             terminal.say(f"... and {more} more, {number} in all")
     if aside:
         number = output.counted(len(aside), "parked message")
-        terminal.say(f"{number} set aside, as no worker could read it", heading)
+        terminal.say(f"Set aside: {number} that no worker could read", heading)
         terminal.table(output.ASIDE[2:], aside[:5])  # the oldest
 
 
 def _particulars(one: LockState, holders: list[Row]) -> Iterator[tuple[str, str]]:
     if one.limit:
         kinds = {each.limit is None for each in one.holders}
-        yield "limit", _set(one.limit) + ", without effect on this lock" * (kinds == {True})
+        yield "limit", _set(one.limit) + ", without effect on its holder" * (kinds == {True})
     for row in holders[:1]:
         alone = len(holders) == 1
         yield from _particulars_of(row) if alone else ()
@@ -228,28 +230,29 @@ def _particulars_of(row: Row) -> Iterator[tuple[str, str]]:
     yield "held for", output.duration(row["held_for"])
     if row["attention"]:
         yield "attention", row["attention"]
-    yield "lease left", (output.duration(row["lease_left"]) or "endless") + _renewed(row)
+    yield "lease left", (output.duration(row["lease_left"]) or "no expiry") + _renewed(row)
     yield "expires at", "never" if row["lease_left"] is None else _moment(row["expires_at"])
     yield "fence", output.text(row["fence"])
     yield "token id", row["token_id"]
 
 
 def _parked(one: Holder | Unheld) -> str:
-    return f", {one.parked} of them parked" if one.parked else ""
+    return f" ({one.parked} of them parked)" if one.parked else ""
 
 
 def _renewed(row: Row) -> str:
     if not row["auto_renew"]:
         return ""
     if row["life"] in (Liveness.DEAD, Liveness.STOPPED):
-        return f", not renewed, as its process is {'gone' if row['life'] == 'dead' else 'stopped'}"
+        state = "gone" if row["life"] == "dead" else "stopped"
+        return f", not renewed, because its process is {state}"
     if row["max_hold"] is None:
         return ", renewed while the holder lives"
     return f", renewed until held for {output.duration(row['max_hold'])}"
 
 
 def _set(limit: Limit) -> str:
-    return f"{limit.limit}, set by {limit.by or output.UNKNOWN} at {_moment(limit.at)}"
+    return f"{limit.limit} (set by {limit.by or output.UNKNOWN} at {_moment(limit.at)})"
 
 
 def _moment(moment: datetime | None) -> str:

@@ -15,7 +15,7 @@ class Migration(migrations.Migration):
             name="HeldLock",
             fields=[
                 ("key", models.TextField(editable=False, primary_key=True, serialize=False)),
-                ("using", models.TextField(editable=False, verbose_name="backend")),
+                ("using", models.TextField(editable=False, verbose_name="alias")),
                 ("name", models.TextField(editable=False, verbose_name="name")),
             ],
             options={

@@ -82,7 +82,7 @@ class ViewLock(Lock):
 
     def _tolerates(self, error: BaseException | None, failure: BaseException) -> bool:
         if isinstance(failure, LockUnavailable):  # the work is done, the lease expires
-            logger.warning("The release of lock %r failed after a view: %s", self.name, failure)
+            logger.warning("Could not release lock %r after a view: %s", self.name, failure)
             return True
         released = type(failure) is LockNotOwned  # or detached, by the view
         return released or super()._tolerates(error, failure)
@@ -129,12 +129,12 @@ def locked(
     if retry_after is not None:
         arguments.check_number("retry_after", retry_after, 1)
     if answer is not None and (not callable(answer) or is_async(answer)):
-        raise TypeError(f"answer={answer!r} must be a function, and can't be asynchronous.")
+        raise TypeError(f"answer={answer!r} must be a function that is not asynchronous.")
     if methods is not None and (not methods or not set(METHODS).issuperset(methods)):
         known = ", ".join(METHODS)
         raise ValueError(f"methods={methods!r} must be a list of one or more of {known}.")
     if shared and limit is not None:
-        raise ValueError("shared and limit exclude each other; leave one of them out.")
+        raise ValueError("shared and limit exclude each other: pass only one of them.")
     if isinstance(max_hold, Default):
         renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
         max_hold = MAX_HOLD if renewed else None
@@ -169,14 +169,14 @@ class _Guard:
         if not callable(view):  # the request, if the decorator was given a view as its name
             raise TypeError(
                 f"locked() decorates a view, not {view!r}. "
-                f"Write @locked('product:{{product_id}}') in place of @locked."
+                f"Write @locked('product:{{product_id}}') instead of @locked."
             )
         if is_generator(view):
             raise TypeError(f"{view!r} is a generator, not a view.")
         self._make_name.check(view)
         if isinstance(view, type):
             if not hasattr(view, "dispatch"):
-                raise TypeError(f"locked() decorates a view, and {view!r} has no dispatch().")
+                raise TypeError(f"locked() decorates views only: {view!r} has no dispatch().")
             view.dispatch = self.decorate(view.dispatch)
             return cast("Decorated", view)
         path = f"{view.__module__}.{getattr(view, '__qualname__', type(view).__qualname__)}"
@@ -258,7 +258,7 @@ class _Guard:
         request, rest = _split(view, args)
         unavailable = isinstance(error, LockUnavailable)
         level = logging.ERROR if unavailable else logging.INFO
-        logger.log(level, "A view could not take its lock: %s", error)
+        logger.log(level, "A view could not acquire its lock: %s", error)
         api = request if request is not _djangos(request) else _api_view(view, args)
         status, code = (503, "unavailable") if unavailable else (self._status, "locked")
         reason = _("This is busy right now.")
@@ -297,7 +297,7 @@ def _respond(request: Any, status: int, code: str, reason: str, wait: int | None
             page = render_to_string(TEMPLATE, context, request)
             response = HttpResponse(page, status=status)
         except TemplateDoesNotExist:
-            logger.warning("There is no template %s: set APP_DIRS, or write one.", TEMPLATE)
+            logger.warning("Could not find template %s: set APP_DIRS, or write it.", TEMPLATE)
     patch_vary_headers(response, ["Accept", "Accept-Language"])
     if wait is not None:
         response["Retry-After"] = str(wait)

@@ -68,7 +68,7 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(
     assert names(page) == [name]
     text = page.content.decode()
     for alias in ("away", "wrong"):
-        assert f"The backend “{alias}” is not available" in text
+        assert f"Locks of “{alias}” are not shown" in text
     searched = client.get(LIST, {"q": "nowhere"}).content.decode()
     assert "0 of 1 held lock" in searched
     assert "0 results" not in searched
@@ -87,7 +87,7 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(
     [
         ({}, "Write LOCKS = {"),
         (["default"], "LOCKS must be a dict of aliases"),
-        ({"default": {"LOCATION": "redis://127.0.0.1:1/0"}}, "The backend “default” is not"),
+        ({"default": {"LOCATION": "redis://127.0.0.1:1/0"}}, "Locks of “default” are not shown"),
     ],
 )
 def test_what_is_not_known_is_not_said(
@@ -96,9 +96,9 @@ def test_what_is_not_known_is_not_said(
     monkeypatch.setattr("django_redis_lock.protocol.calls.RETRY_PAUSES", ())
     browser = root()
     settings.LOCKS = value
-    pages = [LIST, f"{LIST}audit/", *([page_of("a")] if told.startswith("The") else [])]
+    pages = [LIST, f"{LIST}audit/", *([page_of("a")] if told.startswith("Locks of") else [])]
     for page in pages:
         text = browser.get(page).content.decode()
-        for said in ("0 held locks", "No lock is held.", "This lock is free.", "no forced release"):
+        for said in ("0 held locks", "No locks are held.", "This lock is free.", "has no entries"):
             assert said not in text
         assert told in text

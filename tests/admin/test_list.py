@@ -51,7 +51,7 @@ def test_the_list_tells_who_holds_what(client: redis.Redis) -> None:
     locks["default"].force_release("import:7")
     assert waiting.outcome()
     locks["default"].force_release("import:7")
-    assert "No lock is held." in browser.get(LIST).content.decode()
+    assert "No locks are held." in browser.get(LIST).content.decode()
 
 
 def test_a_lock_of_another_program_and_one_without_end(client: redis.Redis) -> None:
@@ -86,7 +86,7 @@ def crowd(client: redis.Redis) -> None:
         ("using=url", {"other"}),
         ("using=nope", set()),
         ("lease=attention", {"b-task"}),
-        ("lease=endless", {"endless"}),
+        ("lease=none", {"endless"}),
         ("lease=nope", set()),
         ("waiting=yes", {"fixed"}),
         ("waiting=no", {"b-task", "a-task", "endless", "other"}),
@@ -106,7 +106,7 @@ def test_filters_and_search(query: str, expected: set[str]) -> None:
     page = root().get(f"{LIST}?{query}")
     assert set(names(page)) == expected
     text = page.content.decode()
-    assert ("None of the held locks matches." in text) is (not expected)
+    assert ("No held locks match." in text) is (not expected)
     if query == "task=gone":
         assert all(f'?task={name}">{name}</a>' in text for name in ("t.one", "t.two", "gone"))
 
@@ -184,5 +184,5 @@ def test_more_locks_than_are_read(query: str, shown: str, unread: int, client: r
     change_list, text = page.context["cl"], page.content.decode()
     assert (change_list.full_result_count, change_list.reading.unread) == (5, unread)
     assert f"{len(shown)} of 5 held locks" in text
-    assert ("Narrow the search" in text) == bool(unread)
+    assert ("whose leases end last" in text) == bool(unread)
     assert ("Only names were searched" in text) == (not unread)

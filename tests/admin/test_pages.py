@@ -48,13 +48,13 @@ def test_what_is_not_known_is_said_to_be(
     hold_as(client, "a")
     visitor = root()
     for view in ("change", "history"):
-        assert "no forced release" in visitor.get(page_of("a", view=view)).content.decode()
+        assert "has no entries" in visitor.get(page_of("a", view=view)).content.decode()
     denied = MagicMock(side_effect=LockUnavailable("this user may not run LRANGE", name="a"))
     for method in ("waiting", "history"):
         monkeypatch.setattr(type(locks["default"]), method, denied)
     page = visitor.get(page_of("a")).content.decode()
     assert page.count("Not known: this user may not run LRANGE") == 2
-    assert "no forced release" not in page
+    assert "has no entries" not in page
     assert locks["default"].holder("a").token_id in page  # type: ignore[union-attr]
     history = visitor.get(page_of("a", view="history")).content.decode()
     assert "Not known: this user may not run LRANGE" in history
@@ -104,7 +104,7 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
     assert response.redirect_chain == [(LIST, 302)]
     ((level, text),) = told(response)
     assert level == "warning"
-    assert "does not name a lock of an alias in LOCKS" in text
+    assert "is not a lock of an alias in LOCKS" in text
     # The script polls; it must not queue messages.
     assert client.get(f"{path}/change/", headers={HEADER: "live"}).status_code == 404
     assert told(client.get(LIST)) == []
@@ -114,7 +114,7 @@ def test_the_page_of_what_is_no_lock(key: str) -> None:
 def test_the_audit_of_all_locks_and_of_one(client: redis.Redis) -> None:
     browser = root()
     audit = f"{LIST}audit/"
-    assert "The audit has no forced release." in browser.get(audit).content.decode()
+    assert "The audit has no entries." in browser.get(audit).content.decode()
     for name, using in (("a", "default"), ("b/c", "url"), ("d", "default")):
         began = client.time()
         eventually(lambda began=began: client.time()[1] // 1000 != began[1] // 1000)

@@ -48,7 +48,7 @@ def test_server_that_can_not_be_written_is_told_of_before(
         ]
     for page in pages:
         assert (
-            "The server of “default” refuses writes, so nothing can be released there: "
+            "The server of LOCKS[&#x27;default&#x27;] refuses writes, so it releases no locks: "
             "You can&#x27;t write against a read only replica."
         ) in page.content.decode()
 
@@ -72,11 +72,11 @@ def test_each_lock_has_its_message_and_entries(client: redis.Redis) -> None:
     messages = told(release(browser, *shown, shown[0], reason="stuck since noon"))
     assert [(level, text.partition("”")[0]) for level, text in messages] == [
         ("success", f"Released “{name}"),
-        ("warning", "Left “changed"),
-        ("warning", "Nothing to release: “gone"),
+        ("warning", "Not released: “changed"),
+        ("warning", "Not released: “gone"),
         ("success", "Released “foreign"),
     ]
-    assert "alone: it has changed hands, to " in messages[1][1]
+    assert "” is now held by " in messages[1][1]
     assert messages[3][1] == "Released “foreign”, which another program held."
     assert (successor.owned(), locks["default"].history("changed")) == (True, [])
     (entry,) = locks["default"].history(name)
@@ -103,8 +103,8 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
         limit = {"lock": HeldLock.of("default", name).pk, "limit": "3"}
         ((_, limited),) = told(client.post(f"{LIST}limit/", limit, follow=True))
     for message in (released, limited):
-        assert "It is not in the admin's log: no room" in message
-    assert limited.startswith("The limit is 3 now. ")
+        assert "It could not be written to the admin's log: no room" in message
+    assert limited.startswith("The limit is now 3. ")
     assert not handle.owned()
     assert not LogEntry.objects.exists()
 
@@ -112,8 +112,8 @@ def test_failing_log_of_the_admin_spoils_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("result", "told_of_it"),
     [
-        (Result.REFUSED, "The server refused, so “{}” was not released: OOM"),
-        (Result.UNAVAILABLE, "It is not known what became of “{}”: OOM"),
+        (Result.REFUSED, "The server refused to release “{}”: OOM"),
+        (Result.UNAVAILABLE, "It is not known whether “{}” was released: OOM"),
     ],
 )
 def test_what_a_server_refuses_or_does_not_answer(

@@ -70,13 +70,16 @@ def test_a_released_permit_is_the_one_that_was_chosen() -> None:
     assert level == "success"
     assert [permit.owned() for permit in taken] == [False, True, True]
     ((level, text),) = told(confirm(client, first))
-    assert (level, text) == ("warning", "Nothing to release: that hold of “render” has ended.")
+    assert (level, text) == (
+        "warning",
+        "Not released: the hold of “render” that was shown has already ended.",
+    )
     data = {"_selected_action": [*boxes("render"), first, "0" * 16 + first[16:]]}
     page = client.post(RELEASE, data)
     assert page.context["changed"] == ["render"]
     text = page.content.decode()
-    assert 'value="Release 1 lock (2 holders)"' in text
-    assert "Take the listed locks from 2 holders?" in text
+    assert 'value="Release 2 holds"' in text
+    assert "Force the release of 2 holds?" in text
     confirm(client, *boxes("render"))
     assert locks["default"].holder("render") is None
 
@@ -100,7 +103,7 @@ def test_the_list_tells_of_limits_that_no_row_shows(
     assert text.count(">paused<") == 1
     assert f'<a href="{page_of("render")}"><bdi>render</bdi></a>' in text
     assert "<bdi>1 waiting</bdi>" in text
-    assert '<td data-label="Backend"><bdi>default</bdi></td>' in text
+    assert '<td data-label="Alias"><bdi>default</bdi></td>' in text
     assert "without a holder" not in client.get(f"{LIST}?using=locmem").content.decode()
     assert "without a holder" not in client.get(f"{LIST}?q=used").content.decode()
     (idle,) = client.get(f"{LIST}?q=idl").context["cl"].unheld
@@ -108,7 +111,7 @@ def test_the_list_tells_of_limits_that_no_row_shows(
     settings.LOCKS = {"default": settings.LOCKS["default"]}
     text = client.get(LIST).content.decode()
     assert "without a holder" in text
-    assert 'data-label="Backend"' not in text
+    assert 'data-label="Alias"' not in text
     locks["default"].set_limit("used", 0)
     page = client.get(page_of("used")).content.decode()
     assert ("2 of 0" in page, "<bdi>2 held, paused</bdi>" in page) == (False, True)
@@ -120,8 +123,8 @@ def test_the_list_tells_of_limits_that_no_row_shows(
         patch.setattr(type(locks["default"]), "limits", MagicMock(side_effect=refusal))
         page = client.get(LIST)
     assert names(page) == ["used", "used"]
-    told = "The server of “default” does not list the limits and queues without a holder: "
-    assert f"{told}redis://***@h refused: &lt;no permission&gt;." in page.content.decode()
+    told = "“default” can&#x27;t list limits and queues without a holder: "
+    assert f"{told}redis://***@h refused: &lt;no permission&gt;" in page.content.decode()
     locks["default"].set_limit("render", None)
     assert waiting.outcome()
 
@@ -132,7 +135,7 @@ def test_a_limit_is_set_and_cleared_on_the_page(monkeypatch: pytest.MonkeyPatch)
     (waiting,) = queue(semaphore("render", 1, timeout=60))
     page = set_limit(client, "render", limit="2")
     assert page.redirect_chain == [(page_of("render"), 302)]
-    assert told(page) == [("success", "The limit is 2 now.")]
+    assert told(page) == [("success", "The limit is now 2.")]
     assert 'name="clear"' in page.content.decode()
     assert waiting.outcome()
     (limit,) = locks["default"].limits()
@@ -144,7 +147,7 @@ def test_a_limit_is_set_and_cleared_on_the_page(monkeypatch: pytest.MonkeyPatch)
         ((level, text),) = told(set_limit(client, "render", limit="1"))
     assert (level, "secret" in text) == ("error", False)
     page = set_limit(client, "render", limit="", clear="x")
-    assert told(page) == [("success", "The limit is cleared.")]
+    assert told(page) == [("success", "The limit was cleared.")]
     assert 'name="clear"' not in page.content.decode()
     assert locks["default"].limits() == []
 

@@ -18,9 +18,9 @@ HIDE = """
         document.dispatchEvent(new Event("visibilitychange"));
     }
 """
-RUNNING = "This page keeps itself up to date."
-RESTING = "Updating rests while something is ticked or selected."
-FAILED = "The last update failed, so this may be outdated."
+RUNNING = "This page updates itself."
+RESTING = "Updates are paused while locks or text are selected."
+FAILED = "The last update failed, so this page may be outdated."
 
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def test_the_list_follows(visit: Visit, hold: Hold) -> None:
     page = visit().open()
-    expect(page.locator(".lock-none")).to_have_text("No lock is held.")
+    expect(page.locator(".lock-none")).to_have_text("No locks are held.")
     page.evaluate("window.loadedOnce = true")
     held = hold("busy", timeout=60)
     expect(row(page, "busy").locator(".field-waiters")).to_have_text("0")
@@ -39,7 +39,7 @@ def test_the_list_follows(visit: Visit, hold: Hold) -> None:
     held.release()
     assert waiting.outcome()
     locks["default"].force_release("busy")
-    expect(page.locator(".lock-none")).to_have_text("No lock is held.")
+    expect(page.locator(".lock-none")).to_have_text("No locks are held.")
     assert page.evaluate("window.loadedOnce") is True
 
 
@@ -116,12 +116,12 @@ def test_a_hidden_tab_and_a_paused_page_rest(visit: Visit, hold: Hold) -> None:
     assert len(refreshes) == 1
     page.evaluate(HIDE, False)
     expect(row(page, "b")).to_be_visible()
-    page.get_by_role("button", name="Pause").click()
-    expect(page.get_by_text("Updating is paused.")).to_be_visible()
+    page.get_by_role("button", name="Pause updates").click()
+    expect(page.get_by_text("Updates are paused.")).to_be_visible()
     hold("c", timeout=600)
     page.clock.run_for(3_600_000)
     assert len(refreshes) == 2
-    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Resume updates").click()
     expect(row(page, "c")).to_be_visible()
     expect(page.get_by_text(RUNNING)).to_be_visible()
 

@@ -31,7 +31,7 @@ def test_a_release(visit: Visit, hold: Hold) -> None:
     page.get_by_label("Reason").fill("hangs since noon")
     page.get_by_role("button", name="Release 1 lock").click()
     expect(page.locator(".messagelist .success")).to_contain_text("Released “stuck”")
-    expect(page.locator(".messagelist .success")).to_contain_text("It went to ")
+    expect(page.locator(".messagelist .success")).to_contain_text("It is now held by ")
     assert page.url.endswith("?o=1")
     assert waiting.outcome()
     with pytest.raises(LockLost):
@@ -72,17 +72,17 @@ def test_one_of_several_holders_and_the_limit(visit: Visit) -> None:
     assert all(permit.acquire() for permit in taken)
     page = visit().open(page_of("render"))
     page.get_by_label("Limit").fill("2")
-    page.get_by_role("button", name="Set").click()
-    expect(page.locator(".messagelist .success")).to_have_text("The limit is 2 now.")
+    page.get_by_role("button", name="Set limit").click()
+    expect(page.locator(".messagelist .success")).to_have_text("The limit is now 2.")
     expect(page.locator("#lock-now")).to_contain_text("3 of 2")
     page.get_by_role("button", name="Release…").nth(1).click(delay=1000)  # and refreshes meanwhile
     page.get_by_role("button", name="Release 1 lock").click()
     expect(page.locator("#lock-holders tbody tr")).to_have_count(2)
     assert [permit.owned() for permit in taken].count(False) == 1
-    page.get_by_role("button", name="Leave it to the callers").click()
+    page.get_by_role("button", name="Clear limit").click()
     expect(page.locator("#lock-now")).to_contain_text("2 of 3")
     locks["default"].set_limit("render", 0, by="grace")  # while the page is open
-    page.get_by_role("button", name="Leave it to the callers").click()
+    page.get_by_role("button", name="Clear limit").click()
     expect(page.locator("#lock-now")).to_contain_text("2 of 3")
 
 

@@ -39,8 +39,8 @@ def _memory(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         ("limit", "The locks of 'down' could not be read"),
         ("history", "The locks of 'down' could not be read"),
         ("release --all --noinput", "The locks of 'down' could not be read"),
-        ("release b --noinput", "Lock 'b' is not held, as far as is known."),
-        ("release b --noinput --using down", "Whether lock 'b' is held is not known."),
+        ("release b --noinput", "Lock 'b' is not held on the aliases that answered."),
+        ("release b --noinput --using down", "It is not known whether lock 'b' is held."),
     ],
 )
 def test_silence_is_not_taken_for_a_free_lock(settings: Any, line: str, told: str) -> None:
@@ -129,14 +129,14 @@ def test_refusal_is_told_from_silence(
     monkeypatch.setattr("django_redis_lock.operators.release_shown", fail)
     done, (line, summary) = command("release", "a", "--noinput"), told.split("|")
     assert (done.code, done.lines[-1]) == (code, f"a: {line}")
-    assert done.err.endswith(f"0 of 1 lock released; {summary}")
+    assert done.err.endswith(f"Released 0 of 1 lock; {summary}")
     done = command("release", "a", "--noinput", "--format", "json")
     (outcome,) = json.loads(done.out)["outcomes"]
     assert (outcome["result"], outcome["error"]) == (result.value, "OOM")
 
 
-REFUSES = "'default' refuses writes, so nothing can be released there:"
-FULL = "is full: no new lock can be taken there; a forced release still works"
+REFUSES = "The server of LOCKS['default'] refuses writes, so it releases no locks:"
+FULL = "LOCKS['default'] is full: it takes no new locks, but forced releases work."
 
 
 @pytest.mark.usefixtures("no_workers")
@@ -193,7 +193,10 @@ def test_reason_that_is_needed(settings: Any, monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(locks["default"], "holders_of", MagicMock(side_effect=AssertionError))
         for words in (["a"], ["a", "--reason", " "]):
             done = command("release", *words, "--noinput")
-            assert (done.code, "LOCKS['default'] needs a reason, because" in done.err) == (2, True)
+            assert (
+                done.code,
+                "LOCKS['default'] requires a reason for each release" in done.err,
+            ) == (2, True)
     assert command("release", "a", "--dry-run").code == 0
     assert handle.owned()
     assert command("release", "a", "--noinput", "--reason", "stuck").code == 0
@@ -214,17 +217,17 @@ def test_dead_and_stopped_holders_need_attention_at_once(
     program = "lock('endless', None).acquire(); lock('renewed').acquire()"
     with Child(f"{program}; say('held'); hear(); os._exit(1)") as child:
         assert child.hear() == "held"
-        assert "lease left  endless" in command("show", "endless").out
+        assert "lease left  no expiry" in command("show", "endless").out
         assert ", renewed while the holder lives" in command("show", "renewed").out
         assert eventually(lambda: marked() == ["ATTENTION", "-", "-"])
         child.stop()
         assert eventually(lambda: marked() == ["ATTENTION", "stopped", "stopped"])
-        assert ", not renewed, as its process is stopped" in command("show", "renewed").out
+        assert ", not renewed, because its process is stopped" in command("show", "renewed").out
         child.go_on()
         child.say()
         child.end()
     assert eventually(lambda: marked() == ["ATTENTION", "dead", "dead"])
-    assert ", not renewed, as its process is gone" in command("show", "renewed").out
+    assert ", not renewed, because its process is gone" in command("show", "renewed").out
     assert "attention   dead" in command("show", "renewed").out
     kept = command("release", "--all", "--only-dead", "--dry-run")
     assert kept.lines[0].endswith("DEAD BECAUSE")

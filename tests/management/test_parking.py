@@ -39,10 +39,10 @@ def test_tasks_that_are_parked_without_a_holder(name: str, monkeypatch: pytest.M
         parked.park(2)
         assert "... and 1 more, 2 in all" in command("show", name).lines
         locks["default"].set_limit(name, 0)
-        paused = "  Not held; semaphores of this name are paused: 2 waiting, 2 of them parked."
+        paused = "  Not held; semaphores of this name are paused: 2 waiting (2 of them parked)."
         assert paused in command("show", name).lines
         locks["default"].set_limit(name, None)
-        told = f"{name!r} is not held: 2 waiting, 2 of them parked"
+        told = f"{name!r}: not held, 2 waiting (2 of them parked)"
         assert command("list").err.splitlines() == [told, "No locks are held."]
         answer = json.loads(command("list", "--format", "json").out)
         row = {"name": name, "using": "default", "waiters": 2, "parked": 2}
@@ -54,7 +54,7 @@ def test_parked_tasks_go_back_to_the_broker(parked: Parking, name: str) -> None:
     assert command("unpark", f"{name}!", "--task-id", first).code == 3
     done = command("unpark", name, "--task-id", first)
     assert (done.code, "\n" in done.err.strip()) == (0, False)
-    assert done.out == f"{name} (backend default): 1 parked task sent back to the broker\n"
+    assert done.out == f"{name} (alias default): 1 parked task sent back to the broker\n"
     assert parked.returned() == [first]
     done = command("unpark", name, "--using", "default", "--format", "json")
     assert read(done, "locks") == [{"name": name, "using": "default", "unparked": 2, **NONE}]
@@ -69,7 +69,7 @@ def test_tasks_of_another_broker_stay(parked: Parking, name: str, no_workers: No
     parked.park(2)
     done = command("unpark", name)
     assert (done.code, done.out) == (3, "")
-    for words in ("2 parked tasks of another broker not touched", "No task of this broker"):
+    for words in ("skipped 2 parked tasks of another broker", "No task of this broker"):
         assert words in done.err
     assert "2  task" in command("show", name).out
 
@@ -93,7 +93,7 @@ def test_broker_that_can_not_be_reached(
 
 def test_what_is_not_parked(parked: Parking) -> None:
     for words, code, told in (
-        (["x", "--using", "locmem"], 2, "LOCKS['locmem']: that takes RedisLockBackend."),
+        (["x", "--using", "locmem"], 2, "LOCKS['locmem'] can't park tasks: only"),
         (["a\nb"], 2, "control characters"),
         (["rend*"], 3, "For a pattern, use: locks list 'rend*'"),
         (["x", "--aside"], 3, "No message of 'x' is set aside"),
@@ -151,7 +151,7 @@ def test_messages_that_were_set_aside(
     done = command("unpark", name)
     assert (done.code, done.out) == (1, "")
     shown = command("show", name).lines
-    assert "2 parked messages set aside, as no worker could read it" in shown
+    assert "Set aside: 2 parked messages that no worker could read" in shown
     assert sum(line.endswith("it is no signed text") for line in shown) == 2
     with patch("sys.stdin", StringIO("no\n")):
         done = command("unpark", *words.format(name=name).split())
@@ -198,7 +198,9 @@ def test_after_a_purge_the_next_task_runs(parked: Parking, name: str) -> None:
     command("unpark", "--due")
     parked.returned()  # the purge
     err = command("unpark", name, "--task-id", "unknown").err
-    found = re.search(rf"{name}: held for 1 message .*{ids[0][:8]}.* use: locks (release .*)", err)
+    found = re.search(
+        rf"{name}: reserved for 1 message .*{ids[0][:8]}.* use: locks (release .*)", err
+    )
     assert found, err
     assert command(*found[1].split(), "--noinput").code == 0
     assert command("unpark", "--due").out.endswith(": 1 parked task sent to the broker\n")

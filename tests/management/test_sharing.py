@@ -28,13 +28,13 @@ def test_a_backend_that_does_not_see_other_processes_says_so(
 ) -> None:
     settings.LOCKS = {"default": {"BACKEND": path}}
     told = (
-        f"LOCKS['default'] is a {path.rpartition('.')[2]}, which neither shows nor excludes other"
+        f"LOCKS['default'] uses {path.rpartition('.')[2]}, which neither shows nor locks out other"
     )
     for words in ("list", "show {}", "release {}", "run {} -- true"):
         assert command(*words.format(name).split()).err.startswith(told)
     for words in (["3"], ["--clear"]):
         done = command("limit", name, *words)
-        assert (done.code, "can't be changed for other processes" in done.err) == (2, True)
+        assert (done.code, "would have no effect on other processes" in done.err) == (2, True)
     assert locks["default"].limits() == []
 
 
@@ -79,15 +79,15 @@ def test_list_tells_of_limits_that_no_holder_shows(
     waiting = queue(semaphore("render", 2, timeout=60))
     done = command("list")
     paused, idle, none = done.err.splitlines()
-    assert paused.startswith("'render' is paused: limit 0, set by ada at 20")
-    assert paused.endswith(" UTC, 1 waiting")
-    assert idle.startswith("'idle' is not held: limit 3, set by - at 20")
+    assert paused.startswith("'render': paused, limit 0 (set by ada at 20")
+    assert paused.endswith(" UTC), 1 waiting")
+    assert idle.startswith("'idle': no permits held, limit 3 (set by - at 20")
     assert (done.code, done.out, none) == (0, "", "No locks are held.")
     permits("used", 2)
     locks["default"].set_limit("used", 0)
     done = command("list")
     assert ("2 held, paused" in done.lines[1], len(done.lines)) == (True, 3)
-    assert re.search("'used' is paused: limit 0, set by - at .* UTC, 2 held, 0 waiting", done.err)
+    assert re.search(r"'used': paused, limit 0 \(set by - at .* UTC\), 2 held, 0 waiting", done.err)
     told = [paused, "No held lock matches 'rend*'."]
     assert command("list", "rend*").err.splitlines() == told
     answer = json.loads(command("list", "--format", "json").out)
@@ -100,7 +100,7 @@ def test_list_tells_of_limits_that_no_holder_shows(
     assert (idle["name"], idle["limit"], idle["waiters"]) == ("idle", 3, 0)
     assert command("list", "--limit", "1").err.count("limit") == 1
     settings.LOCKS = {**settings.LOCKS, "memory": {"BACKEND": LOCMEM}}
-    assert "'render' of 'default' is paused" in command("list").err
+    assert "'render' on 'default': paused," in command("list").err
     refuse = MagicMock(side_effect=LockUnavailable("LOCKS['default'] refused: no permission"))
     monkeypatch.setattr("django_redis_lock.operators.queues_of", refuse)
     done = command("list", "--using", "default")
@@ -118,7 +118,7 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     waiting = queue(*kinds)
     done = command("show", "render")
     assert done.code == 0
-    assert "limit       1, set by ada at 20" in done.out
+    assert "limit       1 (set by ada at 20" in done.out
     assert "shared      2 of 1" in done.out
     assert "waiters     3" in done.out
     assert "METADATA" not in done.out
@@ -140,14 +140,14 @@ def test_show_tells_holders_waiters_by_mode_and_the_limit() -> None:
     assert [row.split("  ")[-1] for row in rows if "page" in row] == ["page = 1", "page = 2"]
 
 
-@pytest.mark.parametrize(("shared", "way"), [(False, "alone"), (True, "as a reader")])
+@pytest.mark.parametrize(("shared", "way"), [(False, "exclusively"), (True, "as a reader")])
 def test_no_limit_pauses_another_lock_than_a_semaphore(name: str, shared: bool, way: str) -> None:
     """The next one could take it, so that it is paused would be wrong."""
     with lock(name, shared=shared):
         done = command("limit", name, "0")
-        assert f"holds '{name}' {way}. Only semaphores have limits." in done.err
+        assert f"holds '{name}' {way}. Limits apply to semaphores only." in done.err
         assert "paused" not in command("list").err
-        assert ", without effect on this lock" in command("show", name).out
+        assert ", without effect on its holder" in command("show", name).out
         assert command("limit", name, "--clear").err == ""
         command("limit", name, "0")
     assert way not in command("limit", name, "0").err
@@ -164,7 +164,7 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
     (waiter,) = locks["default"].waiting("render")
     done = command("release", "render", "--noinput", *more)
     assert done.code == 2
-    assert "Lock 'render' has 2 holders: give the --token-id of the one to release." in done.err
+    assert "Lock 'render' has 2 holders: pass the --token-id of the one to release." in done.err
     refused = command("release", "render", "--noinput", *more, "--format", "json")
     shown = json.loads(refused.out)["locks"]
     assert [one["fence"] for one in shown] == [permit.fence for permit in taken]
@@ -172,7 +172,7 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
     assert all(permit.owned() for permit in taken)
     done = command("release", "render", "--token-id", shown[0]["token_id"], "--noinput")
     heir = f"{waiter.host}:{waiter.pid} ({waiter.thread})"
-    assert (done.code, done.lines[-1]) == (0, f"render: released, and handed off to {heir}")
+    assert (done.code, done.lines[-1]) == (0, f"render: released, handed off to {heir}")
     assert [permit.owned() for permit in taken] == [False, True]
     (event,) = read(command("history", "render", "--format", "json"), "events")
     assert (event["event"], event["token_id"]) == ("force_released", shown[0]["token_id"])
@@ -185,7 +185,9 @@ def test_release_of_a_name_with_several_holders_needs_a_token_id(more: list[str]
 def test_release_by_pattern_releases_each_hold_that_was_shown() -> None:
     taken, _alone = permits("render", 3), held("alone")
     kept = command("release", "--all", "--only-dead").err
-    assert kept.startswith("4 holds of 2 locks kept, each because its process lives.")
+    assert kept.startswith(
+        "Skipped 4 holds of 2 locks, each for this reason: its process is running."
+    )
     done = command("release", "--pattern", "rend*", "--dry-run")
     assert done.err == "Dry run: 3 holds of 1 lock would be released.\n"
     done = command("release", "--pattern", "rend*", "--noinput")
@@ -200,12 +202,13 @@ def test_limits_are_set_listed_and_cleared(caplog: pytest.LogCaptureFixture) -> 
     assert command("limit") == Done(0, "", "No limits are set.\n")
     permits("render", 2)
     done = command("limit", "render", "6")
-    assert done == Done(0, "render: limit 6, before none\n", "")
+    assert done == Done(0, "render: limit set to 6 (was: not set)\n", "")
     done = command("limit", "render", "3", "--by", " ada ")
-    assert done.out == "render: limit 3, before 6\n"
+    assert done.out == "render: limit set to 3 (was: 6)\n"
     assert "The limit of 'render' of LOCKS['default'] was set to 3 by ada" in caplog.messages
     done = command("limit", "a\u202eb*", "0")
-    assert "one name 'a\\u202eb*'. For a pattern, use: locks list 'a\\u202eb*'" in done.err
+    literal = "'a\\u202eb*' is taken literally: a limit applies to one name, not to a pattern."
+    assert f"{literal} For a pattern, use: locks list 'a\\u202eb*'" in done.err
     done = command("limit")
     assert done.lines[0].split() == ["NAME", "LIMIT", "HELD", "BY", "AT", "(UTC)"]
     assert done.lines[1].split()[:4] == ["a\\u202eb*", "0", "0", system_user()]
@@ -215,7 +218,7 @@ def test_limits_are_set_listed_and_cleared(caplog: pytest.LogCaptureFixture) -> 
     assert limit == {"name": "render", "using": "default", "limit": 3, "held": 2, "by": "ada"}
     assert read(command("list", "render", "--format", "json"), "locks")[0]["limit"] == 3
     done = command("limit", "render", "--clear")
-    assert done == Done(0, "render: limit cleared, before 3\n", "")
+    assert done == Done(0, "render: limit cleared (was: 3)\n", "")
     done = command("limit", "render", "--clear")
     assert (done.code, done.out, "No limit was set for 'render'." in done.err) == (3, "", True)
     assert read(command("limit", "render", "--clear", "--format", "json"), "limits") == []
@@ -227,7 +230,7 @@ def test_a_limit_needs_an_alias_that_has_semaphores(settings: Any, server: Embed
     getset = {"BACKEND": GETSET, "LOCATION": server.url(), "KEY_PREFIX": "other"}
     settings.LOCKS = {**settings.LOCKS, "getset": getset}
     for words, code, told in (
-        (["1"], 2, "name one with --using"),
+        (["1"], 2, "choose one with --using"),
         (["1", "--using", "getset"], 1, "can't be shared"),
         (["1", "--using", "default"], 0, ""),
     ):

@@ -102,7 +102,7 @@ def test_question_on_a_terminal() -> None:
         (StringIO("yess\n"), 1, "Declined: nothing was released"),
         (StringIO("YES\n"), 0, ""),
         (Tty("\ny\n"), 0, "Reason for the audit: "),
-        (Tty("\ny\n"), 2, "needs a reason"),
+        (Tty("\ny\n"), 2, "requires a reason"),
         (Tty("x" * 501 + "\n"), 2, "at most 500"),
     ],
 )
@@ -110,7 +110,7 @@ def test_answers(
     settings: Any, monkeypatch: pytest.MonkeyPatch, answers: StringIO, code: int, told: str
 ) -> None:
     """Another program may answer; an empty reason is none, unless the alias needs one."""
-    if told == "needs a reason":
+    if told == "requires a reason":
         strict = {"OPERATORS": {"REASON_REQUIRED": True}}
         settings.LOCKS = {"default": {**settings.LOCKS["default"], **strict}}
     monkeypatch.setattr("sys.stdin", answers)
@@ -118,7 +118,7 @@ def test_answers(
     done = command("release", "a", "--format", "json")
     assert (done.code, told in done.err) == (code, True)
     assert ("Reason" in done.err) is isinstance(answers, Tty)
-    assert ("Release 1 lock? The holders are not stopped. [y/N]" in done.err) is (code < 2)
+    assert ("Release 1 lock? The holders keep running. [y/N]" in done.err) is (code < 2)
     assert ('"result": "released"' in done.out, handle.owned()) == (not code, bool(code))
 
 
@@ -178,30 +178,30 @@ LONG = "x" * 501
         ("list --limit 0", "'0' is not a whole number from 1 to 1000000."),
         ("list --limit 1000001", "'1000001' is not a whole number"),
         *((f"list --older-than {text}", "is not a duration") for text in NO_DURATIONS),
-        ("release --noinput", "Specify what to release"),
-        ("release --noinput --all --pattern *", "one of them"),
-        ("release --noinput --all --token-id 0", "exactly one name"),
+        ("release --noinput", "Pass exactly one of NAME..."),
+        ("release --noinput --all --pattern *", "exactly one of NAME..."),
+        ("release --noinput --all --token-id 0", "exactly one NAME."),
         (f"release --noinput a --reason {LONG}", "reason has at most 500 characters"),
         (f"release --noinput a --by {LONG}", "--by has at most 500 characters"),
         ("release --noinput 'a\nb'", "control characters"),
         ("limit render x", "not a whole number"),
         ("limit render -1", "'-1' is not a whole number from 0 to 1000000."),
         ("limit 'a\nb' 1", "control characters"),
-        ("limit render 1 --clear", "--clear needs a name, and no limit"),
-        ("limit --clear", "--clear needs a name, and no limit"),
+        ("limit render 1 --clear", "--clear requires NAME and can't be combined with LIMIT."),
+        ("limit --clear", "--clear requires NAME and can't be combined with LIMIT."),
         (f"limit render 1 --by {LONG}", "by has at most 500 characters"),
-        ("unpark", "Give a NAME"),
-        ("unpark '' --aside --delete --noinput", "Give a NAME"),  # not those of all locks
-        ("unpark x --due", "Give a NAME"),
-        ("unpark x --aside --task-id 1", "Give a NAME"),
-        ("unpark x --delete", "--delete needs --aside"),
+        ("unpark", "Pass NAME (alone"),
+        ("unpark '' --aside --delete --noinput", "Pass NAME (alone"),  # not those of all locks
+        ("unpark x --due", "Pass NAME (alone"),
+        ("unpark x --aside --task-id 1", "Pass NAME (alone"),
+        ("unpark x --delete", "--delete requires --aside"),
         ("run a --format json -- true", "locks run: error: unrecognized arg"),
-        ("run x --", "Say what to run, after two dashes"),
-        ("run x ls -l", "Say what to run, after two dashes"),
+        ("run x --", "No program given. Usage: locks run NAME -- PROGRAM"),
+        ("run x ls -l", "No program given. Usage: locks run NAME -- PROGRAM"),
         ("run x --timeout 0 -- true", "timeout"),
         ("run '' -- true", "name"),
-        ("run x --using nowhere -- true", "There is no alias 'nowhere' in LOCKS"),
-        ("run x --using '' -- true", "There is no alias '' in LOCKS"),
+        ("run x --using nowhere -- true", "no alias 'nowhere'"),
+        ("run x --using '' -- true", "no alias ''"),
         ("doctor --fail-level ok", "invalid choice: 'ok'"),
     ],
 )

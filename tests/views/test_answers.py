@@ -70,7 +70,7 @@ def test_a_view_that_is_paused_does_not_blame_others(
             answer = view(request)
             assert answer.status_code == 409
             assert json.loads(answer.content)["detail"].startswith(detail)
-    why = f"A view could not take its lock: Could not acquire lock {name!r} at once{logged}"
+    why = f"A view could not acquire its lock: Could not acquire lock {name!r} at once{logged}"
     assert sum(line.startswith(why) for line in caplog.messages) == 2
 
 

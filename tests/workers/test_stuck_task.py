@@ -45,7 +45,7 @@ def test_only_dead_releases_what_the_dead_left(server: EmbeddedServer, db: None)
         (known,) = json.loads(command("show", "stopped", "--format", "json").out)["locks"]
         assert (known["life"], known["life_because"]) == ("stopped", why)
         kept = command("release", "stopped", "--only-dead", "--noinput")
-        assert (kept.code, f"1 lock kept, because {why}." in kept.err) == (3, True)
+        assert (kept.code, f"Skipped 1 lock: {why}." in kept.err) == (3, True)
         assert command("release", "--all", "--only-dead", "--noinput").code == 3
         os.kill(child.pid, signal.SIGKILL)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie, which is dead as well
@@ -73,20 +73,27 @@ def test_in_doubt_a_state_of(pid: int | None) -> None:
     assert state_of(pid)
 
 
+ELSEWHERE = "its holder runs on elsewhere, so this host can't tell whether it is alive"
+CONTAINER = "its holder runs in another container of {here}, so its state is not known here"
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"host": None}, "another program holds it"),
-        ({"host": "elsewhere"}, "it runs on elsewhere, not here"),
-        ({"pid_space": None}, "it runs in another container of {here}"),
-        ({"pid_space": None, "pid": os.getpid()}, "it runs in another container of {here}"),
-        ({"pid": os.getpid()}, "its process lives"),
-        ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process lives"),
+        ({"host": None}, "held by another program"),
+        ({"host": "elsewhere"}, ELSEWHERE),
+        ({"pid_space": None}, CONTAINER),
+        (
+            {"pid_space": None, "pid": os.getpid()},
+            CONTAINER,
+        ),
+        ({"pid": os.getpid()}, "its process is running"),
+        ({"pid": os.getpid(), "pid_began": began_at(os.getpid())}, "its process is running"),
         ({"marks": {"state": "queued"}}, "its message waits in a Celery queue"),
         ({"marks": {"state": "queued"}, "task_id": "a"}, "its message waits in a Celery queue"),
-        ({"metadata": {"state": "shipped"}, "pid": os.getpid()}, "its process lives"),
-        ({"marks": {"state": "resting"}}, "no process holds it, until its lease ends"),
-        ({"marks": {"state": "detached"}}, "no process holds it, until its lease ends"),
+        ({"metadata": {"state": "shipped"}, "pid": os.getpid()}, "its process is running"),
+        ({"marks": {"state": "resting"}}, "not held by a process; free when its lease ends"),
+        ({"marks": {"state": "detached"}}, "not held by a process; free when its lease ends"),
     ],
 )
 def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
@@ -97,7 +104,7 @@ def test_verdicts(name: str, changes: dict[str, Any], why: str) -> None:
     assert _verdict(holder) == ("dead", f"process {process.pid} is gone")
     later = _changed(holder, pid=os.getpid(), pid_began=began_at(os.getpid()) - 1)
     assert _verdict(later) == ("dead", f"process {os.getpid()} is gone")
-    life = "alive" if why == "its process lives" else "unknown"
+    life = "alive" if why == "its process is running" else "unknown"
     assert _verdict(_changed(holder, **changes)) == (life, why.format(here=holder.host))
 
 

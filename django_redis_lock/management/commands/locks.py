@@ -29,8 +29,8 @@ unavailable; 3 the holder changed, or nothing matched; 130 Ctrl-C;
 141 the reader closed the pipe."""
 RUN_EXIT_CODES = """\
 Exit codes: that of the program, or 128 and the signal that ended it; 69 the
-server is unavailable; 75 another has the lock; 76 the lock was lost; 126 and
-127 the program can't be run."""
+server is unavailable; 75 another caller holds the lock; 76 the lock was lost;
+126 and 127 the program can't be run."""
 EXAMPLES = {
     "": ("locks", "locks show import:7", "locks release import:7 --reason 'stuck since 9 am'"),
     "list": (
@@ -88,17 +88,17 @@ class Command(BaseCommand):
         text = "list, set and clear the limits of semaphores"
         add = _add(commands, "limit", text, changing.limit)
         add("name", nargs="?", help="the semaphore's name")
-        text = "how many may hold a permit, whatever the callers say; 0 pauses it"
+        text = "maximum number of permits, overriding the limit in code; 0 pauses the semaphore"
         add("limit", nargs="?", type=_whole, help=text)
-        add("--clear", action="store_true", help="leave the limit to the callers")
+        add("--clear", action="store_true", help="clear it; the limit in code applies again")
         add("--by", metavar="NAME", help="operator who sets it; by default, the system user")
         text = "send parked Celery tasks back to the broker"
         add = _add(commands, "unpark", text, changing.unpark)
         add("name", nargs="?", help="the name of the lock they are parked for")
         add("--task-id", metavar="ID", help="only the task with this id")
-        add("--due", action="store_true", help="only those whose turn it is, of all locks")
-        add("--aside", action="store_true", help="those that were set aside; without a name all")
-        add("--delete", action="store_true", help="delete those that were set aside")
+        add("--due", action="store_true", help="only tasks whose turn it is, of all locks")
+        add("--aside", action="store_true", help="messages set aside, without NAME of all locks")
+        add("--delete", action="store_true", help="delete these messages; with --aside only")
         add(*NO_INPUT, dest="interactive", action="store_false", help="do not ask for confirmation")
         _add_run(commands)
         add = _add(commands, "doctor", "check whether the servers are fit for locks", doctor.run)
@@ -171,7 +171,7 @@ class Command(BaseCommand):
 
 
 def _add_release(commands: Any) -> None:
-    add = _add(commands, "release", "release locks by force", changing.release)
+    add = _add(commands, "release", "force the release of locks", changing.release)
     add("names", nargs="*", metavar="name", help="names of locks")
     add("--pattern", dest="match", metavar="GLOB", help="release held locks that match")
     add("--all", action="store_true", help="release all held locks")
@@ -192,10 +192,10 @@ def _add_run(commands: Any) -> None:
     add("name", help="the lock's name")
     wait = commands.choices["run"].add_mutually_exclusive_group().add_argument
     seconds = {"type": parse_duration, "metavar": "S"}
-    add("--timeout", default=DEFAULT, help="the lease, which is renewed", **seconds)
-    wait("--wait", default=DEFAULT, help="give up after so long, and exit with 75", **seconds)
+    add("--timeout", default=DEFAULT, help="the lease, renewed while the program runs", **seconds)
+    wait("--wait", default=DEFAULT, help="wait at most S seconds, then exit with 75", **seconds)
     wait("--no-wait", action="store_const", const=0.0, dest="wait", help="do not wait")
-    text = "from SIGTERM to SIGKILL if the lock is lost (default: 10)"
+    text = "seconds between SIGTERM and SIGKILL after the lock is lost (default: 10)"
     add("--grace", default=10.0, help=text, **seconds)
 
 
@@ -246,7 +246,7 @@ def parse_duration(text: str) -> float:
         is_whole = bool(parts) and "".join(map("".join, parts)) == text
         seconds = sum(float(amount) * UNITS[unit] for amount, unit in parts) if is_whole else -1
     if not 0 <= seconds <= LONGEST_LEASE:
-        why = f"{text!r} is not a duration of at most a hundred years"
-        give = "give seconds, or for example 90s, 10m, 1h30m or 2d"
-        raise argparse.ArgumentTypeError(f"{why}; {give}.")
+        why = f"{text!r} is not a duration of at most 100 years"
+        use = "use seconds, such as 90, or units, such as 90s, 10m, 1h30m or 2d"
+        raise argparse.ArgumentTypeError(f"{why}: {use}.")
     return seconds
