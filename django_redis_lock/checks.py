@@ -48,23 +48,23 @@ def check_locks(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             if backend.name_maker():
                 yield _found(
                     "I001",
-                    f"The names of locks of LOCKS[{alias!r}], but not those of tasks, are made by "
-                    f"the KEY_FUNCTION and VERSION of the cache that LOCATION names.",
-                    "manage.py locks and the admin page show the names that are made.",
+                    f"KEY_FUNCTION and VERSION of the cache in LOCATION change the lock names of "
+                    f"LOCKS[{alias!r}], except those of tasks.",
+                    "manage.py locks and the admin page show the changed names.",
                 )
         if backend.timeout is not None and backend.timeout > 86_400:
             yield _found(
                 "W007",
-                f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day: "
-                f"seconds, not milliseconds?",
-                "Write the lease in seconds, such as 30; it is renewed while the holder lives.",
+                f"LOCKS[{alias!r}]['TIMEOUT'] is {backend.timeout:g} seconds, more than a day. "
+                f"TIMEOUT is in seconds; was milliseconds meant?",
+                "Set TIMEOUT in seconds, such as 30: the lease is renewed while the holder lives.",
             )
         for problem in collisions(backend, valid):
             yield _found("E006", problem, OTHER_PREFIX)
         valid.append(backend)
     if DEFAULT_ALIAS not in aliases:
         text = f"LOCKS has no alias {DEFAULT_ALIAS!r}, which lock() uses by default."
-        hint = "Name one of the aliases 'default'. " if aliases else ""
+        hint = "Rename an alias to 'default'. " if aliases else ""
         yield _found("E003", text, hint + HOW_TO_WRITE)
 
 
@@ -80,9 +80,9 @@ def check_uses(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             elif shares and not (backend := locks.create(using)).can_share:
                 yield _found(
                     "E011",
-                    f"{what} shares its lock or bounds its queue, which the locks of "
-                    f"LOCKS[{using!r}] can't do, as its BACKEND is {type(backend).__name__}.",
-                    "Set using= to an alias with RedisLockBackend, on a server or a cluster.",
+                    f"{what} uses shared, limit or max_waiters, which LOCKS[{using!r}] "
+                    f"({type(backend).__name__}) does not support.",
+                    "Set using= to an alias with RedisLockBackend.",
                 )
 
 
@@ -91,7 +91,7 @@ def check_tasks(**kwargs: Any) -> list[checks.CheckMessage]:
     app = celery_app()
     if app and not app.loader.worker_initialized and (why := _why_not(app)):
         text = f"The tasks of the Celery app {app.main!r} can't be imported: {why}."
-        return [_found("E015", text, "Correct that. No worker starts with it.")]
+        return [_found("E015", text, "Fix this error: it also keeps workers from starting.")]
     if "django_redis_lock.celery" not in sys.modules:
         return []
     from django_redis_lock.celery.checks import check_tasks
@@ -122,6 +122,6 @@ def check_deployed(**kwargs: Any) -> Iterator[checks.CheckMessage]:
             with suppress(InvalidLockBackend):
                 backend = locks.create(alias)
                 if backend.excludes:
-                    which = f"LOCKS[{alias!r}] exclude {backend.excludes}"
-                    text = f"The locks of {which}, as its BACKEND is {type(backend).__name__}."
+                    which = f"LOCKS[{alias!r}] uses {type(backend).__name__}"
+                    text = f"{which}, which excludes {backend.excludes}."
                     yield _found("W008", text, HOW_TO_WRITE)

@@ -8,9 +8,9 @@ from django_redis_lock.support.text import without_passwords
 
 
 class InvalidLockBackend(ImproperlyConfigured):
-    """An entry of ``LOCKS`` is invalid; the message says how to correct it.
+    """An alias of ``LOCKS`` is invalid; the message says how to correct it.
 
-    The message quotes the entry without its passwords.
+    The message quotes the settings without passwords.
     """
 
     def __init__(self, message: str) -> None:
@@ -20,7 +20,7 @@ class InvalidLockBackend(ImproperlyConfigured):
 class LockError(Exception):
     """The base class of all errors about locks.
 
-    Raised itself for wrong use of a handle, such as acquiring it twice.
+    Raised directly for wrong use of a handle, such as acquiring it twice.
     """
 
     def __init__(self, message: str, *, name: str = "") -> None:
@@ -29,24 +29,24 @@ class LockError(Exception):
 
 
 class LockNotAcquired(LockError):
-    """Others kept the lock until the wait ended, if there was any, or too many waited for it."""
+    """The lock was not acquired: it stayed held until the wait ended, or its queue was full."""
 
     paused = False
     """Whether the lock is a semaphore with the limit 0."""
 
 
 class LockNotOwned(LockError):
-    """The handle does not hold the lock that it was to release, extend or check."""
+    """The handle does not hold the lock that it should release, extend or check."""
 
 
 class LockLost(LockNotOwned):
-    """The handle held the lock, but its lease expired or it was forcibly released."""
+    """The handle held the lock, but its lease expired or an operator released it."""
 
 
 class StaleFence(LockError):
     """A fenced write was rejected because a later holder has written already.
 
-    ``fence`` is the outdated fence. Give up the work, which belongs to the later holder now.
+    ``fence`` is the outdated fence. Give up the work: it belongs to the later holder.
     """
 
     def __init__(self, message: str, *, name: str = "", fence: int = 0) -> None:

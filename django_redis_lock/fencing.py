@@ -28,7 +28,7 @@ class _Guard:
 
     def __init__(self, held: Lock | int) -> None:
         if isinstance(held, bool) or not isinstance(held, Lock | int):
-            raise TypeError(f"fenced() takes a lock that is held, or its fence, not {held!r}.")
+            raise TypeError(f"fenced() needs a held lock or its fence, not {held!r}.")
         self.name = "" if isinstance(held, int) else held.name
         self.fence = held if isinstance(held, int) else held.held_lease().fence
 
@@ -36,7 +36,7 @@ class _Guard:
         if rows.filter(fence__gt=self.fence).exists():
             by = f"lock {self.name!r}" if self.name else "a lock"
             raise StaleFence(
-                f"A later holder of {by} has written here: fence {self.fence} is out of date.",
+                f"Fence {self.fence} is out of date: a later holder of {by} has written this row.",
                 name=self.name,
                 fence=self.fence,
             )
@@ -50,8 +50,8 @@ def _never_fenced(method: Method, owner: Callable[[], type]) -> Method:
         if self._guard is not None:
             raise TypeError(
                 f"{method.__name__}() can't be fenced. Use update(), bulk_update(), create(), or "
-                f"save() of an instance. Mark a row instead of deleting it, which would delete its "
-                f"fence as well."
+                f"save() of an instance. Instead of deleting a row, mark it as deleted, because "
+                f"its fence must remain."
             )
         return getattr(super(owner(), self), method.__name__)(*args, **options)
 
@@ -85,8 +85,8 @@ class FencedQuerySet(models.QuerySet[Row, Row]):
         parents = cast("Any", self.model._meta.concrete_model)._meta.parents
         if parents:
             raise TypeError(
-                f"{self.model.__name__} has fields in more than one table, which no single UPDATE "
-                f"can write. Let it inherit from abstract models only."
+                f"{self.model.__name__} can't be fenced: its fields are in several tables, which "
+                f"no single UPDATE can write. Inherit from abstract models only."
             )
         fenced = self.all()
         fenced._guard = _Guard(held)

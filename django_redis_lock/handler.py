@@ -36,8 +36,8 @@ BACKENDS = (
     "django_redis_lock.backends.dummy.DummyLockBackend",
 )
 HOW_TO_WRITE = (
-    f'Write LOCKS = {{"default": {{"BACKEND": "{DEFAULT_BACKEND}", '
-    '"LOCATION": "redis://127.0.0.1:6379/1"}}, or leave LOCKS out to use the default cache.'
+    f'Set LOCKS = {{"default": {{"BACKEND": "{DEFAULT_BACKEND}", '
+    '"LOCATION": "redis://127.0.0.1:6379/1"}}, or remove LOCKS to use the default cache.'
 )
 USES: set[tuple[str, str, bool]] = set()
 """Aliases, what uses them, and whether it shares its lock or bounds its queue: for the checks."""
@@ -63,13 +63,13 @@ class LockHandler:
         for alias in configured:
             if alias in KEYS:
                 raise InvalidLockBackend(
-                    f"LOCKS has {alias} itself, and is a dict of aliases: put its settings into "
-                    f"LOCKS['default']. {HOW_TO_WRITE}"
+                    f"LOCKS has {alias} on its first level, where only aliases belong: move its "
+                    f"settings into LOCKS['default']. {HOW_TO_WRITE}"
                 )
             if not isinstance(alias, str) or "//" in alias or "@" in alias:
                 raise InvalidLockBackend(
-                    f"LOCKS has the alias {alias!r}; an alias must be a name, such as 'default'. "
-                    f"A URL goes into its LOCATION."
+                    f"LOCKS has the alias {alias!r}: an alias must be a name, such as 'default'. "
+                    f"Put a URL into its LOCATION."
                 )
         return dict(configured)
 
@@ -109,7 +109,7 @@ class LockHandler:
         if alias not in configured:
             there_are = ", ".join(map(repr, configured))
             raise InvalidLockBackend(
-                f"There is no alias {alias!r} in LOCKS; there are {there_are or 'none'}."
+                f"LOCKS has no alias {alias!r}. Configured aliases: {there_are or 'none'}."
                 + ("" if there_are else f" {HOW_TO_WRITE}")
             )
         params = configured[alias]
@@ -123,7 +123,7 @@ class LockHandler:
             why, cause = f"can't be imported: {error}", error
         if not (isinstance(kind, type) and issubclass(kind, BaseLockBackend)):
             raise InvalidLockBackend(
-                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which {why}. The backends are "
+                f"LOCKS[{alias!r}]['BACKEND'] is {path!r}, which {why}. Use one of "
                 f"{', '.join(BACKENDS)}."
             ) from cause
         params = dict(params)
@@ -171,29 +171,29 @@ def lock(
     """Return a handle for the lock ``name``: a context manager and a decorator, sync and async.
 
     ``timeout`` is the lease in seconds; an explicit ``None`` never expires. Without it, the lease
-    is the backend's TIMEOUT and is renewed in the background while the handle lives. With it, the
-    lease is fixed unless ``auto_renew`` is true. A renewed one is lost after ``max_hold`` seconds.
+    is the alias's TIMEOUT and is renewed in the background while the handle lives. With it, the
+    lease is fixed unless ``auto_renew`` is true. A renewed lease ends after ``max_hold`` seconds.
 
-    ``blocking`` says whether to wait, and ``blocking_timeout`` for how many seconds at most, by
-    default the backend's BLOCKING_TIMEOUT; ``None`` waits without limit. ``wait`` overrides the
-    backend's waiting scheme: ``"queue"``, ``"blpop"`` or ``"poll"``. ``reentrant`` lets the same
+    ``blocking`` is whether to wait, and ``blocking_timeout`` for how many seconds at most, by
+    default the alias's BLOCKING_TIMEOUT; ``None`` waits without limit. ``wait`` overrides the
+    alias's notification mode: ``"queue"``, ``"blpop"`` or ``"poll"``. ``reentrant`` lets the same
     thread, greenlet or asyncio task enter again without a round trip. ``metadata``, a dict of str,
     is shown with the holder. ``using`` is an alias of LOCKS. A release inside a database
-    transaction takes effect when that ends, with ``after_commit=False`` at once.
+    transaction takes effect when the transaction ends, with ``after_commit=False`` at once.
 
-    With ``shared``, all who ask for the lock so hold it together, and none without. All wait in one
-    queue, in order of arrival. ``max_waiters`` is how many may wait; a further caller does not get
-    the lock, at once. If the server can't be reached, or refuses, ``on_unavailable="run"`` goes on
-    without the lock, with a warning in the log, in place of raising ``LockUnavailable``.
-    ``guarded`` of the handle is False then.
+    ``shared=True`` allows other shared holders at the same time and excludes exclusive ones. All
+    wait in one queue, in order of arrival. If ``max_waiters`` callers already wait, the lock is not
+    acquired. If the server can't be reached, or refuses, ``on_unavailable="run"`` continues without
+    the lock and logs a warning, instead of raising ``LockUnavailable``; ``guarded`` of the handle
+    is False then.
 
     Raises ``ValueError`` or ``TypeError`` for invalid arguments. Sends nothing to the server before
     the lock is acquired.
     """
     if callable(getattr(name, "__func__", name)):  # of a class method, too
         raise TypeError(
-            f"@lock needs the name of the lock, and was given {name!r}. "
-            f"Write @lock({getattr(name, '__name__', 'name')!r}) in place of @lock."
+            f"@lock needs the name of a lock, not {name!r}. "
+            f"Use @lock({getattr(name, '__name__', 'name')!r}) instead of @lock."
         )
     return _handle(
         using,
@@ -231,10 +231,10 @@ def semaphore(
 ) -> Lock:
     """Return a handle for one of the ``limit`` permits of the semaphore ``name``.
 
-    A permit has a lease and a fence, and is given to callers in the order of their arrival. A limit
-    that an operator sets overrides theirs; with 0 none is granted. ``lock(name)`` waits until no
-    permit is held, and excludes all. The other arguments and the errors are those of ``lock()``. A
-    backend without semaphores raises ``InvalidLockBackend`` when one is acquired.
+    Each permit has a lease and a fence. Callers get permits in order of arrival. An operator's
+    limit overrides theirs; 0 pauses the semaphore. ``lock(name)`` waits until no permit is held,
+    and excludes all. The other arguments and the errors are those of ``lock()``. A backend
+    without semaphores raises ``InvalidLockBackend`` when a permit is acquired.
     """
     if limit is None:  # which would let in any number
         raise ValueError(f"limit=None must be a whole number from 0 to {MOST_AT_ONCE}.")
@@ -273,20 +273,20 @@ def lock_many(
 ) -> LockGroup:
     """Return a handle for several locks, of which it acquires all or none.
 
-    The locks are acquired one by one in the order of their names, so that callers never deadlock;
-    after a wait, all leases begin with the last one. If one is held, those before it are given back
-    at once. Duplicate names count once. ``blocking_timeout`` is for all locks together. With
-    ``limit``, it takes a permit of each as with ``semaphore()``. Names in ``shared`` are further
+    The locks are acquired one by one in the order of their names, so callers never deadlock; after
+    a wait, all leases begin with the last one. If one is not acquired, the others are released at
+    once. Duplicate names count once. ``blocking_timeout`` limits the wait for all locks together.
+    ``limit`` acquires a permit of each, as ``semaphore()`` does. Names in ``shared`` are further
     locks, which are shared, and a dict as ``limit`` has further names, with the limit of each. The
     other arguments and the errors are those of ``lock()``.
     """
     if callable(names):
         raise TypeError(
-            f"@lock_many needs the names of the locks, and was given {names!r}. "
-            f"Write @lock_many(['stock', 'prices']) in place of @lock_many."
+            f"@lock_many needs the names of locks, not {names!r}. "
+            f"Use @lock_many(['stock', 'prices']) instead of @lock_many."
         )
     if isinstance(names, str | Mapping) or not isinstance(names, Iterable):
-        raise TypeError(f"names={names!r} must be a list of names; for one name, use lock().")
+        raise TypeError(f"names={names!r} must be a list of names: for one name, use lock().")
     from django_redis_lock.primitives import group  # unless it is used, it is not needed
 
     kinds = group.kinds(names, shared, limit, max_waiters)

@@ -63,8 +63,8 @@ lock_acquired = LockSignal()
 
 lock_not_acquired = LockSignal()
 """A lock was not acquired. Also given: ``lock``; ``waited`` in seconds; and ``reason``:
-``"timeout"`` if the wait ran out, ``"busy"`` if there was none, ``"full"`` if too many waited, or
-``"unavailable"`` if the server was."""
+``"timeout"`` if the wait ended, ``"busy"`` without a wait, ``"full"`` if ``max_waiters`` callers
+waited, or ``"unavailable"`` if the server was."""
 
 lock_released = LockSignal()
 """A holder released its lock. Also given: ``lock``, and ``held_for`` in seconds."""
@@ -74,7 +74,7 @@ lock_lost = LockSignal()
 once for each loss, from the thread that noticed it: often the renewal thread."""
 
 lock_force_released = LockSignal()
-"""A lock was taken from its holder with ``force_release()``. Also given: ``holder``, a ``Holder``;
+"""A lock was force-released. Also given: ``holder``, a ``Holder``;
 ``held_for`` in seconds by the server's clock, ``None`` for a lock of another program; and ``by``
 and ``reason`` as passed to ``force_release()``."""
 
@@ -90,9 +90,9 @@ that fails; and for a release after a transaction that has to be retried. ``name
 operation is not about one lock."""
 
 lock_waiting = LockSignal()
-"""A lock was found held, and the caller has joined its waiters. Also given: ``lock``. Sent once for
+"""A lock was held, and the caller has joined its queue. Also given: ``lock``. Sent once for
 each wait. The lock may be handed off meanwhile, so a receiver has to be quick."""
 
 lock_detached = LockSignal()
-"""A holder left its lock locked, for another handle to take over. Also given: ``lock``, and
+"""A holder detached its lock, so another handle can take it over. Also given: ``lock``, and
 ``held_for`` in seconds."""

@@ -78,28 +78,28 @@ def test_wait_of_an_alias(settings: Any, name: str) -> None:
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
-        ({"LOCATION": ["locks"]}, "E002", "write an alias without a list"),
+        ({"LOCATION": ["locks"]}, "E002", "use an alias without a list"),
         ({"LOCATION": []}, "E002", "is an empty list"),
-        ({"LOCATION": [7]}, "E002", "has 7, which is no URL"),
-        ({"LOCATION": ["unix:///run/a.sock"]}, "E002", "begins with redis:// or rediss://"),
+        ({"LOCATION": [7]}, "E002", "has 7, which does not begin with"),
+        ({"LOCATION": ["unix:///run/a.sock"]}, "E002", "begin with redis:// or rediss://"),
         ({"LOCATION": ["redis://a/1"]}, "E002", "names a database"),
         ({"LOCATION": ["redis://a:port"]}, "E002", "can't be used by redis-py"),
-        ({"LOCATION": ["redis://a", "rediss://b"]}, "E002", "with different schemes"),
+        ({"LOCATION": ["redis://a", "rediss://b"]}, "E002", "has different schemes"),
         ({"LOCATION": ["redis://u:p@a", "redis://b"]}, "E002", "users, passwords or options"),
-        ({"LOCATION": ["redis://a"], "KEY_PREFIX": "{shop}"}, "E002", "leave them out"),
+        ({"LOCATION": ["redis://a"], "KEY_PREFIX": "{shop}"}, "E002", "remove the braces"),
         ({"LOCATION": ["redis://a"], "OPTIONS": {"WAIT": "poll"}}, "E002", "not 'poll'"),
         *(
-            ({"LOCATION": URL, "OPTIONS": {"REPLICAS": number}}, "E002", "an int from 0 up")
+            ({"LOCATION": URL, "OPTIONS": {"REPLICAS": number}}, "E002", "an int of 0 or more")
             for number in (-1, True, 1.0, "1", None)
         ),
         *(
             ({"LOCATION": URL, "OPTIONS": {"REPLICAS": 1, "REPLICA_TIMEOUT": timeout}}, "E002", "s")
             for timeout in (0, True, "1", float("nan"), float("inf"), None)
         ),
-        ({"LOCATION": URL, "OPTIONS": {"REPLICA_TIMEOUT": 1}}, "E002", "without REPLICAS"),
+        ({"LOCATION": URL, "OPTIONS": {"REPLICA_TIMEOUT": 1}}, "E002", "which requires REPLICAS"),
         ({"OPTIONS": {"WAIT": "sleep"}}, "E002", "'queue'"),
         ({"BACKEND": LOCMEM, "TIMEOUT": 0}, "E002", "0.001"),
-        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is no time"),
+        ({"BACKEND": LOCMEM, "BLOCKING_TIMEOUT": -1}, "E002", "BLOCKING_TIMEOUT=-1 is too small"),
         ({"BACKEND": LOCMEM, "KEY_PREFIX": 'my"locks'}, "E002", "double quotes"),
         ({"OPTIONS": "x"}, "E002", "dict"),
         ({"LOCATION": "nope"}, "E004", "'nope'"),
@@ -147,7 +147,7 @@ def test_the_first_pattern_that_matches_a_name_counts(settings: Any) -> None:
 
 @pytest.mark.parametrize(
     ("configured", "told"),
-    [({"other": {"BACKEND": LOCMEM}}, "'other'"), ({}, r'none\. Write LOCKS = \{"default"')],
+    [({"other": {"BACKEND": LOCMEM}}, "'other'"), ({}, r'none\. Set LOCKS = \{"default"')],
 )
 def test_no_default_alias(settings: Any, configured: Any, told: str) -> None:
     """The hint is an entry that can be pasted; the use of a lock says what there is."""
@@ -184,7 +184,7 @@ def test_an_unknown_backend_is_told_the_known_ones(settings: Any, path: Any) -> 
     """They are those of the reference."""
     settings.LOCKS = {"default": {"BACKEND": path}}
     (found,) = findings()
-    told = found.msg.partition("The backends are ")[2].rstrip(".").split(", ")
+    told = found.msg.partition("Use one of ")[2].rstrip(".").split(", ")
     assert all(import_string(each) for each in told)
     page = (ROOT / "docs/reference/backends.md").read_text()
     assert {*told} == {*re.findall(r"django_redis_lock\.backends\.(?!base)\w+\.\w+Backend", page)}
@@ -217,8 +217,8 @@ def test_views_and_tasks_name_aliases_that_can(
     expected = {
         "E013 Task work has using='nowhere'": True,
         "E013 The view rendered has using='nowhere'": True,
-        "E011 Task work shares its lock": cannot and "limit" in arguments,
-        "E011 The view rendered shares its lock": cannot and bool(arguments),
+        "E011 Task work uses shared": cannot and "limit" in arguments,
+        "E011 The view rendered uses shared": cannot and bool(arguments),
     }
     told = [f"{item.id[-4:]} {re.sub('[a-z_.]+<locals>.', '', item.msg)}" for item in check_uses()]
     found = {text: any(one.startswith(text) for one in told) for text in expected}

@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class BaseLockBackend(Port):
-    """One entry of ``LOCKS``: where its locks are kept, and their defaults.
+    """One alias of ``LOCKS``: where its locks are kept, and their defaults.
 
     A subclass carries out the calls of the protocol (``call`` and ``acall``) and makes the
     registries of its waiters (``make_registry``).
@@ -36,7 +36,7 @@ class BaseLockBackend(Port):
 
     options: ClassVar[Collection[str]] = ()  # the keys that OPTIONS may have
     schemes: ClassVar[Collection[str]] = ()  # of waiting, if a call may choose among several
-    wait = "queue"  # the waiting scheme where a call gives none
+    wait = "queue"  # the notification mode where a call gives none
     page_size: ClassVar[int] = 200
     """How many locks ``holders()`` reads in one round trip."""
     can_share: ClassVar[bool] = True  # whether a lock can be shared, and its queue be bounded
@@ -47,7 +47,7 @@ class BaseLockBackend(Port):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         self.alias, self.params = alias, params
-        self.registries: dict[str, WaiterRegistry] = {}  # of those who have waited, by scheme
+        self.registries: dict[str, WaiterRegistry] = {}  # of waiters, by notification mode
         self.failed_until: dict[Hashable, float] = {}
         """When (monotonic) callers that may run unguarded give a server its usual time again."""
         settings.check_keys(params, settings.KEYS, f"LOCKS[{alias!r}]")
@@ -68,7 +68,7 @@ class BaseLockBackend(Port):
         """Read LOCATION and OPTIONS, without connecting. Raises ``InvalidLockBackend``."""
 
     def databases(self) -> set[Hashable]:
-        """Return where the keys are, as far as the settings tell; equal values are one database."""
+        """Return where the keys are, as far as the settings show; equal values are one database."""
         return set()
 
     def name_maker(self) -> Callable[[str], str] | None:
@@ -107,14 +107,14 @@ class BaseLockBackend(Port):
             try:
                 receiver(signal=signal, **arguments)
             except Exception:
-                logger.exception("The receiver %r of a signal failed", receiver)
+                logger.exception("Receiver %r of a signal failed", receiver)
         return ()
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
         raise NotImplementedError
 
     def registry_for(self, scheme: str) -> WaiterRegistry:
-        """Return the registry of a waiting scheme. Raises ``InvalidLockBackend`` without such."""
+        """Return the registry of a notification mode, or raise ``InvalidLockBackend``."""
         scheme = scheme if scheme in self.schemes else self.wait
         registry = self.registries.get(scheme)
         if registry is None:  # where two threads make one, both use the same
@@ -196,8 +196,8 @@ class BaseLockBackend(Port):
     def waiting(self, name: str, limit: int | None = None) -> list[Waiter]:
         """Return the waiters for a lock, the longest waiting first.
 
-        ``limit`` is the most that are returned. A waiter whose process has died or is stopped is no
-        longer returned after a few seconds. Raises ``LockUnavailable``.
+        ``limit`` is the most that are returned. A waiter whose process has died or is stopped is
+        omitted after 3 seconds. Raises ``LockUnavailable``.
         """
         return self.run(self.operations.read_queue(name, limit))
 
@@ -208,8 +208,8 @@ class BaseLockBackend(Port):
     def history(self, name: str | None = None, limit: int = 100) -> list[AuditEntry]:
         """Return the audit of a lock, or of all locks, the newest entry first.
 
-        It tells of each forced release, and of each lock that a Celery worker freed. About a
-        thousand entries are kept, unless ``OPERATORS`` says otherwise. Raises ``LockUnavailable``.
+        It lists forced releases, and locks that a Celery worker freed. About a thousand entries
+        are kept, unless ``OPERATORS`` sets another number. Raises ``LockUnavailable``.
         """
         return self.run(self.operations.read_history(name, limit))
 
@@ -223,14 +223,14 @@ class BaseLockBackend(Port):
         """Take a lock from its holder and hand it off to the next waiter.
 
         With ``token_id`` (a ``Holder.token_id``), only that holder loses it. Returns the former
-        holder, or ``None`` where nothing was released. The former holder learns of the loss at its
-        next renewal or ``ensure_held()``; its release raises ``LockLost``.
+        holder, or ``None`` if nothing was released. The former holder notices the loss at its next
+        renewal or ``ensure_held()``; its release raises ``LockLost``.
 
-        The audit records it with ``by`` (who does it) and ``reason`` (at most 500 characters). A
+        The audit records it with ``by`` (the operator) and ``reason`` (at most 500 characters). A
         server that refuses to write the audit does not release the lock. ``REASON_REQUIRED`` of
         ``OPERATORS`` is for people, and does not apply here.
 
-        Raises ``LockUnavailable``, whose ``not_applied`` says that certainly nothing was released.
+        Raises ``LockUnavailable``; if its ``not_applied`` is true, nothing was released.
         """
         return self.run(self.operations.force_release(name, token_id, by=by, reason=reason))
 
@@ -242,23 +242,23 @@ class BaseLockBackend(Port):
 
     def require_sharing(self, name: str) -> None:
         """Raise ``InvalidLockBackend`` if the locks can't be shared, nor their queues bounded."""
-        lacks = f"Lock {name!r} can't be shared, and its queue can't be bounded"
+        lacks = f"Lock {name!r} can't use shared, limit or max_waiters"
         self.require(self.can_share, lacks)
 
     def require(self, ability: bool, otherwise: str) -> None:
         """Raise ``InvalidLockBackend`` that begins with a text if the backend lacks an ability."""
         if not ability:
             raise InvalidLockBackend(
-                f"{otherwise}: LOCKS[{self.alias!r}] is a {type(self).__name__}. Use an alias with "
-                f"RedisLockBackend for it, on one server or a cluster."
+                f"{otherwise}: LOCKS[{self.alias!r}] is a {type(self).__name__}, which does not "
+                f"support that. Use an alias with RedisLockBackend."
             )
 
     def set_limit(self, name: str, limit: int | None, *, by: str = "") -> None:
         """Set how many permits of a semaphore there are, ``None`` to leave that to its callers.
 
-        It overrides the limits of the callers until it is set again. Waiters for whom there is
-        room then get their permits at once. If more are held, the holders stay, and new callers
-        wait until there are fewer. With 0 none is granted. ``by`` (who does it) is shown with it.
+        It overrides the callers' limits until it is cleared. If it is raised, waiters get permits
+        at once. If it is lowered, existing holders stay, and new callers wait until fewer permits
+        are held. 0 pauses the semaphore. ``by`` (the operator) is shown with the limit.
         Raises ``LockUnavailable``, ``InvalidLockBackend`` where locks can't be shared, and
         ``ValueError`` or ``TypeError`` for invalid arguments.
         """

@@ -12,7 +12,7 @@ from django_redis_lock.protocol.waiting import WaiterRegistry
 
 
 class DummyLockBackend(BaseLockBackend):
-    """Acquires at once, excludes no caller and stores nothing. LOCATION means nothing."""
+    """Acquires at once, excludes no caller and stores nothing. LOCATION is ignored."""
 
     excludes: ClassVar[str] = "no callers"
 

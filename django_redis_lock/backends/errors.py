@@ -20,7 +20,7 @@ _TOO_OLD = re.compile(r"syntax error|unknown redis command", re.IGNORECASE)
 OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}  # versions that know all commands of the scripts
 NEEDED = " or ".join(f"{name} {major}.{minor}" for name, (major, minor) in OLDEST.items())
 _WITHOUT_SCRIPTS = (
-    "use the backend 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
+    "set BACKEND to 'django_redis_lock.backends.getset.GetSetLockBackend', which needs none"
 )
 # redis-py has no classes for these. Part of the call may have been carried out.
 _IN_DOUBT = (
@@ -39,8 +39,8 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
 
         key_prefix += "-ticks" * isinstance(call, ReadTicks | NoteTick)
         return LockError(
-            f"What is stored for lock {name!r} under {key_prefix!r} was written by another program "
-            f"and can't be used: {why}. Choose another KEY_PREFIX.",
+            f"Another program wrote the data of lock {name!r} under {key_prefix!r}, which can't "
+            f"be used: {why}. Set another KEY_PREFIX.",
             name=name,
         )
     what = "refused" if refused(error) else "is not available"

@@ -41,7 +41,7 @@ class GetSetLockBackend(ServersLockBackend):
     SETNX acquires a free lock, GETSET one that has ended (the algorithm in the documentation of
     SETNX). Only plain commands with one key each are sent, so it works where scripts, transactions
     or channels are forbidden, and beside programs that use the same scheme. It promises less than
-    the other backends: a value does not tell who holds the lock, and there are neither fences nor
+    the other backends: a value does not show who holds the lock, and there are neither fences nor
     an audit.
 
     LOCATION is an alias of CACHES that django-redis or Django's RedisCache serves, or a URL.
@@ -57,15 +57,15 @@ class GetSetLockBackend(ServersLockBackend):
         self.location = Location("default" if location is None else location, self.alias)
         if self.location.urls:
             raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['LOCATION'] is a list, but this backend uses one server, "
-                f"or a proxy that looks like one; write an alias of CACHES, or a URL."
+                f"LOCKS[{self.alias!r}]['LOCATION'] is a list, but GetSetLockBackend uses one "
+                f"server or proxy: set it to an alias of CACHES, or a URL."
             )
         self._interval = read_poll_interval(options, self.alias)
         key = options.get("KEY", f"{self.key_prefix}:{NAME}")
         if not isinstance(key, str) or key.count(NAME) != 1:
             raise InvalidLockBackend(
-                f"LOCKS[{self.alias!r}]['OPTIONS']['KEY'] is {key!r}; it must be a str that has "
-                f"{NAME} in it once, such as 'lock.{NAME}'."
+                f"LOCKS[{self.alias!r}]['OPTIONS']['KEY'] is {key!r}: it must be a str that "
+                f"contains {NAME} once, such as 'lock.{NAME}'."
             )
         self.lock_keys = key.partition(NAME)[0]
         self.servers = _PlainServer(self.location, f"{self.key_prefix}-index", key)

@@ -51,7 +51,7 @@ class Operations:
         return holders
 
     def _read_permits(self, name: str, value: list[Any]) -> Steps[None]:
-        """Add to those who share a lock the others, which took more than one call to read."""
+        """Add to the shared holders of a lock the others, which took more than one call to read."""
         _, number, ends, rests = value
         while len(rests) < number:
             _, more, *_ = yield from ask(calls.Inspect([name], len(rests)))
@@ -64,7 +64,7 @@ class Operations:
         """Read the indexes of all servers or shards, ten times as many names as locks at a time."""
         matches, found = re.compile(translate(pattern)).match, dict[str, float]()
         number = self._backend.indexes
-        # With pages of one name, a lock that is renewed again and again would fill them for ever.
+        # With pages of one name, a lock that is renewed again and again would fill them forever.
         size = max(2, 10 * self._backend.page_size // number)
         parts: list[calls.ReadIndex | None] = [calls.ReadIndex("", b"", size, queues)] * number
         while any(parts):
@@ -149,7 +149,7 @@ class Operations:
         shown = yield from self.read([check_name(name)])
         if token_id is None and len(shown) > 1:
             raise LockError(
-                f"Lock {name!r} has {len(shown)} holders; give the token_id of the one to release.",
+                f"Lock {name!r} has {len(shown)} holders; pass the token_id of one.",
                 name=name,
             )
         holder = next((each for each in shown if token_id in (None, each.token_id)), None)
@@ -164,7 +164,7 @@ class Operations:
             return None  # it has another holder by now
         backend.freed(name)
         if answer == 2:
-            logger.warning("Lock %r was released, but the audit did not take the entry", name)
+            logger.warning("Released lock %r without an entry in the audit", name)
         signal = signals.lock_freed if freed else signals.lock_force_released
         facts = {"holder": holder, "held_for": holder.held_for, **({} if freed else {"by": by})}
         yield from backend.emit(signal, name, **facts, reason=reason)

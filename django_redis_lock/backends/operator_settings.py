@@ -89,20 +89,20 @@ def _maps_text_to(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "WARN_AFTER": (
         _maps_text_to(_is_seconds),
-        "seconds, or a dict of seconds by patterns of names, such as {'product:*': 60}",
+        "seconds, or a dict of name patterns and seconds, such as {'product:*': 60}",
     ),
     "AUDIT_ENTRIES": (
         lambda value: type(value) is int and 1 <= value <= MOST_AUDIT_ENTRIES,
         f"an int from 1 to {MOST_AUDIT_ENTRIES}",
     ),
     "REASON_REQUIRED": (lambda value: isinstance(value, bool), "True or False"),
-    "RELEASE_PERMISSION": (_is_permission, "the name of a permission: 'shop.release_locks'"),
+    "RELEASE_PERMISSION": (_is_permission, "a permission, such as 'shop.release_locks'"),
     "TASK_LINKS": (
         _maps_text_to(_is_task_link),
-        "a dict of titles and URLs with {task_id} and no other placeholder: {'A': '/a/{task_id}'}",
+        "a dict of titles and URLs with the placeholder {task_id}: {'A': '/a/{task_id}'}",
     ),
     "GROUPS": (
         _maps_text_to(_is_text),
-        "a dict of groups by patterns of names, such as {'product:*': 'product'}",
+        "a dict of name patterns and groups, such as {'product:*': 'product'}",
     ),
 }

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from django_redis_lock.backends.base import BaseLockBackend
 
-OTHER_PREFIX = "Give one of them another KEY_PREFIX, or a database of its own."
+OTHER_PREFIX = "Set another KEY_PREFIX for one of them, or another database."
 KEY_WORDS = (
     *("queue", "index", "fence", "audit", "grant", "seen", "server"),
     *("permits", "limits", "parked", "ticks", "waiters", "tokens", "inbox", "due"),
@@ -29,7 +29,7 @@ def collisions(one: BaseLockBackend, others: Iterable[BaseLockBackend]) -> Itera
         if key := next(shared, ""):
             yield (
                 f"LOCKS[{one.alias!r}] and LOCKS[{other.alias!r}] can write the same keys: both "
-                f"are in one database, and with the KEY_PREFIX {one.key_prefix!r} as with "
+                f"are in one database, and with KEY_PREFIX {one.key_prefix!r} and "
                 f"{other.key_prefix!r} a key can begin with {key!r}."
             )
 

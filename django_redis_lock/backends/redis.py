@@ -158,9 +158,9 @@ class RedisLockBackend(ServersLockBackend):
     LOCATION is an alias of CACHES that django-redis (its Sentinel client included) or Django's
     RedisCache serves, a URL, or, for a cluster, a list of URLs of some of its nodes.
 
-    OPTIONS["WAIT"] says how waiters learn of their turn: ``queue`` by pub/sub, ``blpop`` from a
-    list, ``poll`` with a heartbeat every OPTIONS["POLL_INTERVAL"] seconds. All wait in one queue,
-    and are served in order of arrival. In a cluster all wait by ``queue``.
+    OPTIONS["WAIT"] is the notification mode: ``queue`` by pub/sub, ``blpop`` from a list, ``poll``
+    with a heartbeat every OPTIONS["POLL_INTERVAL"] seconds. All waiters wait in one queue, and are
+    served in order of arrival. In a cluster the mode is ``queue``.
 
     OPTIONS["REPLICAS"] is how many replicas must have a lock before it counts as acquired, and
     OPTIONS["REPLICA_TIMEOUT"] how many seconds they may take.

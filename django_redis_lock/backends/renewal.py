@@ -32,8 +32,8 @@ LONGEST_CALL = 5.0  # and at most, however long the leases and the socket timeou
 WITHDRAW_EVERY = 0.5  # before each sending of a withdrawal
 EXIT = 1.0  # for which the end of the process waits for releases that could not be sent before
 
-REASON_EXPIRED = "it expired or was forcibly released"
-MAX_HOLD_OVER = "it was held for as long as its max_hold allows"
+REASON_EXPIRED = "its lease expired, or an operator released it"
+MAX_HOLD_OVER = "it was held for max_hold seconds"
 
 
 class Entry:
@@ -114,7 +114,7 @@ class Renewer:
         self.entries.pop(lease.token, None)
 
     def was_set(self, leases: Iterable[Lease], lease_ms: Iterable[int]) -> None:
-        """Renew leases in time that their holder has set, or may have set, to so many ms."""
+        """Renew leases in time that their holder has set, or may have set, to some ms."""
         for lease, ms in zip(leases, lease_ms, strict=True):
             entry = self.entries.get(lease.token)
             if entry is not None and ms > 0:
@@ -125,7 +125,7 @@ class Renewer:
     def withdraw(
         self, call: Release, backend: Any, seconds: float, *, at_once: bool = False
     ) -> None:
-        """Send a call in the background until it arrives, or for so many seconds."""
+        """Send a call in the background until it arrives, or for some seconds."""
         now = monotonic()
         item = Withdrawal(call, now if at_once else now + WITHDRAW_EVERY, now + seconds)
         server = self.server_of(backend, call.name)
@@ -184,7 +184,7 @@ class ServerRenewer(Background):
         try:
             self._work(until)
         except Exception:
-            logger.exception("The renewal of leases failed, and goes on")
+            logger.exception("Could not renew leases; retrying")
         due: list[Entry | Withdrawal] = [*self.withdrawals, *self._entries()]
         return min((each.due for each in due), default=math.inf)
 
@@ -254,8 +254,8 @@ class ServerRenewer(Background):
         if lease is None:
             if self._renewer.remove(entry) and entry.renews:
                 logger.warning(
-                    "Lock %r was dropped without being released, and becomes free within %.1f s. "
-                    "Keep the handle, or use it as a context manager.",
+                    "The handle of lock %r was garbage-collected without release(); the lock is "
+                    "free within %.1f s. Use a with statement, or keep a reference.",
                     entry.name,
                     RENEWALS * entry.period,
                 )
@@ -274,7 +274,7 @@ class ServerRenewer(Background):
         now = monotonic()
         lost = [(entry, lease) for entry, lease in batch if entry.lost_at() <= now]
         if number := len(batch) - len(lost):
-            logger.warning("%d locks were not renewed, trying again: %s", number, error)
+            logger.warning("Could not renew %d locks; retrying: %s", number, error)
         why = f"the server could not be reached in time: {error}".rstrip(".")
         for entry, lease in lost:
             self._lose(entry, lease, why)
@@ -312,7 +312,7 @@ class ServerRenewer(Background):
                 self.withdrawals[item] = None  # behind the others
                 return
         except LockError as error:  # another program's key: there is nothing to give back
-            logger.warning("A lock was not given back: %s", error)
+            logger.warning("Could not give a lock back: %s", error)
         self.withdrawals.pop(item, None)
 
 

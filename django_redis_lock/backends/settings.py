@@ -19,14 +19,14 @@ _PREFIX = re.compile(r"[^\s\"\\]+")  # what needs no escaping in JSON
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
     for unknown in sorted(str(key) for key in set(given) - set(known)):
         there_are = ", ".join(known) or "none"
-        raise InvalidLockBackend(f"{where} has no setting {unknown!r}; there are {there_are}.")
+        raise InvalidLockBackend(f"{where} has no setting {unknown!r}. Settings: {there_are}.")
 
 
 def read_key_prefix(params: Mapping[str, Any], using: str) -> str:
     value = params.get("KEY_PREFIX", "lock")
     if not isinstance(value, str) or not value.isprintable() or not _PREFIX.fullmatch(value):
         raise InvalidLockBackend(
-            f"LOCKS[{using!r}]['KEY_PREFIX'] is {value!r}; it must be a str of printable "
+            f"LOCKS[{using!r}]['KEY_PREFIX'] is {value!r}: it must be a str of printable "
             f"characters without blanks, double quotes and backslashes, such as 'lock'."
         )
     return value
@@ -46,7 +46,7 @@ def read_wait(options: Mapping[str, Any], using: str) -> str:
     chosen = options.get("WAIT", WAITING_SCHEMES[0])
     if chosen not in WAITING_SCHEMES:
         there_are = " or ".join(map(repr, WAITING_SCHEMES))
-        text = f"LOCKS[{using!r}]['OPTIONS']['WAIT'] is {chosen!r}; it can be {there_are}."
+        text = f"LOCKS[{using!r}]['OPTIONS']['WAIT'] is {chosen!r}: use {there_are}."
         raise InvalidLockBackend(text)
     return WAITING_SCHEMES[WAITING_SCHEMES.index(chosen)]  # not a subclass of str
 
@@ -64,8 +64,8 @@ def read_seconds(
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not least <= value <= most:
         raise InvalidLockBackend(
-            f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {value!r}; give seconds between {least:g} "
-            f"and {most:.10g}, such as {default:g}."
+            f"LOCKS[{using!r}]['OPTIONS'][{option!r}] is {value!r}: it must be seconds from "
+            f"{least:g} to {most:.10g}, such as {default:g}."
         )
     return float(value)
 
@@ -80,13 +80,13 @@ def read_replicas(options: Mapping[str, Any], using: str) -> Replicas | None:
     number = options.get("REPLICAS", 0)
     if type(number) is not int or number < 0:
         raise InvalidLockBackend(
-            f"{where}['REPLICAS'] is {number!r}; it must be how many replicas have to know of a "
-            f"lock, an int from 0 up."
+            f"{where}['REPLICAS'] is {number!r}: it must be the number of replicas that must have "
+            f"a lock, an int of 0 or more."
         )
     if "REPLICA_TIMEOUT" in options and not number:
         raise InvalidLockBackend(
-            f"{where} has REPLICA_TIMEOUT without REPLICAS; add how many replicas to wait for, or "
-            f"leave it out."
+            f"{where} has REPLICA_TIMEOUT, which requires REPLICAS: add the number of replicas, "
+            f"or remove REPLICA_TIMEOUT."
         )
     timeout = read_seconds(options, "REPLICA_TIMEOUT", 1.0, using)
     return Replicas(number, timeout) if number else None
@@ -97,7 +97,7 @@ def check_replicas(replicas: Replicas | None, arguments: dict[str, Any], using: 
     timeout = arguments.get("socket_timeout")
     if replicas is not None and timeout and timeout <= replicas.timeout:
         raise InvalidLockBackend(
-            f"LOCKS[{using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is {replicas.timeout:g} s, but a "
-            f"connection is given up after {timeout:g} s; make it shorter than the connection's "
+            f"LOCKS[{using!r}]['OPTIONS']['REPLICA_TIMEOUT'] is {replicas.timeout:g} s, but must "
+            f"be shorter than the connection's timeout, {timeout:g} s: reduce it, or raise "
             f"socket_timeout."
         )

@@ -33,7 +33,7 @@ class LeaderScheduler(Scheduler):
     """A scheduler that runs another one while it leads: of several beats, one sends.
 
     ``celery -A app beat -S django_redis_lock.celery:LeaderScheduler`` leads the ``beat_scheduler``
-    of the app, by default Celery's own. A subclass can name another one, and all else about it. A
+    of the app, by default Celery's own. A subclass can set another one, and the attributes below. A
     beat that is stopped hands over at once; the lead of one that was killed ends with its lease.
 
     Raises ``InvalidLockBackend`` for an alias that is not of ``RedisLockBackend``.
@@ -74,7 +74,7 @@ class LeaderScheduler(Scheduler):
             if self._led is None and not self._take_lead():
                 return 0.0
             if self._lock.lost:
-                raise LockLost("its lease ended, or was forcibly released", name=self.lock_name)
+                raise LockLost("its lease ended, or an operator released it", name=self.lock_name)
             return float(self._led.tick(*args, **kwargs))
         except LockError as error:
             self._say(logging.WARNING, f"beat: does not lead: {error}")
@@ -119,7 +119,7 @@ class LeaderScheduler(Scheduler):
             if led is not None:
                 led.close()
         except Exception:  # of any scheduler
-            logger.exception("beat: the state of the schedule could not be stored")
+            logger.exception("beat: could not store the state of the schedule")
         finally:
             self._led = None
             with contextlib.suppress(LockError):  # it is free when its lease ends

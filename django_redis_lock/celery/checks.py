@@ -23,7 +23,7 @@ from django_redis_lock.tasks.conflicts import logger
 
 VISIBILITY_TIMEOUTS = {"redis": 3600.0, "rediss": 3600.0, "sentinel": 3600.0, "sqs": 1800.0}
 """The defaults, in seconds, after which a transport delivers an unacknowledged message again."""
-RENEW = "Leave timeout out, so that the lease is renewed"
+RENEW = "Omit timeout, so the lease is renewed"
 
 
 def check_tasks() -> list[checks.CheckMessage]:
@@ -50,16 +50,15 @@ def _check_app(app: Any) -> Iterator[checks.CheckMessage]:
             try:
                 options = guard.options
             except (TypeError, ValueError) as error:
-                text = f"Task {name} does not fit {SETTING}: {error}"
-                yield _found("E008", text, "Set the options that differ at the task.")
+                text = f"Task {name} conflicts with {SETTING}: {error}"
+                yield _found("E008", text, "Set the conflicting options at the task.")
             else:
                 yield from _check_task(app, task, options)
         elif guard_for(task.__class__) is not None:
             yield _found(
                 "W005",
-                f"Task {name} is decorated with single_instance_task below Celery's decorator, but "
-                f"its base class already had an app, so it is guarded only from its first run in "
-                f"each process on. What is sent before is not guarded at sending.",
+                f"Task {name} is not guarded when it is sent until it has run once in the process: "
+                f"its base class was bound to an app before single_instance_task decorated it.",
                 "Put @single_instance_task above Celery's decorator.",
             )
 
@@ -73,13 +72,13 @@ def _check_alias(task: Any, options: Options) -> Iterator[checks.CheckMessage]:
         backend = locks[options.using]
         but = f"but LOCKS[{options.using!r}] is a {type(backend).__name__}"
         if options.concurrency != 1 and not backend.can_share:
-            text = f"{what} may run several times at once, {but}, whose locks can't be shared."
-            yield _found("E010", text, f"Leave concurrency out, {instead}")
+            text = f"{what} has a concurrency, {but}, which does not support limits."
+            yield _found("E010", text, f"Omit concurrency, {instead}")
         if not backend.can_pass:
-            text = f"{what} is guarded, {but}, whose locks do not tell who holds them."
+            text = f"{what} is guarded, {but}, whose locks don't identify their holders."
             yield _found("E010", text, "Set using to an alias with another backend.")
         if options.run_policy == "park" and not backend.runs_scripts:
-            text = f"{what} has on_conflict='park', {but}, which can't park messages."
+            text = f"{what} has on_conflict='park', {but}, which can't park tasks."
             yield _found("E012", text, f"Choose another policy, {instead}")
 
 
@@ -90,7 +89,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
     except ImproperlyConfigured as error:
         if options.run_policy == "park":
             text = f"Task {task.name} has on_conflict='park', but no message can be signed: {error}"
-            hint = "Set SECRET_KEY, to the same text for all processes of the project."
+            hint = "Set SECRET_KEY to the same value in all processes of the project."
             yield _found("E014", text, hint)
     lease = options.timeout if isinstance(options.timeout, int | float) else None
     limit = float(task.time_limit or app.conf.task_time_limit or 0)
@@ -106,7 +105,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
         text = (
             f"Task {task.name} has acks_late and a lock with a fixed lease of {lease:g} s, which "
             f"is not renewed: another instance can start during a longer run, and after a crash "
-            f"the next delivery waits for the end of the lease."
+            f"the next delivery waits until the lease ends."
         )
         yield _found("W003", text, f"{RENEW}.")
     scheme = str(app.conf.broker_url or "").partition(":")[0].partition("+")[0]

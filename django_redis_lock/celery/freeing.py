@@ -75,9 +75,9 @@ def finish(seconds: float) -> None:
 
 
 def _release(backend: BaseLockBackend, name: str, token_id: str) -> None:
-    reason = "the process or message that it was held for is gone"
+    reason = "its process or message is gone"
     if (holder := backend.free(name, token_id, reason=reason)) is not None:
-        logger.warning("Lock %r was released for %s, which is gone", name, holder)
+        logger.warning("Released lock %r, as its holder is gone: %s", name, holder)
         poll_soon(backend.alias)  # for a parked task may have it now
 
 
@@ -116,7 +116,7 @@ class _Freer(threading.Thread):
                 warned = False
             except LockUnavailable as error:
                 if not warned:
-                    text = "Locks of LOCKS[%r] can't be released yet: %s"
+                    text = "Could not release locks of LOCKS[%r]; retrying: %s"
                     logger.warning(text, self._using, error)
                 warned = True
                 attempted.set()
@@ -125,7 +125,7 @@ class _Freer(threading.Thread):
                 self.ended.wait(RETRY_EVERY)
                 continue
             except Exception as error:  # also of names from another program's message
-                logger.warning("A lock of LOCKS[%r] can't be released: %s", self._using, error)
+                logger.warning("Could not release a lock of LOCKS[%r]: %s", self._using, error)
             attempted.set()
             item = self.pending.get()
 
@@ -156,7 +156,7 @@ class ChildWatch(threading.Thread):
                 self.poll()
             except Exception as error:
                 if repr(error) != failure:
-                    logger.exception("The watch over the worker's children failed, and goes on")
+                    logger.exception("Could not check the worker's children; retrying")
                 failure = repr(error)
 
     def poll(self) -> None:
@@ -212,7 +212,7 @@ def _on_ready(sender: Any, **kwargs: Any) -> None:
             watch.start()
             _watches.append(watch)
     except Exception as error:
-        text = "The children are not watched: locks of killed ones end with their leases: %s"
+        text = "Could not watch the children; locks of killed ones end with their leases: %s"
         logger.warning(text, error)
 
 
@@ -228,7 +228,7 @@ def _free_reservation(header: MessageHeader) -> None:
         if using in locks.settings:
             free(using, lock, ticket)
         else:
-            text = "Message %s was dropped; its lock %r is of alias %r, which LOCKS does not have"
+            text = "Dropped message %s, but could not release its lock %r: LOCKS has no alias %r"
             logger.info(text, header.task_id, lock, using)
 
 

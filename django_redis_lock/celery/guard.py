@@ -78,12 +78,12 @@ def _refuse_unguardable(cls: type[AnyTask]) -> None:
             break
     else:
         return
-    so = "which can't be combined with single_instance_task. Leave one of the two out."
+    so = "which can't be combined with single_instance_task. Remove one of the two."
     if package not in OTHER_GUARDS:
         so = (
             "by which workers run it without calling it, so single_instance_task can't guard it. "
-            "Take the lock inside the task, with django_redis_lock.lock() in a with statement; or "
-            "use another base class."
+            "Acquire the lock inside the task, with django_redis_lock.lock() in a with statement; "
+            "or use another base class."
         )
     what = f"a {own or 'guard'} of its own, from {base.__module__}.{base.__qualname__}"
     why = f"Task {cls.name} has {what}, {so}"
@@ -203,7 +203,7 @@ class SingleInstanceTask(Generic[Given]):
         Raises ``LockNotOwned`` outside a guarded task, and in one that runs unguarded.
         """
         if (lock := current_lock()) is None:
-            raise LockNotOwned("No single_instance_task is running here with its lock held.")
+            raise LockNotOwned("No single_instance_task that holds its lock is running here.")
         return lock
 
 
@@ -214,7 +214,7 @@ def _apply(guard: Guard, target: Any) -> Any:
     if is_django_task(target):
         raise TypeError(
             f"{target!r} is a task of django.tasks, which Celery's workers don't run. Import "
-            f"single_instance_task from django_redis_lock.tasks for it; or make it a Celery task "
+            f"single_instance_task from django_redis_lock.tasks instead; or make it a Celery task "
             f"with @shared_task."
         )
     if type(target) is private.PromiseProxy:  # of @app.task
@@ -229,7 +229,7 @@ def _apply(guard: Guard, target: Any) -> Any:
         return _mark(guard, target)
     else:
         raise TypeError(
-            f"single_instance_task decorates a function or a Celery task, not {target!r}."
+            f"single_instance_task must decorate a function or Celery task, not {target!r}."
         )
     return target
 
@@ -249,7 +249,7 @@ def _mark(guard: Guard, function: Callable[..., Any]) -> Callable[..., Any]:
             return task(*(args if static else args[1:]), **kwargs)  # without its self
         if not guard.key_makers:
             raise TypeError(
-                f"{function.__qualname__} is decorated with single_instance_task, but is no "
+                f"{function.__qualname__} is decorated with single_instance_task, but not a "
                 f"Celery task, so this call would not be guarded. Add @shared_task or "
                 f"@app.task; for a task of django.tasks, import it from django_redis_lock.tasks; "
                 f"for a plain function use django_redis_lock.lock()."
@@ -280,7 +280,7 @@ def _unguarded_task(guard: Guard) -> Any:
     request = task.request
     if not hasattr(task, GUARD):
         text = (
-            "Task %s was not guarded before this run; decorate it above Celery's decorator (W005)"
+            "Task %s was sent unguarded; put @single_instance_task above Celery's decorator (W005)"
         )
         logger.warning(text, task.name)
     elif request.called_directly or any(run.task_id == request.id for run in runs()):

@@ -41,7 +41,7 @@ MARK = "~~"  # separates a key from what the guard adds to it in the name of a l
 
 # What the mark ``state`` of a lock says:
 QUEUED = "queued"  # it is held for a message in a queue
-RESTING = "resting"  # it stays locked for a while after a short run
+RESTING = "resting"  # it stays locked for some time after a short run
 SUPERSEDED = "superseded"  # as a record: a newer message does the work of one still to come
 SUPERSEDING = "superseding"  # the same until the newer one was sent, or has begun
 
@@ -55,7 +55,7 @@ with a ``+``, that many seconds after the reservation was made."""
 UNSENT_LEASE = 30.0  # seconds of lease for a reservation until its message was sent
 POLL_EVERY = 0.8  # seconds between checks whether a lock that is waited for is held for a message
 
-stops = mmap.mmap(-1, 1)  # 1 if the worker is to stop; children share it, as no signal tells them
+stops = mmap.mmap(-1, 1)  # 1 if the worker is to stop; children share it, as they get no signal
 
 
 def is_for_message(holder: Holder) -> bool:
@@ -83,7 +83,7 @@ def leave_to_rest(backend: BaseLockBackend, dead: Holder) -> bool:
     if dead.shared:
         lock.sharing = Sharing(shared=True, limit=dead.limit)
     if lock.take_over(dead.token_id):
-        logger.warning("Lock %r rests for %.1f s, as %s is gone", dead.name, left, dead)
+        logger.warning("Kept lock %r of dead %s for %.1f s (at_least_for)", dead.name, dead, left)
     return True
 
 
@@ -118,7 +118,7 @@ class TaskLock(Lock):
         if self.until_worker_stops and stops[0]:
             raise WorkerStops
         if monotonic() >= self._read_due and in_worker():
-            with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for a while
+            with contextlib.suppress(LockUnavailable):  # which a waiter tolerates for some time
                 holders = list(self.backend.holders_of([self.name]))
                 if holders and all(map(is_for_message, holders)):
                     raise HeldForMessage

@@ -109,7 +109,7 @@ def make_options(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> Optio
         merged.pop("blocking_timeout", None)  # that of the default policy
     for name in merged:
         if name not in NAMES:
-            raise TypeError(f"{name!r} is not an option; choose from {', '.join(NAMES)}.")
+            raise TypeError(f"{name!r} is not an option. Options: {', '.join(NAMES)}.")
     options = Options(**merged)
     _reject_unused_options(given, options)
     return options
@@ -120,12 +120,12 @@ def _reject_unused_options(given: Mapping[str, Any], options: Options) -> None:
     policies = given.get("on_conflict")
     if options.scope == "run" and isinstance(policies, Mapping) and "queue" in policies:
         raise ValueError(
-            f"on_conflict={policies!r} has a policy for sending, which requires {in_queue}; leave "
-            f"it out."
+            f"on_conflict={policies!r} has a policy for sending, which requires {in_queue}: "
+            f"omit 'queue'."
         )
     supersede, parks = options.on_queue_conflict == "supersede", options.run_policy == "park"
     retry = options.run_policy == "retry" or (parks and options.beyond == "retry")
-    other_scope = "another scope than 'queue', as only one message of a key waits there"
+    other_scope = "a scope other than 'queue', where only one message of a key waits"
     for name, has_effect, needed in (
         ("queue_timeout", options.scope != "run" or parks, f"{in_queue}, or on_conflict='park'"),
         ("countdown", retry or options.run_policy == "wait", "on_conflict='retry' or 'wait'"),
@@ -138,7 +138,7 @@ def _reject_unused_options(given: Mapping[str, Any], options: Options) -> None:
         ("beyond", parks and options.queue_limit is not None, "a queue_limit"),
     ):
         if not has_effect and given.get(name) is not None:
-            raise ValueError(f"{name}={given[name]!r} requires {needed}; leave it out.")
+            raise ValueError(f"{name}={given[name]!r} requires {needed}: omit it.")
 
 
 def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolicy | Handler]:
@@ -146,7 +146,7 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
     default_run = "retry" if scope == "queue" else "skip"  # as the one message that may wait
     if isinstance(given, Mapping):
         if unknown := sorted(set(given) - set(ON_CONFLICT)):
-            raise ValueError(f"on_conflict has no {unknown[0]!r}; it can have 'queue' and 'run'.")
+            raise ValueError(f"on_conflict has no key {unknown[0]!r}: use 'queue' and 'run'.")
         on_queue, on_run = given.get("queue", "skip"), given.get("run", default_run)
     elif callable(given):
         on_queue = on_run = given
@@ -159,7 +159,7 @@ def _policies(scope: Scope, given: Any) -> tuple[QueuePolicy | Handler, RunPolic
         if not callable(policy):
             arguments.check_choice(f"on_conflict[{moment!r}]", policy, ON_CONFLICT[moment])
     if on_queue == "supersede" and scope != "queue":
-        raise ValueError("on_conflict='supersede' needs scope='queue', where one message waits.")
+        raise ValueError("on_conflict='supersede' requires scope='queue'.")
     return on_queue, on_run
 
 
@@ -190,7 +190,7 @@ def project_defaults() -> Mapping[str, Any]:
     for name in ("key", "unique_on", "turns"):  # those about a task's arguments
         if name in given:
             raise ImproperlyConfigured(
-                f"{SETTING} can't have {name!r}, which depends on the task; set it there."
+                f"{SETTING} can't have {name!r}, which depends on the task: set it at the task."
             )
     try:
         make_options(given, {})
@@ -248,8 +248,8 @@ class Guard:
                 number = number(**self.key_makers[type(task)][0].named(args, kwargs))
             except TypeError as error:
                 raise TypeError(
-                    f"The concurrency of task {task.name} is a function that is given all "
-                    f"arguments by name; let it take **_ as well. {error}"
+                    f"The concurrency function of task {task.name} gets all arguments by name: "
+                    f"add **_ to its parameters. {error}"
                 ) from error
         what, most = f"Task {task.name}: concurrency", arguments.MOST_AT_ONCE
         limit = arguments.check_number(what, number, 0, most)
@@ -272,8 +272,8 @@ class Guard:
         """Return what makes the keys and turns of calls. Raises ``TypeError`` or ``ValueError``."""
         if is_async(run) or is_generator(run):
             raise TypeError(
-                f"{run!r} is a coroutine or generator function, whose body runs after the call; "
-                f"take the lock inside it, with a with statement."
+                f"{run!r} is a coroutine or generator function, whose body runs after the call: "
+                f"acquire the lock inside it, with a with statement."
             )
         given = self._given.get
         turns = KeyMaker(given("turns"), None, signature, as_models, "turns")

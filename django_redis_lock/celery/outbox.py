@@ -81,15 +81,15 @@ def unsealed(text: bytes, name: str, token: str) -> dict[str, Any]:
     try:
         signed = text.decode()
         if not _SIGNED.fullmatch(signed):
-            raise Poison("it is no signed text")
+            raise Poison("it is not a signed text")
         message = loads(Signer(salt=_SALT).unsign(signed))
     except BadSignature:
         raise Unreadable("it was signed with another SECRET_KEY, or changed") from None
     except ValueError as error:
-        raise Poison(f"it is no JSON: {error}") from None
+        raise Poison(f"it is not JSON: {error}") from None
     known = isinstance(message, dict) and (message.get("lock"), message.get("token"))
     if known != (name, token):
-        raise Poison("it is a message of another lock or token")
+        raise Poison("it belongs to another lock or token")
     return dict(message)
 
 
@@ -116,7 +116,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
     ``ImproperlyConfigured`` without a ``SECRET_KEY``, and ``InvalidLockBackend``.
     """
     backend, options = run.backend, run.options
-    space = "(in a test, it needs the lock space 'settings')"
+    space = "(a test needs the lock space 'settings')"
     backend.require(backend.runs_scripts, f"Task {run.task.name} can't be parked {space}")
     _store_state(run, holder)  # first, because the task may run at once then
     request, header = _reserved(run)
@@ -147,7 +147,7 @@ def park(run: Run, holder: Holder | None, body: private.Body | None = None) -> b
         run.policy = options.beyond
         return False
     parked[run.task.name] += 1
-    run.conflict(holder).notify(task_parked, "is parked: lock %r is %s")
+    run.conflict(holder).notify(task_parked, "was parked: lock %r is %s")
     return True
 
 
@@ -321,7 +321,7 @@ class Publisher:
             return limit_of(guard.sharing(task, tuple(args), kwargs))
         except Exception as error:  # of any function
             if repr(error) != self._failure:
-                text = "The limit of task %s, parked for lock %r, stays as it is: %s"
+                text = "Could not compute the concurrency of task %s, parked for lock %r: %s"
                 logger.warning(text, task.name, name, error)
             self._failure = repr(error)
             return ""
@@ -335,10 +335,10 @@ class Publisher:
         for one in backend.holders_of(due) if due else ():
             task = self.app.tasks.get(one.task_name or "")
             if task and (one.held_for or 0.0) >= OLD and key_locks.has_ended(task, one):
-                why = "its task has ended, but this server did not know"
+                why = "its task has ended, which this server missed"
                 if backend.free(one.name, one.token_id, reason=why) is not None:
                     freed = True
-                    logger.warning("Lock %r was released for %s: %s", one.name, one, why)
+                    logger.warning("Released lock %r of %s: %s", one.name, one, why)
         return freed
 
     def _publish(self, backend: BaseLockBackend, name: str, token: str, signed: bytes) -> None:
@@ -357,7 +357,7 @@ class Publisher:
             self.close()
             failed = str(error) or "no answer"
             if failed != self.unreachable:
-                text = "Parked task %s can't be published now; that is tried again: %s"
+                text = "Could not send parked task %s; retrying: %s"
                 task_id = escape_unprintable(str(message["id"]))
                 logger.warning(text, task_id, escape_unprintable(failed))
             self.unreachable = failed
@@ -382,8 +382,8 @@ class Publisher:
         again = round(RETURNED_AGAIN * 1000)
         call = calls.PutOff(self.outbox, name, token=token, why=why, again=again, **how)
         if new := backend.run(ask(call)):
-            text = "A parked message of lock %r can't be published, and %s: %s"
-            then = "was put aside" if how.get("aside") == 0 or new > 1 else "is tried again"
+            text = "Could not send a parked message of lock %r, and %s: %s"
+            then = "set it aside" if how.get("aside") == 0 or new > 1 else "will retry"
             logger.error(text, name, then, escape_unprintable(why))
 
     def _remove_position(self, task: Any, message: dict[str, Any]) -> None:

@@ -35,10 +35,14 @@ RESULT_PATIENCE = 2.0  # seconds for an earlier delivery to store its result aft
 RESULT_MOMENT = 0.25  # the same for a delivery that may have released it, if there was one at all
 
 SUCCEEDED = "another delivery of {run.task_id} has succeeded"
-FULL = "lock {run.key!r} is held, and queue_limit={run.options.queue_limit} lets no more wait."
+FULL = "the queue of lock {run.key!r} is full (queue_limit={run.options.queue_limit})."
 WOULD_BLOCK = (
-    "lock {run.key!r} is held for a message, which may need the worker that this call would wait "
-    "in."
+    "lock {run.key!r} is reserved for a message, which may need the worker in which this call "
+    "would wait."
+)
+IN_A_WORKER = (
+    "lock {run.key!r} was not free, and {run.policy!r} works only in a worker, not in a direct or "
+    "eager call."
 )
 _UNGUARDED = object()
 
@@ -86,7 +90,7 @@ def _enter(run: Run) -> Entry:
         if not isinstance(error, LockUnavailable):
             run.try_to_give_up_reservation()
         elif run.options.on_unavailable == "run":
-            logger.warning("Task %s[%s] runs unguarded: %s", run.task.name, run.task_id, error)
+            logger.warning("Started task %s[%s] unguarded: %s", run.task.name, run.task_id, error)
             return None, _UNGUARDED
         raise
     if entry[0] is None:
@@ -106,12 +110,12 @@ def _leave(run: Run, lock: TaskLock, seconds: float) -> None:
             lock.release()
     except LockError as error:
         if isinstance(error, LockLost) or not isinstance(error, LockNotOwned):
-            text = "Task %s[%s] ran, but its lock was not released: %s"
+            text = "Could not release the lock of task %s[%s] after its run: %s"
             logger.error(text, run.task.name, run.task_id, error)  # noqa: TRY400 - says all
             if lock.is_held_here:  # it could not be passed on, so it is freed in the background
                 abandon([lock])
     except SoftTimeLimitExceeded:
-        text = "Task %s[%s] had ended when its soft time limit struck"
+        text = "Task %s[%s] reached its soft time limit after its end, while releasing its lock"
         logger.warning(text, run.task.name, run.task_id)
     publish_next(lock)
 
@@ -137,7 +141,7 @@ def start(run: Run, lock: TaskLock, dead: bool = False) -> Entry:
         end(run, lock, SUCCEEDED)
     key_locks.forget_earlier(run.task, run.task_id, run.header.sent)
     if takes_over:
-        text = "takes over lock %r, which was %s"
+        text = "took over lock %r, which was %s"
         run.conflict(run.first).notify(conflicts.task_taken_over, text)
     return lock, None
 
@@ -177,7 +181,7 @@ def go_back(run: Run, own: Holder) -> Entry:
 
 def wait_for_it(run: Run, own: Holder) -> Entry | None:
     if run.first is None:
-        text = "waits: lock %r is %s, another delivery of the same task"
+        text = "began to wait: lock %r is %s, another delivery of the same task"
         run.conflict(own).notify(task_waiting, text)
         run.first_until = monotonic() + WAIT_FOR_FIRST
     run.first = own
@@ -225,7 +229,7 @@ def park(run: Run, holder: Holder | None) -> Entry | None:
 
 def wait(run: Run, holder: Holder | None) -> Entry | None:
     if run.wait_until is None:
-        run.conflict(holder).notify(task_waiting, "waits: lock %r is %s")
+        run.conflict(holder).notify(task_waiting, "began to wait: lock %r is %s")
     entry = _wait_in_turn(run, holder, run.left_to_wait(holder))
     if entry is None and not run.left_to_wait(holder):
         refuse(run, next(iter(run.holders()), None))
@@ -262,14 +266,14 @@ def _send_again(run: Run, holder: Holder | None, header: MessageHeader, countdow
         header = header.naming(reserved)
     elif (superseded := run.superseded()) is not None:
         return superseded
-    text = "comes again: lock %r is %s, next try in %g s"
+    text = "will be retried: lock %r is %s, next try in %g s"
     conflict.notify(task_waiting, text, countdown)
     run.send_back(countdown, replace(header, attempts=header.attempts + 1))
     if own is not None and reserved is not None:
         try:
             reserved.take_over(own.token_id)
         except LockError as error:
-            text = "Task %s[%s] was sent again, and has its position in the queue for %s s: %s"
+            text = "Sent task %s[%s] again; its reservation may end in %s s: %s"
             logger.warning(text, run.task.name, run.task_id, own.ttl, error)
     when: Any = countdown  # the types of Celery know no float here
     raise Retry(message=f"lock {conflict.key!r} is {conflict.state}", when=when)
@@ -285,7 +289,7 @@ def _without_result(run: Run, act: Callable[[], Entry | None]) -> Entry | None:
         raise
     except Exception as error:
         if not isinstance(error, conflicts.TaskAlreadyRunning):
-            text = "Task %s[%s] failed, and stores no result: another task with its id runs"
+            text = "Did not store the failure of task %s[%s]: another task with its id runs"
             logger.exception(text, run.task.name, run.task_id)
         run.task.backend.mark_as_failure(
             run.task_id, error, request=run.request, store_result=False
@@ -336,10 +340,10 @@ TABLE = (
     Row(ANY, OTHER, "callable", call_it),
     Row(ANY, OTHER, "skip", skip),
     Row(ANY, OTHER, "raise", refuse),
-    Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that it is called in.",)),
-    Row(CALL, OTHER, "retry", refuse, ("it can't be sent again, because no worker runs it.",)),
+    Row(INSIDE, OTHER, ANY, refuse, ("it would wait for the run that calls it.",)),
+    Row(CALL, OTHER, "retry", refuse, (IN_A_WORKER,)),
     Row(ANY, OTHER, "retry", retry),
-    Row(CALL, OTHER, "park", refuse, ("it can't be parked, because no worker runs it.",)),
+    Row(CALL, OTHER, "park", refuse, (IN_A_WORKER,)),
     Row(ANY, OTHER, "park", park),
     Row(CALL, MESSAGES, "wait", refuse, (WOULD_BLOCK,)),
     Row(ANY, MESSAGES, "wait", wait_in_queue),

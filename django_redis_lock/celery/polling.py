@@ -64,7 +64,7 @@ class OutboxPoller(threading.Thread):
                 pause, failure = self._poll(), ""
             except Exception as error:
                 if repr(error) != failure:
-                    text = "Parked tasks of LOCKS[%r] can't be published yet: %s"
+                    text = "Could not check parked tasks of LOCKS[%r]; retrying: %s"
                     logger.warning(text, self._using, error)
                 pause, failure = POLL_EVERY, repr(error)
             select.select([event], [], [], max(SHORTEST, min(pause, POLL_EVERY)))

@@ -88,7 +88,7 @@ class _Parker(threading.Thread):
                 with contextlib.suppress(LockUnavailable, InvalidLockBackend):  # as children raise
                     self._park(batch)
             except Exception:
-                logger.exception("Messages that are to be parked go to children of the worker")
+                logger.exception("Could not park messages here; passed them to the children")
             self._done.extend((*one, False, None) for one in batch)
             connections.close_all()  # which functions that make keys may have opened
             self._rope.send(b"!")
@@ -144,7 +144,7 @@ class _Parker(threading.Thread):
             if parked:
                 task_ready(request)
                 request.acknowledge()
-            elif not closing and connection is self._consumer.connection:  # or it comes again
+            elif not closing and connection is self._consumer.connection:  # or it is redelivered
                 for headers in (request.request_dict, request._context) if header else ():
                     headers.update(header.as_headers())
                 self._to_pool(request)

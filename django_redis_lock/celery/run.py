@@ -295,7 +295,7 @@ def current_lock(task: Any = None) -> TaskLock | None:
 def _on_lock_lost(lock: Any = None, **kwargs: Any) -> None:
     if isinstance(lock, TaskLock):
         task, task_id = lock.task, lock.origin["task_id"]
-        logger.error("Task %s[%s] runs on without its lock %r", task.name, task_id, lock.name)
+        logger.error("Task %s[%s] continued without its lock %r", task.name, task_id, lock.name)
         task_lock_lost.send_robust(sender=task, task_id=task_id, key=lock.name, holder=None)
 
 

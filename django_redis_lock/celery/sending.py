@@ -100,7 +100,7 @@ class Sending(GuardedCall):
             # A task that has succeeded must not fail because the worker can't continue its chain.
             if not unguarded and not (self._is_awaited() and current_task):
                 raise
-            logger.warning("Task %s[%s] is sent unguarded: %s", self.task.name, self.task_id, error)
+            logger.warning("Sent task %s[%s] unguarded: %s", self.task.name, self.task_id, error)
             return self._publish_with(self.header)
         if run is not None and follows:
             return self._follow(run)
@@ -249,7 +249,7 @@ class Sending(GuardedCall):
         if policy == "raise" and not awaited:
             raise conflict.error()
         if awaited or holder is None or holder.task_id is None:
-            # Sent only to give a result to those who wait for this id.
+            # Sent only to give a result to callers that wait for this id.
             header = replace(self.header, duplicate_of=dict(describe(holder) or {}))
             return self._publish_with(header)
         conflict.skip()

@@ -33,14 +33,14 @@ SHARED_FOR = 1.0  # seconds for which all that read share what was read
 PATIENCE = 3.0  # seconds from the begin of a reading for which callers wait for its end
 
 MEANINGS = {  # the gauges of a group, and their descriptions
-    "held": "Locks and permits that are held now.",
-    "limit": "Permits of the semaphores that are held, or whose limit an operator has set.",
-    "waiting": "Waiters for locks, held or not.",
-    "parked": "Celery tasks among these waiters that are parked, so that no worker waits.",
-    "backlogs": "Backlogs in which these tasks wait: one for each turn.",
-    "oldest_wait": "The longest that the first waiter of a queue has waited.",
-    "oldest_hold": "The longest that one of the held locks has been held.",
-    "lease_used": "The largest share of its lease that a renewed lock has used; at 1 it is lost.",
+    "held": "Held locks and permits; each shared holder counts.",
+    "limit": "Permits of semaphores that are held, or whose limit an operator has set.",
+    "waiting": "Waiters for locks, parked tasks included.",
+    "parked": "Parked Celery tasks.",
+    "backlogs": "Backlogs of parked tasks, one per turn.",
+    "oldest_wait": "Longest wait of the first waiter of a queue.",
+    "oldest_hold": "Longest time that a lock has been held.",
+    "lease_used": "Largest used share of a renewed lease; at 1 the lock is lost.",
 }
 
 
@@ -118,7 +118,7 @@ def _limits(backend: BaseLockBackend) -> tuple[dict[str, int], Iterable[str]]:
             raise
         if backend.alias not in _refusing:
             _refusing.add(backend.alias)
-            logger.info("LOCKS[%r] has gauges of held locks only: %s", backend.alias, error)
+            logger.info("Read gauges of LOCKS[%r] without queues: %s", backend.alias, error)
         return {}, ()
 
 
@@ -157,9 +157,9 @@ class _Reading(threading.Thread):
         try:
             self._read = read_held(self._backend)
         except LockError as error:
-            logger.info("LOCKS[%r] has no gauges now: %s", self._backend.alias, error)
+            logger.info("Could not read the gauges of LOCKS[%r]: %s", self._backend.alias, error)
         except Exception:
-            logger.exception("The gauges of LOCKS[%r] could not be read", self._backend.alias)
+            logger.exception("Could not read the gauges of LOCKS[%r]", self._backend.alias)
         finally:
             connections.close_all()  # a signal receiver may have opened one in this thread
 

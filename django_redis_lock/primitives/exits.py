@@ -47,8 +47,8 @@ def defer(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends:
         return False
     if not wanted:
         logger.warning(
-            "Lock %s was released before the transaction on %s ended, so the next holder may not "
-            "see what it wrote. Leave out after_commit=False.",
+            "Released lock %s before the transaction on %s ended, so the next holder may not see "
+            "what it wrote. Remove after_commit=False.",
             ", ".join(repr(each.name) for each in held),
             ", ".join(repr(connection.alias) for connection in databases),
         )
@@ -77,7 +77,7 @@ def _wait(held: Sequence[Held], leave: Leave, databases: Sequence[Any], *, ends:
 @cache
 def _warn_not_installed() -> None:  # once for the whole process
     logger.warning(
-        "A lock was released before the transaction ended, so the next holder may not see what it "
+        "Released a lock before the transaction ended, so the next holder may not see what it "
         "wrote. Add 'django_redis_lock' to INSTALLED_APPS."
     )
 
@@ -235,7 +235,7 @@ def _confirm(held: Sequence[Held]) -> None:
     except LockUnavailable as error:
         if any(one.held_lease().required or one.on_unavailable == "raise" for one in held):
             raise
-        logger.warning("A transaction is committed, though it may have lost %s: %s", held, error)
+        logger.warning("Committed a transaction that may have lost %s: %s", held, error)
 
 
 def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
@@ -244,5 +244,5 @@ def _carry_out(leave: Leave, held: Sequence[Held]) -> Steps[None]:
     except LockError as error:
         if not isinstance(error, LockLost):  # which was logged when it was found
             names = ", ".join(repr(each.name) for each in held)
-            logger.warning("Lock %s was not passed on after the transaction: %s", names, error)
+            logger.warning("Could not pass on lock %s after the transaction: %s", names, error)
         yield from holding.finish([each for each in held if each.deferred])

@@ -37,7 +37,7 @@ class LockGroup(Handle):
         self._by_given = {lock.given: self._by_name[lock.name] for lock in locks if lock.given}
         if wrong := [one for one in locks if self._by_name[one.name].sharing != one.sharing]:
             name = wrong[0].name
-            raise ValueError(f"{name!r} is given twice, in different ways; give each name once.")
+            raise ValueError(f"{name!r} is passed twice, in different ways: pass it once.")
         super().__init__(
             ", ".join(self._by_name),
             blocking=locks[0].blocking,
@@ -170,7 +170,7 @@ def kinds(
 ) -> list[tuple[str, Sharing]]:
     """Return the names of a group, each with how it is shared."""
     if isinstance(shared, str):
-        raise TypeError(f"shared={shared!r} is one name; give several, or True for all of names.")
+        raise TypeError(f"shared={shared!r} must be a list of names, or True for all names.")
     readers: Iterable[str] = ()
     permits: Mapping[str, int] = {}
     if isinstance(shared, Iterable):
@@ -178,19 +178,19 @@ def kinds(
     if isinstance(limit, Mapping):
         permits, limit = limit, None
     if shared and limit is not None:
-        raise ValueError("shared and limit exclude each other; leave one of them out.")
+        raise ValueError("shared conflicts with limit: pass only one of them.")
     if None in permits.values():
-        raise ValueError(f"limit={permits!r} must have a whole number for each name.")
+        raise ValueError(f"limit={permits!r} must map each name to a whole number.")
     found = [
         *((name, Sharing(limit is not None or shared, limit, max_waiters)) for name in names),
         *((name, Sharing(True, None, max_waiters)) for name in readers),
         *((name, Sharing(True, most, max_waiters)) for name, most in permits.items()),
     ]
     if not found:
-        raise ValueError("There are no names of locks to acquire.")
+        raise ValueError("lock_many() needs at least one lock name.")
     if (number := len({name for name, _ in found})) > MOST_NAMES:
         raise ValueError(
-            f"{number} locks are too many to acquire at once; the limit is {MOST_NAMES}. "
-            f"Let one lock stand for all of them."
+            f"lock_many() got {number} names; the maximum is {MOST_NAMES}. "
+            f"Use one coarser lock instead."
         )
     return found

@@ -64,7 +64,7 @@ class Handle(ABC):
 
         ``blocking`` (a bool) and ``blocking_timeout`` (seconds in all, ``None`` for no limit)
         override those of the handle. Raises ``LockError`` if the handle already holds a lock, which
-        it keeps, and ``LockUnavailable``; with ``on_unavailable="run"`` it returns True instead.
+        it keeps, and ``LockUnavailable``, or returns True with ``on_unavailable="run"``.
         """
         began = monotonic()
         try:
@@ -91,7 +91,7 @@ class Handle(ABC):
 
         Raises ``LockLost`` if one was lost, after releasing the others; ``LockNotOwned`` if none is
         held; and ``LockUnavailable``. In the last case the release is retried in the background,
-        and can be called again. In a block that runs without the lock, it does nothing.
+        and can be called again. If the block runs without the lock, nothing happens.
         """
         try:
             self.backend.run(self._release())
@@ -108,7 +108,7 @@ class Handle(ABC):
                 raise
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> bool:
-        """Add seconds to each lease; with ``replace_ttl``, let it end in so many seconds from now.
+        """Add seconds to the remaining lease, or with ``replace_ttl`` replace it.
 
         Returns True. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, and ``LockError``
         for a lock that never expires.
@@ -185,25 +185,25 @@ class Handle(ABC):
     def __call__(self, function: Decorated) -> Decorated:
         """Decorate a function, synchronous or not, to hold the lock during each call.
 
-        Every call uses a handle of its own, and raises ``LockNotAcquired`` when the wait times out.
-        Raises ``TypeError`` for what does its work after the call has returned: at once for a class
+        Every call uses a new handle, and raises ``LockNotAcquired`` if the lock is not acquired.
+        Raises ``TypeError`` for work that happens after the call has returned: at once for a class
         or a generator function, and from the call if it returns a coroutine, future or generator.
         """
         if isinstance(function, staticmethod | classmethod):
             return cast("Decorated", type(function)(self(function.__func__)))
         if isinstance(function, type) or not callable(function):
-            raise TypeError(f"A lock decorates a function or a method, not {function!r}.")
+            raise TypeError(f"A lock can decorate only a function or a method, not {function!r}.")
         code = getattr(function, "__code__", None)
         named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if code else ()
         if any(f"{{{each}}}" in self.name for each in named):
             raise ValueError(
-                f"The name of {self._label} is no template, so it would be the same for all calls. "
-                f"Take it inside {function!r}, in a with statement, with an f-string as its name."
+                f"The name of {self._label} is not a template: it would be the same for all calls. "
+                f"Use a with statement inside {function!r}, with an f-string as the name."
             )
         if is_generator(function):
             raise TypeError(
-                f"{function!r} is a generator, whose body runs after the call; take the lock "
-                f"inside of it with a with statement."
+                f"{function!r} is a generator, whose body runs after the call: acquire the lock "
+                f"inside it, with a with statement."
             )
         if is_async(function):
 
@@ -223,15 +223,15 @@ class Handle(ABC):
 
     def __bool__(self) -> bool:
         raise TypeError(
-            f"A handle is neither true nor false. To acquire {self._label}, use it in a with "
-            f"statement, or test what its acquire() returns."
+            f"A handle is neither true nor false. To acquire {self._label}, use a with statement, "
+            f"or test the result of acquire()."
         )
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            f"{self!r} can't be pickled or copied. Create a handle for each caller with the name "
-            f"of the lock. To pass a held lock to another process, send it the ticket that "
-            f"detach() returns, for take_over() there."
+            f"{self!r} can't be pickled or copied. Create a handle of the same name for each "
+            f"caller. To pass a held lock to another process, send it the ticket that detach() "
+            f"returns, and call take_over() there."
         )
 
     @abstractmethod
@@ -276,13 +276,13 @@ class Handle(ABC):
         return math.inf if wait is None else monotonic() + wait
 
     def _occupy(self) -> Identity:
-        """Let no other caller acquire while the result is referred to, so never for ever."""
+        """Let no other caller acquire while the result is referred to, so not forever."""
         attempt = Identity()
         with register.mutex:
             if self._attempt is None or self._attempt() is None:
                 self._attempt = weakref.ref(attempt)
                 return attempt
-        text = f"This handle is already acquiring {self._label}; create one for each caller."
+        text = f"This handle is already acquiring {self._label}: create one for each caller."
         raise self._locks()[0].misuse(text)
 
     def _release(self) -> Steps[None]:
@@ -295,7 +295,7 @@ class Handle(ABC):
         self._abandon(error, began)
         if self.on_unavailable == "raise" or not isinstance(error, LockUnavailable):
             return False
-        logger.warning("The block runs without %s: %s", self._label, error)
+        logger.warning("Entered a block without %s: %s", self._label, error)
         for each in self._locks():
             each.unguarded += 1
         return True
@@ -311,7 +311,8 @@ class Handle(ABC):
     def _extend(self, seconds: float | None, *, replace_ttl: bool) -> Steps[bool]:
         held = self._acquired()
         if held[0].lease_to_set().timeout is None:
-            raise held[0].misuse(f"The lease of {self._label} can't be set, as it never expires.")
+            text = "has no lease to extend: it was acquired with timeout=None."
+            raise held[0].misuse(f"Lock {held[0].name!r} {text}")
         if seconds is not None:
             arguments.check_timeout(seconds, "additional_time")
 
@@ -342,7 +343,7 @@ class Handle(ABC):
         optional = self.on_unavailable == "run" and isinstance(failure, LockUnavailable)
         if not isinstance(failure, LockError) or (error is None and not optional):
             return False
-        logger.warning("The release of %s failed after the block: %s", self._label, failure)
+        logger.warning("Could not release %s after the block: %s", self._label, failure)
         return True
 
 

@@ -96,7 +96,7 @@ class Held:
     def held_lease(self) -> Lease:
         lease = self.lease
         if lease is None:
-            why = "; the server was unavailable, and the block runs without" * bool(self.unguarded)
+            why = ": the block runs without it, as the server failed" * bool(self.unguarded)
             raise self._not_owned(f"is not held by this handle{why}")
         if lease.process is not process.current_process():
             pid = lease.process.pid
@@ -106,13 +106,13 @@ class Held:
     def lease_to_release(self) -> Lease:
         lease = self.held_lease()
         if self.deferred:
-            raise self._not_owned("was released already, and is freed when the transaction ends")
+            raise self._not_owned("was released already, with effect when the transaction ends")
         return lease
 
     def lease_to_set(self) -> Lease:
         lease = self.held_lease()
         if lease.state is State.RELEASING:
-            raise self._not_owned("was released already, which is being retried in the background")
+            raise self._not_owned("was released already; that is being retried in the background")
         return lease
 
     def _not_owned(self, why: str) -> LockNotOwned:
@@ -126,7 +126,7 @@ class Held:
         if lease is None:
             return
         if lease.valid:
-            again = "" if self.reentrant else ", or pass reentrant=True to let one enter it again"
+            again = "" if self.reentrant else ", or pass reentrant=True"
             raise self.misuse(
                 f"This handle already holds lock {self.name!r}, and keeps it. Create a handle for "
                 f"each caller{again}."
@@ -145,7 +145,7 @@ class Held:
         self.lease, self._backend, self.deferred = None, None, False
 
     def note_failure(self) -> None:
-        """Let callers that may run unguarded only probe the server for a while."""
+        """Let callers that may run unguarded only probe the server for some time."""
         failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
         if (now := monotonic()) >= failed.get(server, 0.0):
             failed[server] = now + FAILED_FOR
@@ -154,7 +154,7 @@ class Held:
         """Raise soon if a server that failed lately still does; return if it may refuse writes."""
         if self.unguarded and not self.reentrant:  # a release would be of either's
             raise self.misuse(
-                f"This handle already runs without lock {self.name!r}. Create one for each caller."
+                f"This handle already runs without lock {self.name!r}: create one for each caller."
             )
         failed, server = self.backend.failed_until, self.backend.renewal_group(self.name)
         if (ends := failed.get(server)) is None:
@@ -209,7 +209,7 @@ def release(held: Held) -> Steps[None]:
         raise
     held.let_go(lease)
     if not ours:
-        reason = f"{REASON_EXPIRED} before its release"
+        reason = f"{REASON_EXPIRED}, before release() was called"
         raise (yield from report_losses([(held, lease)], backend, reason))
     if backend.registries:
         backend.freed(lease.name)
@@ -251,7 +251,7 @@ def finish(held: Sequence[Held]) -> Steps[None]:
         pass  # and logged when it was found
     except LockError as error:
         names = ", ".join(repr(each.name) for each in held)
-        logger.warning("Lock %s could not be released yet, trying again: %s", names, error)
+        logger.warning("Could not release lock %s; retrying in the background: %s", names, error)
         if isinstance(error, LockUnavailable):
             yield from held[0].backend.failed(error)
     for each in held:

@@ -36,7 +36,7 @@ class Lock(Held, Handle):
     ``django_redis_lock.lock()`` creates it, and documents the arguments.
     """
 
-    full = False  # so many waited already
+    full = False  # max_waiters callers waited already
     waited = False  # it was acquired after a wait
     _again = 0  # how many more times this handle has entered the lock
     sharing = arguments.EXCLUSIVE  # with whom it is shared, and how many may wait
@@ -99,8 +99,8 @@ class Lock(Held, Handle):
         """Take the lock from the holder with this ``token_id``, ahead of all waiters.
 
         Returns False, and changes nothing, if that holder no longer has the lock, or shares it and
-        this handle would not. Else that holder's lock is lost. By a ``ticket`` or ``token_id``, it
-        passes between processes without ever being free. Raises as ``acquire`` does.
+        this handle would not. Otherwise that holder loses it. With a ``ticket`` or ``token_id``, a
+        lock passes between processes without ever being free. Raises as ``acquire`` does.
         """
         return self.backend.run(self._acquire(None, arguments.check_token_id(token_id)))
 
@@ -111,7 +111,7 @@ class Lock(Held, Handle):
     def detach(self, seconds: float, metadata: Mapping[str, str] | None = None) -> str:
         """Leave the lock locked for some seconds without a holder, and return its ``ticket``.
 
-        Then it becomes free, unless ``take_over`` is called before. In a database transaction, the
+        Then it is free, unless ``take_over`` is called before. In a database transaction, the
         seconds and the ticket begin at its end. ``metadata`` is added to that of the handle, which
         holds nothing afterwards. Raises ``LockLost``, ``LockNotOwned``, ``LockUnavailable``, which
         leaves the lock held, and ``LockError`` for a lock that was entered more than once.
@@ -123,10 +123,10 @@ class Lock(Held, Handle):
         return await self.backend.arun(self.detach_steps(seconds, metadata))
 
     def downgrade(self) -> None:
-        """Share the lock from now on, without it being free in between, with a new fence.
+        """Change the lock from exclusive to shared, without it being free in between; a new fence.
 
         In a database transaction that takes effect at its end. The next waiters get it if they
-        share it. The lease goes on. A shared lock stays as it is. Raises ``LockLost``,
+        share it. The lease continues. A shared lock stays as it is. Raises ``LockLost``,
         ``LockNotOwned``, ``LockUnavailable``, after which it may be shared or not and this can be
         called again, and ``LockError`` for a lock that was entered more than once.
         """
@@ -137,7 +137,7 @@ class Lock(Held, Handle):
         await self.backend.arun(self._downgrade())
 
     def locked(self) -> bool:
-        """Ask the server whether anybody has the lock, or a permit. Raises ``LockUnavailable``."""
+        """Ask the server whether the lock, or a permit, is held. Raises ``LockUnavailable``."""
         return self.backend.run(self._locked())
 
     async def alocked(self) -> bool:
@@ -267,13 +267,13 @@ class Lock(Held, Handle):
                 continue
             if upgrade:
                 raise self.upgrade_refused()
-            held = f"Lock {self.name!r} is held by this {kind_of_execution()}"
+            held = f"this {kind_of_execution()} already holds lock {self.name!r}"
             if lease.auto_renew or lease.timeout is None:
                 raise self.misuse(
-                    f"{held}, which would wait for itself for ever. Pass reentrant=True wherever "
-                    f"it may be entered again, or give a blocking_timeout."
+                    f"Deadlock: {held} and would wait for it forever. Pass reentrant=True to every "
+                    f"handle of it, or set blocking_timeout."
                 )
-            logger.warning("%s, which waits until its own lease ends in %.1f s", held, left / 1000)
+            logger.warning("Began to wait %.1f s for its own lease: %s", left / 1000, held)
 
     def _another_may_release(self) -> Steps[bool]:
         """Whether another holder has a permit too, or an operator's limit is 0."""
@@ -318,7 +318,7 @@ class Lock(Held, Handle):
     ) -> Steps[str]:
         # Unless ``late``, the seconds begin now, also where the detach waits for a transaction.
         if check_timeout(seconds, "seconds") is None:
-            raise ValueError("A detached lock has to expire; give a number of seconds.")
+            raise ValueError("detach() needs a lease: pass a number of seconds, not None.")
         self._lease_entered_once("detached")
         self.backend.require(self.backend.can_pass, f"Lock {self.name!r} can't be passed on")
         # No process holds the lock then, so the death of one must not count as its holder's.
@@ -337,8 +337,9 @@ class Lock(Held, Handle):
         lease = self.lease_to_release()
         self.lease_to_set()
         if lease.entries > 1:
-            entered = f"Lock {self.name!r} was entered {lease.entries} times"
-            raise self.misuse(f"{entered} and can't be {to_be}.")
+            entered = f"while {lease.entries} reentrant handles hold it"
+            advice = "release the inner ones first"
+            raise self.misuse(f"Lock {self.name!r} can't be {to_be} {entered}: {advice}.")
         return lease
 
     def _downgrade(self) -> Steps[None]:
@@ -369,9 +370,9 @@ class Lock(Held, Handle):
 
     def upgrade_refused(self) -> LockError:
         return self.misuse(
-            f"This {kind_of_execution()} shares lock {self.name!r} and can't get it alone as well: "
-            f"two that did so would wait for each other. Release it first, after a transaction, or "
-            f"take it alone from the start and share it by downgrade()."
+            f"Lock {self.name!r} can't be upgraded from shared to exclusive: two upgrading "
+            f"{kind_of_execution()}s would deadlock. Release it first (in a transaction: after its "
+            f"end), or acquire it exclusively and call downgrade()."
         )
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
@@ -382,11 +383,11 @@ class Lock(Held, Handle):
             why = why or "no permit was free"
         else:
             own = register.held_here(self.name, self.backend.alias)
-            why = f"{f'this {kind_of_execution()}' if own else 'another holder'} has it"
+            why = f"{f'this {kind_of_execution()}' if own else 'another caller'} holds it"
         paused = why.startswith("paused")
         if self.full:
-            tried = "at once, as"
-            why = f"max_waiters={self.sharing.max_waiters} allows no more that wait"
+            tried = "at once:"
+            why = f"its queue is full (max_waiters={self.sharing.max_waiters})"
         text = f"Could not acquire lock {self.name!r} {tried} {why}."
         error = LockNotAcquired(text, name=self.name)
         error.paused = paused
@@ -423,7 +424,7 @@ def _detach(
     lease.begin_release()  # so that nothing enters it any more
     held.let_go(lease)
     if not ours:
-        reason = f"{REASON_EXPIRED} before it was detached"
+        reason = f"{REASON_EXPIRED}, before detach() was called"
         raise (yield from holds.report_losses([(held, lease)], backend, reason))
     facts = {"lock": held.signalled, "held_for": monotonic() - lease.began}
     yield from backend.emit(signals.lock_detached, held.name, **facts)

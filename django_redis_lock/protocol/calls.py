@@ -103,7 +103,7 @@ class Release(Call):
     unclaimed: bool = field(default=False, kw_only=True)  # only if handed off and not yet claimed
 
 
-GiveBack = Callable[[Release, float], object]  # sends it in the background, for so many seconds
+GiveBack = Callable[[Release, float], object]  # sends it in the background, for some seconds
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -131,7 +131,7 @@ class Inspect(Call):
     """Read the holders of locks; ``inspect.lua`` describes the answer."""
 
     names: Sequence[str]
-    skip: int = 0  # how many of those who share a lock were read already
+    skip: int = 0  # how many shared holders were read already
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -223,7 +223,7 @@ def write_page(entries: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Heartbeat(Call):
-    """Tell a server, or a shard, that this process waits; see ``heartbeat.lua``."""
+    """Report to a server, or a shard, that this process waits; see ``heartbeat.lua``."""
 
     process: str
     names: Mapping[str, str]  # of each lock the digest of its last waiter
@@ -292,7 +292,7 @@ def withdrawal(request: Request, *, patient: bool = False, until: float = math.i
 def ask(call: Call) -> Steps[Any]:
     """Carry out a call, sending it again for a short time if the server can't be reached."""
     began = monotonic()
-    # A caller that is late may have been stopped for a while; that proves nothing about the server.
+    # A caller that is late may have been stopped; that proves nothing about the server.
     call.until = max(call.until, began + GRACE)
     pauses = iter(RETRY_PAUSES if call.patient else ())
     while True:

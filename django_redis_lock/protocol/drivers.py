@@ -119,9 +119,8 @@ def _warn_event_loop() -> None:
     while frame and frame.f_globals.get("__name__", "").split(".")[0] in PASSED_OVER:
         level, frame = level + 1, frame.f_back
     warnings.warn(  # with a text that names no lock, so that Python shows it once a place
-        "A lock is waited for with a blocking call, which stops the event loop of this thread: "
-        "its other tasks can neither run nor release the lock. Use 'async with', or await "
-        "aacquire().",
+        "A blocking call waits for a lock and stops the event loop of this thread: its other "
+        "tasks can neither run nor release the lock. Use 'async with', or await aacquire().",
         RuntimeWarning,
         stacklevel=level,
     )
@@ -244,7 +243,7 @@ def late() -> LockUnavailable:
 def begun_by(process: Process, first: Step | None) -> LockError:
     name = "" if first is None else first.lock_name  # pauses and signals have none
     return LockError(
-        f"This operation on lock {name!r} was begun by the parent process {process.pid}, which "
-        f"continues it. Begin a new one in the forked child.",
+        f"The parent process {process.pid} began this operation on lock {name!r} and continues "
+        f"it. Begin a new one in the forked child.",
         name=name,
     )

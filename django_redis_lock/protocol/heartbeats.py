@@ -1,4 +1,4 @@
-"""Heartbeats, by which a process tells each server that its waiters wait; see ``heartbeat.lua``."""
+"""Heartbeats, by which a process reports to each server that it waits; see ``heartbeat.lua``."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ class Heart(threads.Background):
         except Exception as error:
             self._answered[server], failed_at = -math.inf, monotonic()
             if not isinstance(error, LockError):
-                logger.exception("A heartbeat failed, and is sent again")
+                logger.exception("Could not send a heartbeat; retrying")
             if failed_at - self._failing.setdefault(server, failed_at) >= OUTAGE_LIMIT:
                 for waiter in chain(*waiters.values()):
                     self._registry.fail(waiter, error)

@@ -32,7 +32,7 @@ class Request:
     shared = False  # whether others may hold the lock at the same time; its record says how many
     from_token_id = ""  # whose lock it takes over, ahead of the queue
     max_waiters: int | None = None
-    full = False  # so many wait already, so it does not
+    full = False  # max_waiters callers wait already
 
     def __init__(
         self, name: str, token: str, timeout: float | None, record: str, *, auto_renew: bool = False
@@ -57,7 +57,7 @@ class Request:
 
     @property
     def entry(self) -> str:
-        """What tells the server who leaves the queue."""
+        """What identifies to the server who leaves the queue."""
         return f"{self.waits_in} {token_id(self.token.encode())} {self.lease_ms} {self.record}"
 
 
@@ -166,7 +166,7 @@ class Lease:
                 self.left_at = None  # the detach was not carried out
 
     def begin_update(self, call: object, lease_ms: int) -> None:
-        """Note that a call sets it to so many ms (-1: no end, 0: only asks), a shorter one now."""
+        """Note that a call sets it to some ms (-1: no end, 0: only asks), a shorter one now."""
         self.pending_updates |= {call}
         self.shorten(lease_ms / 1000 if lease_ms > 0 else math.inf)
         self.longest_set = max(self.longest_set, math.inf if lease_ms < 0 else lease_ms / 1000)
@@ -175,12 +175,12 @@ class Lease:
         self.pending_updates -= {call}
 
     def shorten(self, seconds: float) -> None:
-        """Let it end in so many seconds at the latest, whatever a renewal under way finds."""
+        """Let it end in some seconds at the latest, whatever a renewal under way finds."""
         self.version += 1
         self.deadline = min(self.deadline, monotonic() + seconds)
 
     def renew_for(self, seconds: float | None, since: float) -> None:
-        """Let renewals set no later end than so many seconds after a moment (monotonic)."""
+        """Let renewals set no later end than some seconds after a moment (monotonic)."""
         self.renew_until = since + (math.inf if seconds is None else seconds)
 
     def strengthen(self, wanted: Request, max_hold: float | None) -> None:

@@ -70,7 +70,7 @@ class Holder(_Caller):
     held_for: float | None = None  #: Seconds since it was acquired, by the server's clock.
     lease: float | None = None  #: Seconds that a renewal gives; ``None`` if unknown or not renewed.
     max_hold: float | None = None  #: Seconds after which renewal stops; ``None`` for no limit.
-    pid_space: str | None = None  #: What tells containers apart that share a host name, if known.
+    pid_space: str | None = None  #: What differs in containers that share a host name, if known.
     pid_began: int | None = None  #: When the process began, in clock ticks since boot, if known.
     parked: int = 0  #: How many waiters are parked Celery tasks, so that no process waits.
     marks: Mapping[str, str] = field(default_factory=dict)
@@ -204,7 +204,7 @@ def split_value(value: bytes) -> list[bytes]:
 
 
 def read_sharing(value: Sequence[Any], *, now_ms: int, **known: Any) -> list[Holder]:
-    """Read those who share a lock, in the order in which they got it; see ``inspect.lua``."""
+    """Read the shared holders of a lock, in the order in which they got it; see ``inspect.lua``."""
     limit, number, ends, values = value
     known |= {"now_ms": now_ms, "limit": limit, "holders": number}
     holders = {}

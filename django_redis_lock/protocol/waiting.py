@@ -73,7 +73,7 @@ class LocalWaiter:
 class WaiterRegistry:
     """The waiters of one process and backend, which sleep until they are notified.
 
-    A ``Heart`` tells the server that they wait, and reads the messages for them, every ``interval``
+    A ``Heart`` reports that they wait, and reads the messages for them, every ``interval``
     seconds; a ``ReceivingRegistry`` receives messages at once.
     """
 
@@ -176,7 +176,7 @@ class WaiterRegistry:
         self._wake(waiter)
 
     def freed(self, name: str) -> None:
-        """Note that this process has released a lock, of which those who poll do not know."""
+        """Note that this process has released a lock, which polling waiters do not notice."""
         if self.interval is not None and self.heart is not None:
             self.heart.beat_by(monotonic())
 
@@ -257,7 +257,7 @@ class WaiterRegistry:
                 return True
 
     def _ask(self, request: Request, until: float) -> Steps[tuple[calls.Acquire, Any]]:
-        """Ask for the lock. A request that waits already tolerates an outage for a while."""
+        """Ask for the lock. A request that waits already tolerates a short outage."""
         give_up = min(until, monotonic() + OUTAGE_LIMIT)
         pause = 0.05
         while True:

@@ -36,8 +36,11 @@ Seconds = float | Default | None
 
 def check_choice(argument: str, value: Any, choices: Collection[Any]) -> None:
     if value not in choices:
-        known = ", ".join(map(repr, choices))
-        raise ValueError(f"{argument}={value!r} is unknown; choose from {known}.")
+        known = " or ".join(", ".join(map(repr, choices)).rsplit(", ", 1))
+        text = f"is unknown: use {known}"
+        if choices is WAITING_SCHEMES:
+            text = f"is not a notification mode: use {known}, or None for the alias's WAIT"
+        raise ValueError(f"{argument}={value!r} {text}.")
 
 
 def check_types(using: Any = "", **flags: Any) -> None:
@@ -53,8 +56,8 @@ def check_timeout(value: Any, argument: str = "timeout") -> float | None:
     seconds = _seconds(value, argument, 0.001, "for a lock that never expires")
     if seconds == math.inf:
         raise ValueError(
-            f"{argument}={_shown(value)} is longer than a hundred years; "
-            f"write None for a lock that never expires."
+            f"{argument}={_shown(value)} is longer than a hundred years: "
+            f"pass None for a lock that never expires."
         )
     return seconds
 
@@ -64,7 +67,7 @@ def check_blocking(value: Any) -> bool:
         return value
     shown, advice = _shown(value), ""
     if isinstance(value, int | float):
-        advice = f"; to wait for so many seconds, give blocking_timeout={shown}"
+        advice = f": to limit the wait to {shown} s, pass blocking_timeout={shown}"
     raise TypeError(f"blocking={shown} must be True or False{advice}.")
 
 
@@ -81,12 +84,12 @@ def check_renewal(
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
     check_types(auto_renew=renewed)
     if renewed and timeout is None:
-        raise ValueError("auto_renew=True has no meaning with timeout=None, which never expires.")
+        raise ValueError("auto_renew=True conflicts with timeout=None: such a lock has no lease.")
     longest = _seconds(max_hold, "max_hold", 0.001, "for no limit")
     if longest is not None and not renewed:
         raise ValueError(
-            f"max_hold={max_hold!r} has no meaning with timeout={timeout!r}, a lease that is "
-            f"not renewed; leave it out, or give a timeout in seconds and auto_renew=True."
+            f"max_hold={max_hold!r} conflicts with timeout={timeout!r}, a lease that is not "
+            f"renewed: omit max_hold, or pass a timeout in seconds and auto_renew=True."
         )
     return renewed, None if longest == math.inf else longest
 
@@ -96,7 +99,7 @@ def _seconds(value: Any, argument: str, least: float, none_is: str) -> float | N
     if value is None:
         return None
     if isinstance(value, bool):
-        raise ValueError(f"{argument}={_shown(value)} is a bool; give seconds as an int or float.")
+        raise ValueError(f"{argument}={_shown(value)} is a bool: pass seconds as an int or float.")
     if not isinstance(value, int | float):
         raise TypeError(
             f"{argument} must be seconds as an int or float, "
@@ -104,7 +107,7 @@ def _seconds(value: Any, argument: str, least: float, none_is: str) -> float | N
         )
     if not value >= least:  # as NaN is not
         raise ValueError(
-            f"{argument}={_shown(value)} is no time; give seconds of at least {least:g}, "
+            f"{argument}={_shown(value)} is too small: pass {least:g} seconds or more, "
             f"or None {none_is}."
         )
     return math.inf if value > LONGEST_LEASE else float(value)
@@ -145,8 +148,8 @@ def check_template(template: str, argument: str) -> list[str]:
     """Return the arguments a template of ``str.format`` names, in format specifications as well."""
     if found := _PRINTF.search(re.sub(r"\{.*?\}", "", template)):
         raise ValueError(
-            f"{argument}={template!r} has {found[0]!r}, which stands for nothing here; write the "
-            f"name of an argument in braces, such as '{{shop_id}}'."
+            f"{argument}={template!r} has {found[0]!r}, which is not replaced: put the name of an "
+            f"argument in braces, such as '{{shop_id}}'."
         )
     try:
         fields = list(dict.fromkeys(_fields(template)))
@@ -165,7 +168,7 @@ def _fields(template: str) -> Iterator[str]:
             continue
         argument = re.split(r"[.\[]", field, maxsplit=1)[0]
         if not argument.isidentifier():
-            raise ValueError(f"{{{field}}} is without a name; name one, such as {{product_id}}.")
+            raise ValueError(f"{{{field}}} has no argument name: add one, such as {{product_id}}.")
         yield argument
         yield from _fields(spec or "")
 
@@ -182,8 +185,8 @@ def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     size = len(to_json(dict(metadata)))
     if size > MAX_METADATA_BYTES:
         raise ValueError(
-            f"metadata takes {size} bytes as JSON, and the limit is {MAX_METADATA_BYTES}. It is "
-            f"stored with each lock and waiter. Store long values elsewhere, and their keys here."
+            f"metadata has {size} bytes as JSON; the maximum is {MAX_METADATA_BYTES}. It is stored "
+            f"with each lock and waiter: store long values elsewhere, and their keys here."
         )
     return dict(metadata)
 

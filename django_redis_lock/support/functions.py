@@ -35,8 +35,8 @@ def finished(function: Callable[..., Any], result: Result) -> Result:
     """
     if inspect.isawaitable(result):
         advice = (
-            "Put the decorator of the lock directly above the async def, below the others; or mark "
-            "what you decorate with asgiref.sync.markcoroutinefunction()"
+            "Put the lock's decorator directly above the async def, below the others; or mark the "
+            "decorated function with asgiref.sync.markcoroutinefunction()"
         )
     elif inspect.isgenerator(result) or inspect.isasyncgen(result):
         advice = "Return a list"
@@ -45,6 +45,6 @@ def finished(function: Callable[..., Any], result: Result) -> Result:
     if isinstance(result, Coroutine | Generator):
         result.close()
     raise TypeError(
-        f"{function!r} returned a {type(result).__name__}, which does its work after the call and "
-        f"without the lock. {advice}; or take the lock inside it, with a with statement."
+        f"{function!r} returned a {type(result).__name__}, whose work would run after the call, "
+        f"without the lock. {advice}; or acquire the lock inside it, with a with statement."
     )

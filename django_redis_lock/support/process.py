@@ -155,7 +155,7 @@ def _begin() -> Process:
     """Renew what a forked child must not share with its parent."""
     global _process  # noqa: PLW0603 - the one identity of the process
     pid = getpid()
-    # A mutex per process, because a thread of the parent may hold the parent's for ever.
+    # A mutex per process, because a thread of the parent may hold the parent's forever.
     with _begun.setdefault(pid, threading.RLock()):
         if _process.pid != pid:
             for resource in list(_after_fork):

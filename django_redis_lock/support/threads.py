@@ -185,7 +185,7 @@ class Background:
     """Calls ``work`` in a thread of its own, while it has something to do.
 
     Callers use bare locks, because an exception that a signal handler raises in the Python code of
-    ``threading`` would leave a condition locked for ever, or mark a running thread as ended.
+    ``threading`` would leave a condition locked forever, or mark a running thread as ended.
     """
 
     def __init__(self, name: str) -> None:

@@ -55,9 +55,9 @@ def single_instance_task(*target: Any, **options: Any) -> Any:
     """Let at most one instance of a task of ``django.tasks`` run at a time.
 
     Use it above or below ``@task``, with or without parentheses, for functions and coroutine
-    functions. A run that finds the task running ends at once, with a ``TaskSkipped`` as its result;
-    ``on_conflict`` can have it ``raise`` (``TaskAlreadyRunning``) or ``wait`` (in the worker, for
-    ``blocking_timeout`` seconds, and then as ``raise``).
+    functions. If the task is already running, a run ends at once, with a ``TaskSkipped`` as its
+    result; with ``on_conflict`` it can ``raise`` (``TaskAlreadyRunning``) or ``wait`` (in the
+    worker, for ``blocking_timeout`` seconds, and then as ``raise``).
 
     ``key``: which runs exclude each other, a template such as ``"import:{shop_id}"`` or a callable
     that takes the task's arguments; by default all. ``timeout``: the lease in seconds, by default
@@ -88,7 +88,7 @@ class Guard:
         arguments.check_choice("on_conflict", self.on_conflict, get_args(Policy))
         waits = self.on_conflict == "wait"
         if not waits and not isinstance(self.blocking_timeout, Default):
-            raise ValueError("blocking_timeout requires on_conflict='wait'; leave it out.")
+            raise ValueError("blocking_timeout requires on_conflict='wait': omit it.")
         most = arguments.check_number("concurrency", self.concurrency, 0, arguments.MOST_AT_ONCE)
         self.lock = partial(
             _RunLock,
@@ -106,7 +106,7 @@ class Guard:
             return replace(target, func=self(target.func))
         if not isinstance(target, FunctionType):
             raise TypeError(
-                f"single_instance_task decorates a function or a task of django.tasks, not "
+                f"single_instance_task must decorate a function or task of django.tasks, not "
                 f"{target!r}. For Celery tasks, import it from django_redis_lock.celery."
             )
         if hasattr(target, GUARDED):

@@ -25,7 +25,7 @@ task), ``task_id``, ``key`` and ``holder`` (who holds the lock, or ``None``); th
 ``policy`` as well, see ``Conflict.policy``."""
 
 task_waiting = Signal()
-"""A task waits for its lock, or goes back to the queue to be run later."""
+"""A task waits for its lock, or is sent back to the queue to be retried."""
 
 task_parked = Signal()
 """A task was parked: its message waits on the lock server until the task can run."""
@@ -34,7 +34,7 @@ task_taken_over = Signal()
 """A task took its lock over from an earlier delivery of itself that died, the ``holder``."""
 
 task_lock_lost = Signal()
-"""A task goes on running although its lock was lost; ``holder`` is ``None``."""
+"""A task lost its lock while it was running; ``holder`` is ``None``."""
 
 
 class Described(TypedDict):
@@ -49,7 +49,7 @@ class Described(TypedDict):
 
 
 class TaskSkipped(TypedDict):
-    """The result of a task that did not run, as another was running or none may run now.
+    """The result of a task that did not run: another was running, or its limit is 0.
 
     A plain dict, so every result serializer accepts it.
     """
@@ -114,15 +114,16 @@ class Conflict:
     @property
     def state(self) -> str:
         """What the lock is, in one line: held by whom, and why there is no permit."""
-        known = self.when_sent or self.holder or self.why
-        state = f"held by {self.who}" if known else "no longer held"
-        return escape_unprintable(f"{state}; {self.why}" if self.why else state)
+        known = self.when_sent or self.holder
+        states = [f"held by {self.who}"] * bool(known) + [self.why] * bool(self.why)
+        return escape_unprintable("; ".join(states) or "no longer held")
 
     def skip(self, reason: str = "") -> TaskSkipped:
         """Log, count and signal the duplicate, and return its result."""
         holder = self.described
         if not reason:
-            reason = "another instance is running" if holder else "no instance may run now"
+            idle = f"lock {self.key!r} is {self.state}"
+            reason = "another instance is running" if holder else idle
         name = self._count("skipped: lock %r is %s")
         return TaskSkipped(skipped=True, reason=reason, task=name, key=self.key, holder=holder)
 
@@ -131,7 +132,7 @@ class Conflict:
         name = self._count("refused: lock %r is %s")
         done = "run" if self.moment == "run" else "sent"
         why = why or f"lock {self.key!r} is {self.state}."
-        return TaskAlreadyRunning(f"Task {name} is not {done}: {why}", self.key, self.described)
+        return TaskAlreadyRunning(f"Task {name} was not {done}: {why}", self.key, self.described)
 
     def _count(self, text: str) -> str:
         name = name_of(self.task)

@@ -73,8 +73,8 @@ class KeyMaker:
             if name not in known and not (self._variadic and name.isidentifier()):
                 where = f"{option}={key!r}" if self._fields else f"unique_on={used!r}"
                 raise ValueError(
-                    f"{where} names {name!r}, which is not an argument of the task; "
-                    f"it takes {', '.join(known) or 'none'}."
+                    f"{where} names {name!r}, which is not an argument of the task. "
+                    f"Its arguments: {', '.join(known) or 'none'}."
                 )
         self._used = {name if name in known else self._variadic for name in used}
 
@@ -147,8 +147,8 @@ class KeyMaker:
     def _unstable(self, task_name: str, argument: str, value: Any) -> TypeError:
         return TypeError(
             f"Argument {argument!r} of task {task_name} can't be part of its {self._option}: a "
-            f"{type(value).__qualname__} is not written the same in every process: {value!r}. "
-            f"Pass an id instead, or use {self._option}= with what distinguishes calls."
+            f"{type(value).__qualname__} has no text that is the same in every process: {value!r}. "
+            f"Pass an id instead, or set {self._option}= to what distinguishes calls."
         )
 
 
@@ -177,7 +177,7 @@ def check_key(key: Key, unique_on: UniqueOn, option: str = "key") -> None:
     if unique_on is None:
         return
     if key is not None:
-        raise ValueError("key and unique_on exclude each other; leave one of them out.")
+        raise ValueError("key conflicts with unique_on: pass only one of them.")
     if isinstance(unique_on, str):
         if unique_on != ALL:
             raise ValueError(
@@ -192,8 +192,8 @@ def refuse_by_position(given: Sequence[Any]) -> None:
     """Raise ``TypeError`` for a text, a list or several values that were given without a name."""
     if len(given) > 1 or issubclass(type(next(iter(given), None)), str | list | tuple | set | dict):
         raise TypeError(
-            f"single_instance_task was given {', '.join(map(repr, given))} by position; give each "
-            f"option by its name: the name of the lock is key."
+            f"single_instance_task got {', '.join(map(repr, given))} by position: pass each "
+            f"option by name. The name of the lock is key=."
         )
 
 

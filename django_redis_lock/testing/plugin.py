@@ -20,28 +20,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--lock-space",
         choices=SPACES,
-        help="where tests keep their locks: in memory, or as LOCKS says; overrides lock_space of "
-        "the configuration file",
+        help="where tests keep their locks: in memory, or as set in LOCKS; overrides lock_space "
+        "of the configuration file",
     )
     group.addoption(
         "--fail-on-held-locks",
         action="store_true",
         default=None,
-        help="let a test fail that leaves a lock held, as fail_on_held_locks = true does",
+        help="fail tests that leave a lock held, as fail_on_held_locks = true does",
     )
     parser.addini("lock_space", "where tests keep their locks (memory or settings)")
-    parser.addini("fail_on_held_locks", "whether a test fails that leaves a lock held", type="bool")
+    parser.addini("fail_on_held_locks", "fail tests that leave a lock held", type="bool")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "locks(space=..., fail_on_held=...): keep the locks of a test in another space (memory or "
-        "settings), or let it leave locks held (or not).",
+        "settings), or allow it to leave locks held (or not).",
     )
     space = config.getini("lock_space")
     if space and space not in SPACES:
-        raise pytest.UsageError(f"lock_space = {space} is none of {', '.join(SPACES)}.")
+        raise pytest.UsageError(f"lock_space = {space} is unknown: use one of {', '.join(SPACES)}.")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -84,7 +84,7 @@ def _marked(node: Any) -> tuple[Any, bool | None]:
         unknown = sorted(set(marker.kwargs) - {"space", "fail_on_held"})
         if marker.args or unknown or marker.kwargs.get("space", "memory") not in SPACES:
             raise pytest.UsageError(
-                f"{node.nodeid}: {marker} is not known. It takes space="
+                f"{node.nodeid}: {marker} is invalid. Use space="
                 f"{' or '.join(map(repr, SPACES))}, and fail_on_held=True or False."
             )
         said = {**marker.kwargs, **said}

@@ -53,12 +53,12 @@ def held_by_another(
     shared: bool = False,
     limit: int | None = None,
 ) -> Iterator[None]:
-    """Let another holder have a lock during the block.
+    """Have another holder hold a lock during the block.
 
     It excludes the test's own thread as well, and locks that are ``reentrant`` there. Its lease is
-    renewed until the end of the block, or with ``timeout`` a fixed one of so many seconds. Waiters
-    get the lock at the end. With ``shared`` it reads, with a ``limit`` it has one permit, and
-    without both, all permits. Raises ``LockNotAcquired`` if the lock is held already.
+    renewed until the end of the block, or with ``timeout`` fixed, in seconds. Waiters get the lock
+    at the end. With ``shared`` the holder shares it, with ``limit`` it has one permit, and without
+    both it holds the lock exclusively. Raises ``LockNotAcquired`` if the lock is already held.
     """
     backend = _backend(using)
     lease_s, by = DEFAULT if timeout is None else timeout, {"held": "by held_by_another()"}
@@ -67,8 +67,8 @@ def held_by_another(
     request = handle.make_request(backend)
     lease = backend.run(locking.acquire(None, request, None))
     if lease is None:
-        why = backend.run(backend.operations.why_refused(name, limit)) or "it is held already"
-        raise LockNotAcquired(f"Lock {name!r} can't go to another: {why}.", name=name)
+        why = backend.run(backend.operations.why_refused(name, limit)) or "it is already held"
+        raise LockNotAcquired(f"Could not acquire lock {name!r} in the test: {why}.", name=name)
     lease.lose(REASON_EXPIRED)  # no holder in this process is notified of a loss
     if request.auto_renew:
         renewer.add(lease, backend, lease)
@@ -85,9 +85,9 @@ def held_by_another(
 def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
     """End the lease of a held lock, as if its time had passed without a renewal.
 
-    The lock is free, or goes to a waiter. A holder in this process finds ``held.lost`` true; if its
-    lease was to be renewed, the signal ``lock_lost`` has been sent. Of several that share the lock,
-    ``fence`` (``held.fence``) says which one. Raises ``LockError`` if the lock is not held.
+    The lock is then free, or a waiter has it. ``held.lost`` of a holder in this process is true; if
+    its lease was renewed, the signal ``lock_lost`` has been sent. Of several that share the lock,
+    ``fence`` (``held.fence``) selects one. Raises ``LockError`` if the lock is not held.
     """
     _end(using, name, fence, "expire")
 
@@ -95,7 +95,7 @@ def expire_now(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIA
 def lose(name: str, *, fence: int | None = None, using: str = DEFAULT_ALIAS) -> None:
     """Take a held lock from its holder, as an operator does on another machine.
 
-    As with ``expire_now()``, but a holder with a fixed lease finds out only when it asks or
+    As with ``expire_now()``, but a holder with a fixed lease notices only when it asks or
     releases, as always.
     """
     _end(using, name, fence, "be lost")
@@ -109,7 +109,7 @@ def _end(using: str, name: str, fence: int | None, how: str) -> None:
         by = "" if fence is None else f" with fence {fence}"
         raise LockError(f"Lock {name!r} is not held{by}, so it can't {how}.", name=name)
     if len(found) > 1:
-        text = f"Lock {name!r} has {len(found)} holders; say which by its fence."
+        text = f"Lock {name!r} has {len(found)} holders: pass the fence of one."
         raise LockError(text, name=name)
     lease = register.of_hold(found[0].token_id)
     entry = None if lease is None else renewer.entries.pop(lease.token, None)
@@ -141,9 +141,9 @@ def _backend(using: str) -> BaseLockBackend:
 
 @contextmanager
 def unavailable(using: str | None = None) -> Iterator[None]:
-    """Let every operation in this process, or on one alias, raise ``LockUnavailable`` in the block.
+    """Make all operations in this process, or on one alias, raise ``LockUnavailable`` in the block.
 
-    Nothing is sent or retried, so the errors come at once, on a server as with locmem and dummy.
+    Nothing is sent or retried, so errors are raised at once, with every backend.
     Renewals fail, too; a lock whose lease ends is lost. At the end, failed releases are sent.
     """
     fail = partial(_fail, using, drivers.carry_out)
@@ -158,7 +158,7 @@ def _fail(using: str | None, carry_out: Callable[..., Any], port: Any, step: Any
     if not isinstance(step, Call) or alias is None or using not in (None, alias):
         return carry_out(port, step)
     error = LockUnavailable(
-        f"LOCKS[{alias!r}] is not available: the test said unavailable().", name=step.lock_name
+        f"LOCKS[{alias!r}] is not available: the test uses unavailable().", name=step.lock_name
     )
     error.passing = False  # a retry would meet the same
     error.not_applied = isinstance(step, FORCED_RELEASE)  # nothing was sent
@@ -168,7 +168,7 @@ def _fail(using: str | None, carry_out: Callable[..., Any], port: Any, step: Any
 class LockRecorder:
     """Notes what happens to locks during a block, by signals: their names in order, in lists.
 
-    What the tools of ``django_redis_lock.testing`` do to a lock themselves is not in it.
+    What the tools of ``django_redis_lock.testing`` do themselves is not noted.
     """
 
     def __init__(self) -> None:
@@ -218,7 +218,7 @@ class LockSpace:
     """Keeps the locks of all aliases in a place of their own during a block.
 
     - ``"memory"``: in the memory of this process; no server is needed.
-    - ``"settings"``: where ``LOCKS`` says, with nothing changed.
+    - ``"settings"``: as set in ``LOCKS``, with nothing changed.
 
     It also applies when a test changes ``LOCKS``. Entries with the dummy backend stay as they are.
     """
@@ -228,7 +228,7 @@ class LockSpace:
         self.kind = kind
         self.isolated = kind == "memory"  # no other process has locks here
         self._id = f"test-{secrets.token_hex(4)}"
-        self._made: dict[str, BaseLockBackend] = {}  # those of settings of a while, too
+        self._made: dict[str, BaseLockBackend] = {}  # those of temporary settings, too
         self._outer: Any = None
 
     def __enter__(self) -> Self:
@@ -297,7 +297,7 @@ class LockSpace:
             try:
                 found |= _held([backend], others=self.isolated)
             except LockUnavailable as error:  # as in a test of an outage
-                logger.debug("The locks that a test may have left are not known: %s", error)
+                logger.debug("Could not read which locks a test left: %s", error)
                 if backend not in locks.made():  # those are not asked again
                     del self._made[key]
         return found
@@ -318,11 +318,11 @@ class LockSpace:
                         lease.lose(REASON_EXPIRED)
                     take(backend, holder)
             else:
-                logger.warning("Threads of a test go on to take locks, as %r", left[0].name)
+                logger.warning("Threads of a test kept acquiring locks, such as %r", left[0].name)
 
 
 class LockTestMixin(TestCase):
-    """Gives the test methods of a class a lock space, and each of them an empty one.
+    """Give the test methods of a class a lock space, empty for each of them.
 
     Name it before the ``TestCase``. Locks that ``setUpClass`` or ``setUpTestData`` acquires stay
     for all methods. ``setUp`` and ``setUpClass`` of a subclass have to call those of ``super()``.
@@ -368,7 +368,7 @@ def _held(backends: Iterable[BaseLockBackend], *, others: bool) -> Holds:
 
 
 def _check(left: Holds) -> None:
-    # A Celery task holds a resting lock on purpose, for a while after its end.
+    # A Celery task holds a resting lock on purpose, for some time after its end.
     lines = [_line(one) for one in left.values() if one.marks.get("state") != "resting"]
     if lines:
         count = "1 lock is" if len(lines) == 1 else f"{len(lines)} locks are"

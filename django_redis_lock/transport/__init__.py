@@ -1,1 +1,1 @@
-"""Talks to a server: connections, clients, the Lua scripts, and how waiters learn of grants."""
+"""Talks to a server: connections, clients, the Lua scripts, and notifications of waiters."""

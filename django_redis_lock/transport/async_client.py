@@ -233,7 +233,7 @@ class LoopConnection:
             self._expect()
 
     def hang_up(self) -> None:
-        self._break(redis.exceptions.ConnectionError("The connection was given up"))
+        self._break(redis.exceptions.ConnectionError("The connection was closed"))
 
     def _break(self, error: BaseException) -> None:
         """Close the connection and fail all pending replies; it can't be cancelled in between."""

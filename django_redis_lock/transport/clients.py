@@ -133,7 +133,7 @@ class Connection:
         self._start = 0  # of what was not read yet
         sock = socket_of(origin)
         if sock is None:
-            raise redis.ConnectionError(f"{type(origin).__name__} has no socket to be used")
+            raise redis.ConnectionError(f"{type(origin).__name__} has no usable socket")
         self.send, self._receive = sock.sendall, sock.recv
         is_tcp = sock.family in (socket.AF_INET, socket.AF_INET6)
         self._more = _MORE_FOLLOWS if is_tcp and not isinstance(sock, ssl.SSLSocket) else 0

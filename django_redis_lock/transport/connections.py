@@ -20,7 +20,7 @@ from django_redis_lock.support.threads import struck
 from django_redis_lock.transport.redis_py import parameters_of, socket_of
 
 # Python imports ``encodings.idna`` when it first looks up a host. If a signal handler interrupts an
-# import, its lock may stay locked for ever, so that every thread that connects hangs.
+# import, its lock may stay locked forever, so that every thread that connects hangs.
 
 DEFAULTS = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0, "socket_keepalive": True}
 """For connections, unless the settings say otherwise; timeouts in seconds."""
@@ -76,8 +76,8 @@ def ignored_part(url: str) -> str | None:
     if understood:
         return None
     return (
-        "would be misread by redis-py; write a password as urllib.parse.quote(password, safe='') "
-        "gives it, a database as a number, and a socket as unix:///run/redis.sock"
+        "would be misread by redis-py: encode the password with urllib.parse.quote(password, "
+        "safe=''), write the database as a number, and a socket as unix:///run/redis.sock"
     )
 
 

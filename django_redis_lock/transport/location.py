@@ -23,27 +23,27 @@ DJANGO_REDIS = "django-redis"
 _SERVED_BY = {"django_redis.cache": DJANGO_REDIS, "django.core.cache.backends.redis": "Django"}
 
 HOW_TO = (
-    "Write an alias that django-redis or Django's RedisCache serves, such as "
+    "Set LOCATION to an alias of CACHES with django-redis or Django's RedisCache, such as "
     'CACHES = {"locks": {"BACKEND": "django_redis.cache.RedisCache", '
     '"LOCATION": "redis://127.0.0.1:6379/1"}} with LOCKS = {"default": {"BACKEND": '
     '"django_redis_lock.backends.redis.RedisLockBackend", "LOCATION": "locks"}}, '
-    'or a URL as LOCATION, such as "redis://127.0.0.1:6379/1".'
+    'or to a URL, such as "redis://127.0.0.1:6379/1".'
 )
 ONE_SERVER = (
-    "Write the URL of one server as LOCATION, or an alias with django-redis's DefaultClient, "
-    "HerdClient or SentinelClient. For several servers write a list: of nodes of a cluster, or of "
+    "Set LOCATION to the URL of one server, or to an alias with django-redis's DefaultClient, "
+    "HerdClient or SentinelClient. For several servers use a list: of nodes of a cluster, or of "
     'independent servers with BACKEND "django_redis_lock.backends.redlock.RedlockLockBackend".'
 )
 CORRECT_THE_ALIAS = (
-    "Correct that entry of CACHES. A password with other characters than letters and digits goes "
-    "into the URL as urllib.parse.quote(password, safe='') writes it, or with django-redis into "
-    "its OPTIONS['PASSWORD']."
+    "Correct that alias of CACHES. If the password has other characters than letters and digits, "
+    "encode it with urllib.parse.quote(password, safe=''), or with django-redis put it into "
+    "OPTIONS['PASSWORD']."
 )
 A_DATABASE_OF_THEIR_OWN = (
-    "Give the locks a database of their own, such as /1 at the end of the URL, by "
-    'an alias of their own, such as CACHES["locks"].'
+    "Use a database for locks alone, such as /1 at the end of the URL, with "
+    'a separate alias, such as CACHES["locks"].'
 )
-A_CLUSTER_OF_THEIR_OWN = "A cluster has only one database; give the locks servers of their own."
+A_CLUSTER_OF_THEIR_OWN = "A cluster has only one database: use a separate cluster for locks."
 
 
 class Location:
@@ -73,24 +73,24 @@ class Location:
         """Return the URLs of some nodes of a cluster, which have to belong to one cluster."""
         if not urls:
             raise InvalidLockBackend(
-                f"{self._where} is an empty list; write the URLs of some nodes of the cluster, "
+                f"{self._where} is an empty list: add the URLs of some nodes of the cluster, "
                 f"such as ['redis://10.0.0.1:6379', 'redis://10.0.0.2:6379']."
             )
         ways = set()
         for url in urls:
             if not isinstance(url, str) or not url.startswith(("redis://", "rediss://")):
-                instead = "write an alias without a list"
-                problem: str | None = f"is no URL that begins with redis:// or rediss://; {instead}"
+                instead = "use an alias without a list"
+                problem: str | None = f"does not begin with redis:// or rediss://; {instead}"
             elif not (problem := problem_of(url)) and parse_url(url).get("db"):
-                problem = "names a database; a cluster has none but 0, so leave it out"
+                problem = "names a database, but a cluster has only database 0: remove it"
             if problem:
                 raise InvalidLockBackend(f"{self._where} has {shown(url)}, which {problem}.")
             parts = urlsplit(url)
             ways.add((parts.scheme, parts.netloc.rpartition("@")[0], parts.query))
         if len(ways) > 1:
             raise InvalidLockBackend(
-                f"{self._where} names nodes with different schemes, users, passwords or options; "
-                f"write the same in each URL."
+                f"{self._where} has different schemes, users, passwords or options: "
+                f"use the same in each URL."
             )
         return list(urls)
 
@@ -149,8 +149,8 @@ class Location:
             may_be_cleared = alias != self.alias or alias == "default"
             if may_be_cleared and mine & databases_of(configured):
                 text = (
-                    f"LOCKS[{self.using!r}] keeps its locks in the database of CACHES[{alias!r}], "
-                    f"so clearing that cache frees locks that are held."
+                    f"LOCKS[{self.using!r}] uses the same database as CACHES[{alias!r}], so "
+                    f"clearing that cache deletes held locks."
                 )
                 hint = A_CLUSTER_OF_THEIR_OWN if self.urls else A_DATABASE_OF_THEIR_OWN
                 return [checks.Warning(text, hint=hint, id="django_redis_lock.W001")]

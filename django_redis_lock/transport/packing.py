@@ -155,7 +155,7 @@ def _is_granted(reply: Any) -> bool:
     return (
         isinstance(reply, int)
         or (isinstance(reply, bytes) and not reply.startswith(b"-"))
-        or reply in ([-1], [-2])  # to the renewal of a lock that was made endless, or to a probe
+        or reply in ([-1], [-2])  # to the renewal that removed an expiry, or to a probe
     )
 
 
@@ -272,7 +272,7 @@ class Packing:
 
 def _must_be_replicated(call: Call) -> bool:
     if type(call) is calls.Renew:
-        return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock endless
+        return len(call.leases) == 1 and call.leases[0][2] == -1  # it makes a lock never expire
     if type(call) is calls.Release:
         return call.patient and call.entry != ""  # of a caller whose wait has ended
     return isinstance(call, calls.Acquire | calls.TakeOver)

@@ -76,7 +76,7 @@ class OutboxCall(Call):
 
 
 class PollOutbox(OutboxCall):
-    """Look after all locks, and take on ``most`` messages.
+    """Attend to all locks, and take on ``most`` messages.
 
     Some locks after those to ``skip`` are mended and read; none if that is -1.
     """

@@ -10,7 +10,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol.calls import GiveBack
@@ -53,7 +53,7 @@ class ReceivingRegistry(WaiterRegistry):
         self._thread: threading.Thread | None = None
         self._thread_may_lead = OneShotEvent()
         self._closed = False
-        self._retired = False  # closed, and only used by those who waited then
+        self._retired = False  # closed, and only used by waiters of that time
         self.receiver.reset()
 
     def _leave_to_parent(self) -> None:
@@ -195,7 +195,8 @@ def _listening() -> Iterator[None]:
     try:
         yield
     except from_below(RedisError, OSError) as error:
-        raise LockUnavailable(f"Can't listen for grants: {error}") from error
+        more = ". Grant the user what WAIT needs" * isinstance(error, NoPermissionError)
+        raise LockUnavailable(f"Can't subscribe to lock notifications: {error}{more}") from error
 
 
 class Listening:

@@ -85,7 +85,7 @@ def test_a_server_that_is_away_is_named_and_the_others_are_listed(
 @pytest.mark.parametrize(
     ("value", "told"),
     [
-        ({}, "Write LOCKS = {"),
+        ({}, "Set LOCKS = {"),
         (["default"], "LOCKS must be a dict of aliases"),
         ({"default": {"LOCATION": "redis://127.0.0.1:1/0"}}, "Locks of “default” are not shown"),
     ],

@@ -51,7 +51,7 @@ def test_a_conflict_comes_again(app: Celery, worker: Worker, site: Site, acknowl
     first = task.delay(what)
     started(site.client, what)
     second = task.delay(what)
-    text = f"[{second.id}] comes again"
+    text = f"[{second.id}] will be retried"
     eventually(lambda: len(worker.lines(text)) >= 2, "two attempts")
     go(site.client, what, times=2)
     assert value(first) == value(second) == {"said": "go", "about": [what, None]}

@@ -320,7 +320,7 @@ def test_a_task_that_nobody_tells_of_is_guarded_at_its_first_run(
         assert run()["skipped"]
     assert run() == ([name, 7] if bind else "ran")
     (line,) = [record.message for record in caplog.records if name in record.message]
-    assert "decorate it above Celery's decorator (W005)" in line
+    assert "put @single_instance_task above Celery's decorator (W005)" in line
 
 
 def test_a_worker_that_has_traced_such_a_task_goes_through_the_guard(
@@ -360,7 +360,7 @@ REFUSED = {
     Batches: r"has a Strategy of its own.*lock\(\) in a with statement",
     Traced: r"has a __trace__ of its own.*lock\(\) in a with statement",
     type("Own", (QueueOnce,), {"abstract": True}): "has a guard .* celery_once.tasks.QueueOnce, ",
-    Singleton: "has a guard of its own, from celery_singleton.*Leave one of the two out",
+    Singleton: "has a guard of its own, from celery_singleton.*Remove one of the two",
 }
 
 

@@ -377,7 +377,7 @@ def test_function_that_never_became_a_task_is_refused() -> None:
     def forgotten() -> None:
         raise AssertionError
 
-    with pytest.raises(TypeError, match=r"forgotten is decorated .* but is no Celery task"):
+    with pytest.raises(TypeError, match=r"forgotten is decorated .* but not a Celery task"):
         forgotten()
 
 
@@ -402,14 +402,14 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unique_on": "shop_id"}, ValueError, "unique_on='shop_id'"),
     ({"unique_on": ["nope"]}, ValueError, r"unique_on=['nope'] names 'nope'"),
     ({"unique_on": [1]}, TypeError, "unique_on=[1]"),
-    ({"unique_on": "all", "key": "k"}, ValueError, "key and unique_on"),
+    ({"unique_on": "all", "key": "k"}, ValueError, "key conflicts with unique_on"),
     ({"on_conflict": "panic"}, ValueError, "on_conflict['run']='panic' is unknown"),
     ({"on_conflict": {"queue": "wait"}}, ValueError, "on_conflict['queue']='wait' is unknown"),
     ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no 'sent'"),
     (
         {"on_conflict": "supersede", "scope": "queue_and_run"},
         ValueError,
-        "on_conflict='supersede' needs scope='queue'",
+        "on_conflict='supersede' requires scope='queue'",
     ),
     ({"countdown": 5}, ValueError, "countdown=5 requires on_conflict='retry'"),
     ({"max_retries": 0, "on_conflict": "wait"}, ValueError, "max_retries=0 requires"),
@@ -422,8 +422,8 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"queue_timeout": 0}, ValueError, "queue_timeout=0"),
     ({"supersede_for": 60, "scope": "queue"}, ValueError, "supersede_for=60 requires"),
     ({"turns": "{nope}", "on_conflict": "park"}, ValueError, "turns='{nope}' names 'nope'"),
-    ({"turns": "a"}, ValueError, "turns='a' requires on_conflict='park'; leave it out."),
-    ({"turns": "a", "scope": "queue"}, ValueError, "as only one message of a key waits there;"),
+    ({"turns": "a"}, ValueError, "turns='a' requires on_conflict='park': omit it."),
+    ({"turns": "a", "scope": "queue"}, ValueError, "where only one message of a key waits:"),
     ({"on_unavailable": "ignore"}, ValueError, "on_unavailable='ignore'"),
     ({"concurrency": 0}, ValueError, "concurrency=0"),
     ({"concurrency": 1_000_001}, ValueError, "concurrency=1000001"),
@@ -454,7 +454,7 @@ def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("target", [object(), 7, "task", int, type("Plain", (), {})])
 def test_what_is_no_task_is_refused(target: Any) -> None:
-    with pytest.raises(TypeError, match="decorates a function or a Celery task"):
+    with pytest.raises(TypeError, match="must decorate a function or Celery task"):
         single_instance_task(key="a")(target)
 
 

@@ -121,9 +121,9 @@ CASES = [
     *itertools.product(["redelivered"], ["done"], POLICIES),
     *itertools.product(["inside"], ["another"], POLICIES),
 ]
-FOR_ITS_RUN = "waits: lock {key!r} is held by {holder}, another delivery of the same task"
-COMES_AGAIN = ("waiting", "comes again: lock {key!r} is held by {holder}, next try in 1 s")
-TAKES_OVER = ("taken over", "takes over lock {key!r}, which was held by {holder}")
+FOR_ITS_RUN = "began to wait: lock {key!r} is held by {holder}, another delivery of the same task"
+COMES_AGAIN = ("waiting", "will be retried: lock {key!r} is held by {holder}, next try in 1 s")
+TAKES_OVER = ("taken over", "took over lock {key!r}, which was held by {holder}")
 OUTCOMES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "start": ("ran", []),
     "take over": ("ran", [TAKES_OVER]),
@@ -135,18 +135,20 @@ OUTCOMES: dict[str, tuple[Any, list[tuple[str, str]]]] = {
     "skip": (dict, [("skipped", "skipped: lock {key!r} is held by {holder}")]),
     "refuse": (TaskAlreadyRunning, [("skipped", "refused: lock {key!r} is held by {holder}")]),
     "retry": (Retry, [COMES_AGAIN]),
-    "park": (Ignore, [("parked", "is parked: lock {key!r} is held by {holder}")]),
+    "park": (Ignore, [("parked", "was parked: lock {key!r} is held by {holder}")]),
     "wait in queue": (Retry, [COMES_AGAIN]),
-    "wait": ("ran", [("waiting", "waits: lock {key!r} is held by {holder}")]),
+    "wait": ("ran", [("waiting", "began to wait: lock {key!r} is held by {holder}")]),
 }
 """The result of each thing that a call can do, or the type of that; its signals and log lines."""
 REASONS = {
     "raise": "lock {key!r} is held by {holder}.",
-    "inside": "it would wait for the run that it is called in.",
-    "retry": "it can't be sent again, because no worker runs it.",
-    "park": "it can't be parked, because no worker runs it.",
-    "wait": "lock {key!r} is held for a message, which may need the worker that this call would "
-    "wait in.",
+    "inside": "it would wait for the run that calls it.",
+    "retry": "lock {key!r} was not free, and 'retry' works only in a worker, not in a direct or "
+    "eager call.",
+    "park": "lock {key!r} was not free, and 'park' works only in a worker, not in a direct or "
+    "eager call.",
+    "wait": "lock {key!r} is reserved for a message, which may need the worker in which this call "
+    "would wait.",
 }
 """Why a call is refused."""
 
@@ -235,7 +237,7 @@ def test_call_does_what_the_page_says(
         assert call not in MESSAGES or news["task_id"] == id_of(message)
     if does == "refuse":
         reason = REASONS["inside" if call == "inside" and policy != "raise" else policy]
-        assert str(results[0]) == f"Task {task.name} is not run: {reason.format(**names)}"
+        assert str(results[0]) == f"Task {task.name} was not run: {reason.format(**names)}"
     comes_again = does in {"go back", "send back", "retry", "wait in queue"}
     assert (consumer.message() is not None) is comes_again
     assert consumer.ended == ["ack"]
@@ -357,7 +359,7 @@ def test_delivery_whose_ticket_becomes_valid_runs(
 def refusal(task: Any, why: str = "") -> str:
     (holder,) = key_locks(task).holders()
     why = why or f"lock {task.app.main!r} is held by {holder}."
-    return f"Task {task.name} is not run: {why}"
+    return f"Task {task.name} was not run: {why}"
 
 
 def test_delivery_gives_way_to_one_that_got_a_permit_before(

@@ -108,7 +108,7 @@ def test_duplicate_is_not_sent(
             task.delay()
         error = caught.value
         why = f"lock {task.app.main!r} is held by {holder}."
-        assert str(error) == str(copy.copy(error)) == f"Task {task.name} is not sent: {why}"
+        assert str(error) == str(copy.copy(error)) == f"Task {task.name} was not sent: {why}"
         assert (error.name, error.holder and error.holder["task_id"]) == (
             *(task.app.main, id_of(first)),
         )
@@ -405,7 +405,7 @@ def test_next_task_of_a_chain_is_sent_whatever_happens(
     assert consumer.deliver() == "ran"
     message = consumer.message()
     assert header_of(message) == MessageHeader(id_of(message))
-    assert f"Task {task.name}[{id_of(message)}] is sent unguarded: " in lines(log)[0]
+    assert f"Sent task {task.name}[{id_of(message)}] unguarded: " in lines(log)[0]
     assert consumer.deliver(message) is error
     with pytest.raises(type(error)):
         task.apply_async(link=[first.si()])

@@ -54,7 +54,7 @@ MISTAKES = [
         _lock(metadata=...),
         [{"a": "x" * 1017}, {"é": "x" * 1012}],
         ValueError,
-        "takes 1025 bytes as JSON, and the limit is 1024",
+        "has 1025 bytes as JSON; the maximum is 1024",
     ),
     (_force_release("reason"), ["x" * 501], ValueError, "reason has at most 500"),
     (_force_release("by"), ["x" * 501], ValueError, "by has at most 500"),

@@ -235,7 +235,7 @@ class FencingContract:
         ):
             with pytest.raises(TypeError, match="can't be fenced"):
                 refused()
-        with pytest.raises(TypeError, match="more than one table"):
+        with pytest.raises(TypeError, match="in several tables"):
             Offer.objects.fenced(10)
         with pytest.raises(TypeError, match="not True"):
             Product.objects.fenced(True)

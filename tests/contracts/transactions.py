@@ -133,7 +133,7 @@ class TransactionContract:
         with atomic("first"):
             with lock(name, shared=True) as held:
                 sell()
-            with pytest.raises(LockError, match="Release it first, after a transaction"):
+            with pytest.raises(LockError, match="in a transaction: after its end"):
                 lock(name).acquire()
             assert held.owned()
         with lock(name):
@@ -196,7 +196,9 @@ class TransactionContract:
                 with told(signals.lock_unavailable) as outages, atomic("first"), lock(name):
                     sell()
                 assert len(outages) == 1
-                assert any("trying again" in record.getMessage() for record in caplog.records)
+                assert any(
+                    "retrying in the background" in record.getMessage() for record in caplog.records
+                )
                 assert units() == 9
                 server.restart()
                 eventually(lambda: not is_held(name))

@@ -224,7 +224,7 @@ def test_unreachable_cluster_is_unavailable(settings: Any, name: str) -> None:
         settings.LOCKS = gone.locks()["LOCKS"]
         with lock(name):
             pass
-    with pytest.raises(LockUnavailable, match="nodes says"):
+    with pytest.raises(LockUnavailable, match="nodes reports"):
         lock(name).acquire(blocking=False)
     locks.reset()
 

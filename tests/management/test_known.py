@@ -83,7 +83,7 @@ def test_wrong_setting_hides_no_other_backend(settings: Any, words: list[str]) -
 def test_without_any_alias(settings: Any, line: str) -> None:
     settings.LOCKS = {}
     done = command(*line.split())
-    assert (done.code, "Write LOCKS = {" in done.out + done.err) == (1, True)
+    assert (done.code, "Set LOCKS = {" in done.out + done.err) == (1, True)
     (missing,) = json.loads(command(*line.split(), "--format", "json").out)["not_known"]
     assert missing["using"] == "default"
 

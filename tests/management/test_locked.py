@@ -78,7 +78,7 @@ def test_a_command_with_a_wrong_name() -> None:
     with pytest.raises(CommandError, match="contains a field that isn't an option: 'shop'"):
         call_command(Unknown())
     Unknown.lock_name = "import:%s"
-    with pytest.raises(ValueError, match="lock_name='import:%s' has '%s', which stands for"):
+    with pytest.raises(ValueError, match="lock_name='import:%s' has '%s', which is not replaced"):
         call_command(Unknown())
 
 

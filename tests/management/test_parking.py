@@ -136,7 +136,7 @@ def test_parked_tasks_are_shown_in_order_with_their_turns(
 @pytest.mark.parametrize(
     ("words", "code", "told", "left"),
     [
-        ("--aside", 1, "2 parked tasks could not be sent: it is no signed text", 2),
+        ("--aside", 1, "2 parked tasks could not be sent: it is not a signed text", 2),
         ("other --aside", 3, "No message of 'other' is set aside.", 2),
         ("--aside --delete", 1, "Declined: nothing was deleted", 2),
         ("{name} --aside --delete --noinput", 0, "", 0),
@@ -152,7 +152,7 @@ def test_messages_that_were_set_aside(
     assert (done.code, done.out) == (1, "")
     shown = command("show", name).lines
     assert "Set aside: 2 parked messages that no worker could read" in shown
-    assert sum(line.endswith("it is no signed text") for line in shown) == 2
+    assert sum(line.endswith("it is not a signed text") for line in shown) == 2
     with patch("sys.stdin", StringIO("no\n")):
         done = command("unpark", *words.format(name=name).split())
     assert (done.code, told in done.err) == (code, True)

@@ -231,7 +231,7 @@ def test_a_limit_needs_an_alias_that_has_semaphores(settings: Any, server: Embed
     settings.LOCKS = {**settings.LOCKS, "getset": getset}
     for words, code, told in (
         (["1"], 2, "choose one with --using"),
-        (["1", "--using", "getset"], 1, "can't be shared"),
+        (["1", "--using", "getset"], 1, "can't use shared"),
         (["1", "--using", "default"], 0, ""),
     ):
         done = command("limit", "render", *words)

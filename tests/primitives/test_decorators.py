@@ -37,7 +37,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 def test_seconds_in_place_of_blocking_are_refused(name: str, make: Callable[..., Any]) -> None:
     """They would have waited without limit."""
-    why = r"blocking=0\.3 must be True or False; to .* seconds, give blocking_timeout=0\.3\."
+    why = r"blocking=0\.3 must be True or False: to .* s, pass blocking_timeout=0\.3\."
     with pytest.raises(TypeError, match=why):
         make(name, blocking=0.3)
     with pytest.raises(TypeError, match=why):
@@ -158,7 +158,7 @@ def test_above_staticmethod_and_classmethod() -> None:
 @pytest.mark.parametrize("decorated", [generator, agenerator, Callables, 7])
 def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
     """Generators, whose bodies run after the call, classes, and objects that can't be called."""
-    with pytest.raises(TypeError, match=r"generator|decorates a function"):
+    with pytest.raises(TypeError, match=r"generator|decorate only a function"):
         handle(decorated)
 
 

@@ -63,7 +63,9 @@ def test_the_block_runs_without_the_lock(
             assert (held.guarded, held.owned(), held.lost) == (False, False, False)
             assert (held.remaining, alone(held, name).fence) == (0.0, None)
             for use in (held.ensure_held, held.reacquire, lambda: alone(held, name).ticket):
-                with pytest.raises(LockNotOwned, match="the server was unavailable, and the block"):
+                with pytest.raises(
+                    LockNotOwned, match="the block runs without it, as the server failed"
+                ):
                     use()
             with pytest.raises(LockNotOwned):
                 _Guard(alone(held, name))
@@ -73,7 +75,7 @@ def test_the_block_runs_without_the_lock(
         with pytest.raises(LockNotOwned):
             handle.release()
     (warning,) = caplog.messages
-    assert warning.startswith("The block runs without lock")
+    assert warning.startswith("Entered a block without lock")
     assert name in warning
     assert "LOCKS['default'] refused: NOREPLICAS" in warning
     assert [each.get("reason") for each in sent] == ["unavailable", None]
@@ -241,4 +243,4 @@ def test_the_server_goes_in_a_transaction(
         down.enter_context(unavailable())
         with handle:
             assert alone(handle, name).fence is None
-    assert ("A transaction is committed, though it may have lost" in caplog.text) is (also == "run")
+    assert ("Committed a transaction that may have lost" in caplog.text) is (also == "run")

@@ -361,7 +361,7 @@ def test_the_keys_of_parked_tasks_are_those_that_the_reference_lists(
         rows = _listed_keys("Keys of parked tasks", name).items()
         broker = outbox_of(parked.consumer.app)
         client.hset(f"lock-parked:{broker}:troubles", "token", 1)
-        client.hset(f"lock-parked:{broker}:aside", "token name", "1 it is no signed text")
+        client.hset(f"lock-parked:{broker}:aside", "token name", "1 it is not a signed text")
         listed = {key.format(broker=broker, turn="="): kind for key, kind in rows}
         assert listed == {key: kind for key, kind in _keys(client).items() if "-parked" in key}
         queue = f"lock-waiters:@{broker}:{name}", f"lock-queue:{name}"

@@ -171,5 +171,5 @@ def test_a_child_does_not_go_on_with_what_its_parent_began(
         driver(server, steps())
     assert len(server.asked_by) == 1
     assert caught.value.name == "n"
-    assert f"'n' was begun by the parent process {parent.pid}" in str(caught.value)
+    assert f"The parent process {parent.pid} began this operation on lock 'n'" in str(caught.value)
     assert closed

@@ -148,7 +148,7 @@ def test_one_of_several_holders_is_chosen_by_its_fence(name: str, tool: Any) -> 
         first, second = semaphore(name, 3), semaphore(name, 3)
         first.acquire()
         second.acquire()
-        with pytest.raises(LockError, match="has 3 holders; say which by its fence"):
+        with pytest.raises(LockError, match="has 3 holders: pass the fence"):
             tool(name)
         tool(name, fence=first.fence)
         assert (first.lost, second.lost, recorded.lost) == (True, False, [name])
@@ -174,7 +174,7 @@ def test_every_operation_fails_at_once_while_unavailable(name: str) -> None:
     ]
     with LockRecorder() as recorded, unavailable():
         for operation in operations:
-            with pytest.raises(LockUnavailable, match="the test said") as caught:
+            with pytest.raises(LockUnavailable, match="the test uses") as caught:
                 Background(operation).outcome()
             assert caught.value.not_applied or operation is not force
     assert len(recorded.unavailable) == len(operations)

@@ -26,7 +26,7 @@ WRONG_URLS = [
     (f"redis://:1#{SECRET}@localhost", "urllib.parse.quote"),
     (f"redis://:1?{SECRET}@localhost", "urllib.parse.quote"),
     (f"redis://:{SECRET}@[::1", "can't be used by redis-py: Invalid IPv6 URL"),
-    (f"redis://:{SECRET}@localhost/one", "a database as a number"),
+    (f"redis://:{SECRET}@localhost/one", "the database as a number"),
     (f"redis://:{SECRET}@localhost?socket_timeout=abc", "Invalid value for 'socket_timeout'"),
     (f"redis://:{SECRET}@localhost?nonsense=1", "unexpected keyword argument 'nonsense'"),
     (f"redis://:{SECRET}@localhost?protocol=7", "can't be used by redis-py"),
@@ -97,7 +97,7 @@ def test_it_is_an_error_of_the_checks_and_of_the_first_use(settings: Any, kind: 
 def test_a_server_of_a_quorum_is_a_str(settings: Any, url: Any) -> None:
     configure(settings, "redlock", url)
     (found,) = check_locks()
-    assert (found.id, "write a str" in found.msg) == ("django_redis_lock.E002", True)
+    assert (found.id, "must be a str" in found.msg) == ("django_redis_lock.E002", True)
 
 
 @pytest.mark.parametrize("url", GOOD_URLS)

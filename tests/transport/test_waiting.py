@@ -162,7 +162,9 @@ def test_nothing_is_left_behind(name: str, wait: str, client: redis.Redis) -> No
 @pytest.mark.parametrize("wait", ["Queue", ("poll",)])
 def test_an_unknown_scheme_is_refused_at_once(name: str, wait: Any, settings: Any) -> None:
     """The error names the value and what there is, before anything is sent."""
-    with pytest.raises(ValueError, match="is unknown; choose from 'queue', 'blpop', 'poll'"):
+    with pytest.raises(
+        ValueError, match="is not a notification mode: use 'queue', 'blpop' or 'poll', or None"
+    ):
         lock(name, wait=wait)
     settings.LOCKS = {"default": {"LOCATION": "locks", "OPTIONS": {"WAIT": wait}}}
     with pytest.raises(InvalidLockBackend, match="'queue' or 'blpop' or 'poll'"):

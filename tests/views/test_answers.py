@@ -227,7 +227,7 @@ def test_a_view_that_runs_without_its_lock(kind: str, caplog: pytest.LogCaptureF
     view, request = views(on_unavailable="run")[kind], RequestFactory().get("/?name=a")
     with unavailable():
         assert view(request).content == b"False"
-    assert "The block runs without lock 'view:a'" in caplog.text
+    assert "Entered a block without lock 'view:a'" in caplog.text
     eventually(lambda: view(request).content == b"True")  # a slow answer to a probe is none
     with lock("view:a", timeout=60):
         eventually(lambda: view(request).status_code == 409)

@@ -85,7 +85,7 @@ def check_one_at_a_time(client: redis.Redis, name: str, runs: int) -> None:
 
 def deliver_again(worker: Worker, result: Any) -> None:
     """Deliver again what is not acknowledged; wait until that finds the first one running."""
-    text = f"[{result.id}] waits: lock"
+    text = f"[{result.id}] began to wait: lock"
     before = len(worker.lines(text))
     restore_unacknowledged()
     eventually(lambda: len(worker.lines(text)) > before, "another delivery")

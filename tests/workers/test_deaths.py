@@ -224,7 +224,7 @@ def test_worker_that_starts_frees_what_a_killed_one_left(
             free(f"{name}-1")
             (entry,) = locks["default"].history(f"{name}-1")
             assert (entry.event, entry.by) == ("freed", "")
-            assert entry.reason == "the process or message that it was held for is gone"
+            assert entry.reason == "its process or message is gone"
     restore_unacknowledged()  # it may have been killed before it acknowledged what had begun
 
 
@@ -244,8 +244,8 @@ def test_run_that_outlives_its_lease_knows_it_and_frees_nobody(
     go(client, name, say="look")  # the one who waits longer hears it
     assert old.get(timeout=WAIT) == {"fence": fence, **LOST_IN_THE_BODY}
     assert client.blpop([f"lost:{name}"], timeout=WAIT) == (f"lost:{name}", old.id)
-    assert worker.lines(f"[{old.id}] runs on without its lock")
-    assert worker.lines(f"[{old.id}] ran, but its lock was not released")
+    assert worker.lines(f"[{old.id}] continued without its lock")
+    assert worker.lines(f"[{old.id}] after its run")
     assert holder_of(name).task_id == new.id
     go(client, name, say="look")
     assert new.get(timeout=WAIT)["error"] is None
@@ -281,4 +281,4 @@ def test_child_that_stood_still_finds_its_loss_and_leaves_its_successor_alone(
     finally:
         os.kill(pid, signal.SIGCONT)
     for result in (asleep, computing):
-        assert worker.lines(f"[{result.id}] ran, but its lock was not released")
+        assert worker.lines(f"[{result.id}] after its run")

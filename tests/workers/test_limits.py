@@ -85,7 +85,7 @@ def test_soft_time_limit_while_releasing_keeps_the_result(
         free_beyond_the_proxy(name)
     finally:
         proxy.cut()
-    assert worker.lines(f"[{result.id}] had ended when its soft time limit struck")
+    assert worker.lines(f"[{result.id}] reached its soft time limit after its end")
 
 
 def test_warm_shutdown_lets_tasks_end_and_leaves_no_lock(

@@ -85,14 +85,14 @@ def test_without_options_nothing_changes(project: Project) -> None:
         def test_without_its_name(): pass
     """)
     assert project.run() == {"passed": 2, "errors": 3}, project.output
-    told = "is not known. It takes space='memory' or 'settings', and fail_on_held="
+    told = "is invalid. Use space='memory' or 'settings', and fail_on_held="
     assert project.output.count(told) == 3, project.output
 
 
 def test_a_mistake_in_the_configuration_is_told(project: Project) -> None:
     project.configure("lock_space = redis")
     project.program("-m", "pytest", "-p", PLUGIN)
-    assert "lock_space = redis is none of memory, settings" in project.output
+    assert "lock_space = redis is unknown: use one of memory, settings" in project.output
 
 
 def test_it_runs_without_pytest_django(project: Project) -> None:

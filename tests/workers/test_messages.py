@@ -74,7 +74,9 @@ def test_message_delivered_twice_runs_when_the_first_dies(
     pid = started(client, name)
     deliver_again(worker, result)
     if waits == 2:  # in between it lets other tasks run
-        eventually(lambda: len(worker.lines(f"[{result.id}] waits: lock")) == 2, "it came again")
+        eventually(
+            lambda: len(worker.lines(f"[{result.id}] began to wait: lock")) == 2, "it came again"
+        )
         assert len(worker.lines(f"[{result.id}] received")) == 3
     os.kill(pid, signal.SIGKILL)
     started(client, name)

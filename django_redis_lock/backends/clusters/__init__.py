@@ -39,8 +39,8 @@ class Cluster:
         self.replicas = replicas
         if "{" in key_prefix or "}" in key_prefix:
             raise InvalidLockBackend(
-                f"LOCKS[{location.using!r}]['KEY_PREFIX'] is {key_prefix!r}; braces would choose "
-                f"the slot of a key in the cluster, so leave them out."
+                f"LOCKS[{location.using!r}]['KEY_PREFIX'] is {key_prefix!r}: remove the braces, "
+                f"which would choose the slot of every key in the cluster."
             )
         self.topology = Topology(location.urls or [])
         check_replicas(replicas, self.topology.arguments, location.using)
@@ -56,8 +56,8 @@ class Cluster:
     def check_scheme(self, scheme: str) -> None:
         if scheme != "queue":
             raise InvalidLockBackend(
-                f"LOCKS[{self.location.using!r}] is a cluster, where WAIT, or wait= of a lock, "
-                f"can only be 'queue', not {scheme!r}."
+                f"LOCKS[{self.location.using!r}] is a cluster, where WAIT and wait= must be "
+                f"'queue', not {scheme!r}."
             )
 
     def open(self) -> None:

@@ -118,7 +118,7 @@ class Topology:
 
     def disagreement(self, shard: int) -> RedisError:
         slot, times = SHARD_SLOTS[shard], self.REDIRECTIONS
-        text = f"slot {slot} was redirected {times} times; the nodes disagree where it is"
+        text = f"slot {slot} was redirected {times} times, as the nodes disagree where it is"
         return redis.exceptions.ConnectionError(text)
 
     def _read(self) -> InThread[None]:
@@ -165,6 +165,6 @@ class Topology:
             if masters:
                 return masters, list(dict.fromkeys(found))
         raise redis.exceptions.ConnectionError(
-            f"none of {len(nodes)} nodes says which slots it serves: {why or 'they serve none'}; "
-            f"of a server that is no cluster, write the URL as LOCATION without a list"
+            f"none of {len(nodes)} nodes reports which slots it serves: {why or 'none'}; "
+            f"for a server without cluster mode, set LOCATION to its URL, without a list"
         )

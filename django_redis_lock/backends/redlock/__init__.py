@@ -35,7 +35,7 @@ class RedlockLockBackend(BaseLockBackend):
 
     OPTIONS["SERVER_TIMEOUT"] is how many seconds to wait for an answer; no server delays a caller
     for longer. For OPTIONS["REJOIN_DELAY"] seconds a server that was restarted, or lost its data,
-    gives no locks, since it may have lost one that is still held. Give the longest lease in use. It
+    grants no locks, since it may have lost one that is still held. Set it to the longest lease. It
     defaults to TIMEOUT, or to 30 for locks that never expire. Waiters poll, and are served in no
     order.
     """
@@ -83,9 +83,9 @@ class RedlockLockBackend(BaseLockBackend):
     def admit(self) -> None:
         """Let all servers vote from now on, without the delay for restarted ones.
 
-        Use it for a new installation, or after a failure when you know that no lock is held: there
-        is no other protection from a lock that a server has lost. Fences continue from the greatest
-        one that any server knows. Raises ``LockUnavailable``.
+        Use it for a new installation, or after a failure if you know that no lock is held: only the
+        delay protects from granting a lock that a server has lost. Fences continue from the
+        greatest one that any server knows. Raises ``LockUnavailable``.
         """
         self.run(self._admit())
 
@@ -191,7 +191,7 @@ class RedlockLockBackend(BaseLockBackend):
                     self._post(server, server.release(release, attempt), owed_for)
             if not outcome.split:
                 break
-            # The callers that came at the same time try again as well, so this one waits a while.
+            # The callers that came at the same time try again as well, so this one waits.
             yield Pause(random.uniform(0.5, 2.0 ** (again + 1)) * min(took, 0.02))
         if acquires:
             return [0, _next_poll_ms(outcome, self.interval), outcome.now_ms, 3]
@@ -260,7 +260,7 @@ class RedlockLockBackend(BaseLockBackend):
                 reasons.append(f"{server}: {reason(answer).rstrip('.')}")
             elif isinstance(call, servers.Vote) and (why := votes.why_silent(answer)):
                 reasons.append(f"{server} {why}")
-        size, why = len(self.servers), "; ".join(reasons) or "they know too little"
+        size, why = len(self.servers), "; ".join(reasons) or "they lack data"
         text = f"LOCKS[{self.alias!r}] has no majority of its {size} servers: {why}."
         unavailable = LockUnavailable(text, name=call.lock_name)
         decisive = len(reasons) > size - votes.majority(size)

@@ -207,7 +207,7 @@ class ReadFences(Call):
 
 @dataclass(slots=True, eq=False)
 class Admit(Call):
-    """Let restarted servers vote, and tell them the last fence."""
+    """Let restarted servers vote, and send them the last fence."""
 
     fence: int
     start: int | str = ""  # of the server that it is meant for; empty for any
@@ -287,14 +287,14 @@ def check_servers(alias: str, location: Any) -> list[str]:
     count = len(location)
     if count < 3 or count % 2 == 0:
         raise InvalidLockBackend(
-            f"{where} names {count} server{'' if count == 1 else 's'}; name 3, 5 or another odd "
-            f"number: a fourth server would not let one more fail."
+            f"{where} names {count} server{'' if count == 1 else 's'}: name 3, 5 or another odd "
+            f"number, as an even one tolerates no more failures."
         )
     seen: dict[Any, str] = {}
     for item in location:
         if not isinstance(item, str) or not item:
             raise InvalidLockBackend(
-                f"{where} has {item!r}; a server is an alias of CACHES or a URL, so write a str."
+                f"{where} has {item!r}: a server must be a str, an alias of CACHES or a URL."
             )
         configured = item if "://" in item else settings.CACHES.get(item)
         addresses = {(host, port) for host, port, _ in databases_of(configured)}
@@ -302,7 +302,7 @@ def check_servers(alias: str, location: Any) -> list[str]:
             if address in seen:
                 raise InvalidLockBackend(
                     f"{where} names one server twice: {seen[address]} and {item}. "
-                    f"Its failure would count twice; give servers that fail independently."
+                    f"Name servers that fail independently."
                 )
             seen[address] = item
     return list(location)

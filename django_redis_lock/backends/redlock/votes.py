@@ -95,7 +95,7 @@ def why_silent(answer: Any) -> str:
     start, left_ms = start_of(answer)
     if left_ms:
         return "was restarted and does not vote yet (REJOIN_DELAY)"
-    return "was restarted, and too few others answer to tell it the last fence" if start else ""
+    return "was restarted, and too few others answered to send it the last fence" if start else ""
 
 
 def taken_over(answers: Answers) -> Any:
@@ -182,7 +182,7 @@ def holders(answers: Answers) -> Any:
 
 
 def _least(left: Sequence[int], needed: int) -> int:
-    """Return how many ms of a lease so many servers, or all, have left; -1 for no expiry."""
+    """Return how many ms of a lease a number of servers, or all, have left; -1 for no expiry."""
     longest_first = sorted(left, key=lambda ms: -math.inf if ms < 0 else -ms)
     return longest_first[min(needed, len(left)) - 1]
 

@@ -75,10 +75,10 @@ ENDS: dict[Signal, str] = {  # the outcome of a hold that ends with a signal
 
 
 class LockInstrumentor:
-    """Switches traces and metrics of locks on and off.
+    """Switch traces and metrics of locks on and off.
 
-    All instances are one, as with the instrumentors of other libraries. Nothing that OpenTelemetry
-    raises reaches the user of a lock: Django logs it.
+    All instances share one state, as with the instrumentors of other libraries. An error in
+    OpenTelemetry never reaches the caller of a lock: Django logs it.
     """
 
     _instruments: _Instruments | None = None
@@ -100,7 +100,7 @@ class LockInstrumentor:
         it logs a warning and changes nothing.
         """
         if self.is_instrumented:
-            logger.warning("Locks are instrumented for OpenTelemetry already")
+            logger.warning("Ignored instrument(): locks are already instrumented for OpenTelemetry")
             return
         made = _Instruments(
             trace.get_tracer("django_redis_lock", __version__, tracer_provider),
@@ -131,9 +131,9 @@ class _Instruments:
         histogram = partial(
             meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=BOUNDARIES
         )
-        about = "How long it took to acquire a lock, or to give up."
+        about = "Time to acquire a lock, or to give up."
         self._waited = histogram("django_redis_lock.wait.duration", description=about)
-        about = "How long a lock was held."
+        about = "Time that a lock was held."
         self._held = histogram("django_redis_lock.hold.duration", description=about)
         for field, (name, unit) in GAUGES.items():
             meter.create_observable_gauge(

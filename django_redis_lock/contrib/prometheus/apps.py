@@ -21,14 +21,14 @@ class PrometheusConfig(AppConfig):
             if error.name != "prometheus_client":
                 raise
             raise ImproperlyConfigured(
-                f"{self.name} in INSTALLED_APPS needs prometheus-client; install "
+                f"{self.name} in INSTALLED_APPS needs prometheus-client: install "
                 f"django-redis-lock[prometheus]."
             ) from error
         directory = os.environ.get(metrics.MULTIPROCESS)
         if directory is not None and not Path(directory).is_dir():
             raise ImproperlyConfigured(
-                f"{metrics.MULTIPROCESS} is {directory!r}, which is no directory; make an empty "
-                f"one before the processes start."
+                f"{metrics.MULTIPROCESS} is {directory!r}, which is not a directory: create an "
+                f"empty one before the processes start."
             )
         for signal in metrics.COUNTS:
             signal.connect(metrics.count)

@@ -36,27 +36,27 @@ REASONS = ("timeout", "busy", "full", "unavailable")
 
 histogram = partial(Histogram, labelnames=LOCK, buckets=BUCKETS)
 OF_GROUPS = {
-    "acquired": Counter("django_redis_lock_acquired", "Locks that were acquired.", LOCK),
-    "lost": Counter("django_redis_lock_lost", "Locks that were lost while they were held.", LOCK),
-    "force_released": Counter(
-        "django_redis_lock_force_released", "Locks that an operator or a program took away.", LOCK
-    ),
+    "acquired": Counter("django_redis_lock_acquired", "Acquired locks.", LOCK),
+    "lost": Counter("django_redis_lock_lost", "Losses that holders noticed.", LOCK),
+    "force_released": Counter("django_redis_lock_force_released", "Forced releases.", LOCK),
     "freed": Counter(
-        "django_redis_lock_freed", "Locks of dead tasks that a Celery worker released.", LOCK
+        "django_redis_lock_freed",
+        "Locks that a Celery worker freed for dead tasks or messages.",
+        LOCK,
     ),
     "wait": histogram(
         "django_redis_lock_wait_seconds",
-        "How long callers waited for a lock, whether they acquired it or not.",
+        "Waits for locks, whether successful or not.",
     ),
     "hold": histogram(
         "django_redis_lock_hold_seconds",
-        "How long locks were held, until their holder released them.",
+        "Times from acquiring to releasing.",
     ),
 }
 NOT_ACQUIRED = Counter(
     "django_redis_lock_not_acquired",
-    "Locks that were not acquired: the wait ran out (timeout), there was none (busy), too many "
-    "waited (full), or the server was unavailable.",
+    "Attempts that failed: the wait ended (timeout), the caller didn't wait (busy), the queue was "
+    "full, or the server unavailable.",
     (*LOCK, "reason"),
 )
 UNAVAILABLE = Counter(
@@ -66,12 +66,12 @@ UNAVAILABLE = Counter(
 )
 TASKS_SKIPPED = Counter(
     "django_redis_lock_tasks_skipped",
-    "Duplicates of tasks that were skipped or refused, by the policy that applied.",
+    "Duplicates of tasks that were skipped or refused, by policy.",
     ("task", "policy"),
 )
 TASKS_PARKED = Counter(
     "django_redis_lock_tasks_parked",
-    "Tasks that were parked: their messages wait on the lock server.",
+    "Parked tasks.",
     ("task",),
 )
 SCRAPE_ERRORS = Counter(
@@ -192,7 +192,7 @@ class HeldLocks(Collector):
 
 def _families() -> dict[str, GaugeMetricFamily]:
     units = {"oldest_wait": "_seconds", "oldest_hold": "_seconds", "lease_used": "_ratio"}
-    unread = "Held locks (holders) and queues that the other gauges leave out, as there are many."
+    unread = "Holders and queues that the other gauges omit."
     meanings = {
         **{key: (key + units.get(key, ""), text, LOCK) for key, text in MEANINGS.items()},
         "unread": ("unread", unread, (*SERVER, "what")),

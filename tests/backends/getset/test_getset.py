@@ -112,8 +112,8 @@ def test_what_is_no_time_is_held_until_it_is_deleted(
     [
         ({"FORMAT": "seconds"}, "no setting 'FORMAT'"),
         ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
-        ({"KEY": "{name}{name}"}, "that has {name} in it once"),
-        ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0; give seconds between 0.001 and 10"),
+        ({"KEY": "{name}{name}"}, "contains {name} once"),
+        ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0: it must be seconds from 0.001 to 10"),
     ],
 )
 def test_senseless_options(configure: Configure, options: dict[str, Any], words: str) -> None:

@@ -187,7 +187,7 @@ def test_it_is_switched_on_once_and_needs_the_api(
     telemetry: Telemetry, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     LockInstrumentor().instrument()
-    assert "instrumented for OpenTelemetry already" in caplog.text
+    assert "already instrumented for OpenTelemetry" in caplog.text
     caplog.clear()
     OpenTelemetryConfig.create("django_redis_lock.contrib.opentelemetry").ready()
     assert not caplog.records

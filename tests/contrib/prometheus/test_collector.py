@@ -156,7 +156,7 @@ def test_a_user_who_may_not_read_the_names_of_queues_has_the_other_gauges(
     for _ in range(2):
         gauges.forget_readings()
         assert [value(each, group="other") for each in ("held", "limit")] == [1, 0]
-    told = "LOCKS['default'] has gauges of held locks only: no permission"
+    told = "Read gauges of LOCKS['default'] without queues: no permission"
     assert caplog.messages.count(told) == 1
 
 

@@ -191,7 +191,7 @@ def test_what_the_app_needs_is_missed_when_django_starts(
 ) -> None:
     """Otherwise each acquired lock would log an error."""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path / "missing"))
-    with pytest.raises(ImproperlyConfigured, match="missing', which is no directory"):
+    with pytest.raises(ImproperlyConfigured, match="missing', which is not a directory"):
         AppConfig.create(NAME).ready()
     monkeypatch.delitem(sys.modules, metrics.__name__)
     monkeypatch.delattr(prometheus, "metrics")
