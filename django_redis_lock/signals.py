@@ -80,8 +80,8 @@ and ``reason`` as passed to ``force_release()``."""
 
 lock_freed = LockSignal()
 """A Celery worker freed the lock of a killed task or of a dropped message. Also given: ``holder``,
-``held_for`` and ``reason``, as with ``lock_force_released``. Of a message, its sender is the
-holder."""
+``held_for`` and ``reason``, as with ``lock_force_released``. The holder of a message is its
+sender."""
 
 lock_unavailable = LockSignal()
 """An operation failed because the server was unavailable. Also given: ``error``. Sent once for each

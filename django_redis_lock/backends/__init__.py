@@ -1,1 +1,1 @@
-"""The backends that an entry of ``LOCKS`` can name."""
+"""The backends that an alias of ``LOCKS`` can use."""

@@ -220,7 +220,7 @@ class BaseLockBackend(Port):
     def force_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
     ) -> Holder | None:
-        """Take a lock from its holder and hand it off to the next waiter.
+        """Force the release of a lock, which goes to the next waiter.
 
         With ``token_id`` (a ``Holder.token_id``), only that holder loses it. Returns the former
         holder, or ``None`` if nothing was released. The former holder notices the loss at its next
@@ -237,7 +237,7 @@ class BaseLockBackend(Port):
     async def aforce_release(
         self, name: str, token_id: str | None = None, *, by: str = "", reason: str = ""
     ) -> Holder | None:
-        """Take a lock from its holder, as ``force_release`` does."""
+        """Force the release of a lock, as ``force_release`` does."""
         return await self.arun(self.operations.force_release(name, token_id, by=by, reason=reason))
 
     def require_sharing(self, name: str) -> None:

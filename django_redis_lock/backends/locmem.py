@@ -27,7 +27,7 @@ class LocMemLockBackend(BaseLockBackend):
     """Leases, fences, a queue and listing as on a server, but within one process.
 
     Threads, greenlets and asyncio tasks of the process exclude each other; other processes have
-    locks of their own. Entries with the same LOCATION share their locks.
+    locks of their own. Aliases with the same LOCATION share their locks.
     """
 
     excludes: ClassVar[str] = "only callers in the same process"

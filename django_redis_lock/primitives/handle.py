@@ -46,7 +46,7 @@ class Handle(ABC):
 
     @property
     def guarded(self) -> bool:
-        """Whether it is held, or all of a group are; False where the block runs without."""
+        """Whether the lock, or all locks of a group, are held; False if the block runs without."""
         return all(each.is_held_here for each in self._locks())
 
     @property

@@ -31,7 +31,7 @@ task_parked = Signal()
 """A task was parked: its message waits on the lock server until the task can run."""
 
 task_taken_over = Signal()
-"""A task took its lock over from an earlier delivery of itself that died, the ``holder``."""
+"""A task took its lock over from the ``holder``, an earlier delivery of itself that died."""
 
 task_lock_lost = Signal()
 """A task lost its lock while it was running; ``holder`` is ``None``."""

@@ -220,7 +220,7 @@ class LockSpace:
     - ``"memory"``: in the memory of this process; no server is needed.
     - ``"settings"``: as set in ``LOCKS``, with nothing changed.
 
-    It also applies when a test changes ``LOCKS``. Entries with the dummy backend stay as they are.
+    It also applies when a test changes ``LOCKS``. Aliases with the dummy backend stay as they are.
     """
 
     def __init__(self, kind: Kind = "memory") -> None:

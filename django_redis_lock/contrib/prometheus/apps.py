@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 
 class PrometheusConfig(AppConfig):
-    """Counts what locks do from here on, and reads the held ones when it is scraped."""
+    """Counts events of locks, and reads held locks when Prometheus scrapes."""
 
     name = "django_redis_lock.contrib.prometheus"
     label = "django_redis_lock_prometheus"

@@ -18,7 +18,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Answer with all metrics, those of other libraries in the default registry included.
 
     In multiprocess mode these are the metrics of all processes that share the directory, and the
-    gauges of the held locks. It needs no login: let only Prometheus reach it.
+    gauges of the held locks. It needs no login: restrict it to Prometheus.
     """
     registry = REGISTRY
     if MULTIPROCESS in os.environ:
