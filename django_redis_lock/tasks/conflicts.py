@@ -122,8 +122,7 @@ class Conflict:
         """Log, count and signal the duplicate, and return its result."""
         holder = self.described
         if not reason:
-            idle = f"lock {self.key!r} is {self.state}"
-            reason = "another instance is running" if holder else idle
+            reason = "another instance is running" if holder else "no instance may run now"
         name = self._count("skipped: lock %r is %s")
         return TaskSkipped(skipped=True, reason=reason, task=name, key=self.key, holder=holder)
 
