@@ -116,7 +116,7 @@ def _check_task(app: Any, task: Any, options: Options) -> Iterator[checks.CheckM
     if visibility is not None and longest > visibility:
         text = (
             f"Task {task.name} has acks_late and may run or hold its lock for {longest:g} s, but "
-            f"the broker delivers its message again after {visibility:g} s "
+            f"the broker redelivers its message after {visibility:g} s "
             f"(visibility_timeout), and that delivery has to wait for the first."
         )
         setting = f"broker_transport_options = {{'visibility_timeout': {longest:g}}}"

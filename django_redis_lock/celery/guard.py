@@ -137,7 +137,9 @@ def _guarded_apply_async(guard: Guard, cls: type[AnyTask]) -> Callable[..., Any]
         names = ("task_id", "producer", "link", "link_error", "shadow")[: len(positional)]
         message = {**dict(zip(names, positional, strict=True)), **options}
         if "once" in options:
-            raise TypeError("once= is an argument of celery-once, which does not guard this task.")
+            raise TypeError(
+                "once= belongs to celery-once, which does not guard this task: remove it."
+            )
         arguments = tuple(args or ()), dict(kwargs or {})
         publish = partial(apply_async, task, args, kwargs)
         return Sending(guard, task, arguments, message, publish).send()
