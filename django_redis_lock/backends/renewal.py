@@ -312,7 +312,7 @@ class ServerRenewer(Background):
                 self.withdrawals[item] = None  # behind the others
                 return
         except LockError as error:  # another program's key: there is nothing to give back
-            logger.warning("Could not give a lock back: %s", error)
+            logger.warning("Could not release a lock in the background: %s", error)
         self.withdrawals.pop(item, None)
 
 

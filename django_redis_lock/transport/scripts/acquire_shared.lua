@@ -1,4 +1,4 @@
--- Take a permit, or join the waiters of the lock: acquire.lua for those who share it.
+-- Take a permit, or join the waiters of the lock: acquire.lua for callers that share it.
 -- KEYS: see common.lua and permits.lua. ARGV and what it returns: see acquire.lua.
 -- include permits
 local lease, moment = tonumber(ARGV[2]), clock()

@@ -16,7 +16,7 @@ local function attend(name, now)
   end
 end
 
--- Attend to locks that are due within so many ms. Returns in how many ms the next one is, -1 if none.
+-- Attend to locks that are due within some ms. Returns in how many ms the next one is, -1 if none.
 local function attend_due(now, ahead)
   for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', due, '-inf', now + ahead, 'LIMIT', 0, BATCH)) do
     attend(name, now)

@@ -78,7 +78,7 @@ local function count_waiters(queue, name, most)
   return number, parked
 end
 
--- Let a heartbeat check a lock within so many ms; returns whether one would have done so later.
+-- Let a heartbeat check a lock within some ms; returns whether one would have done so later.
 local function poll_within(name, ms, now)
   local due = key_of('due')
   if redis.pcall('ZADD', due, 'LT', 'CH', now + ms, name) ~= 1 then

@@ -72,7 +72,7 @@ local function offer_to_message(name, process, now, holders)
   elseif redis.call('HEXISTS', parked_key(process, ':' .. name), token) == 0 then
     leave_backlog(name, process, turn, token)
     return 0
-  elseif not lease then -- its entry was deleted; it comes again without the lock
+  elseif not lease then -- its entry was deleted; it returns without the lock
     put_into_outbox(name, process, token, 0)
     leave_backlog(name, process, turn, token)
     return 0

@@ -21,7 +21,7 @@ local now, budget = math.floor(clock() / 1000), 8 * BATCH
 local answer = {now}
 last_seen = now -- the only process that waits may have died
 
--- Return those who share a lock, false if none does.
+-- Return the holders that share a lock, false if none does.
 local function read_permits(lock, permits, name)
   local limit, number = redis.pcall('HGET', KEYS[2], name), redis.pcall('ZCOUNT', lock, now, '+inf')
   if type(number) ~= 'number' or number == 0 then

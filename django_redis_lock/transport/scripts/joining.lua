@@ -88,10 +88,10 @@ elseif hold.due and hold.due <= now then
   held, taken_back = nil, true
 end
 if again and not mine then
-  kind, position = join(ARGV[6]) -- it waited before those who are served now
+  kind, position = join(ARGV[6]) -- it waited before the waiters that are served now
 end
 if not held or (shared and not mine) or (ttl and ttl <= 0) then
-  -- Free, or the holder's lease ran out, or others share it. Those who wait go first.
+  -- Free, or the holder's lease ran out, or others share it. Waiters go first.
   holders, waiting = hand_off(name, ARGV[1], taken_back, holders)
   if not waiting and holders < (limit_of(name, ARGV[3]) or 1)
       and (holders == 0 or not redis.call('ZSCORE', KEYS[1], own)) then

@@ -14,7 +14,7 @@ local function purge(name, now)
   return redis.call('ZCOUNT', KEYS[1], now, '+inf'), taken_back
 end
 
--- Hand the lock off if it is free, or to those who may share it. `left` says that its holder, who had it
+-- Hand the lock off if it is free, or to waiters that may share it. `left` says that its holder, who had it
 -- alone, has it no more.
 local function serve(name, taken_back, left)
   local holders = 0

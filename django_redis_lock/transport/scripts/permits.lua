@@ -3,7 +3,7 @@
 -- KEYS[1] the permits, scored by the last ms of their leases, as the end of a key is,
 -- KEYS[7] the value of each, see base.lua,
 -- KEYS[6] the limits that operators have set, by name: "limit at by".
--- A record begins with the limit of who asks: a number for one of so many permits, "*" for one of any
+-- A record begins with the limit of who asks: a number for one of that many permits, "*" for one of any
 -- number, "-" for the lock alone. A permit that was handed off and is not claimed yet ends when its
 -- claim is due. Permits that have ended count for nothing; other calls remove some of them.
 
