@@ -74,7 +74,7 @@ def test_wait_of_an_alias(settings: Any, name: str) -> None:
         ({"BACKEND": "no.such.Backend"}, "E002", "no.such.Backend"),
         ({"BACKEND": "django.http.HttpResponse"}, "E002", "not a subclass of BaseLockBackend"),
         ({"BACKEND": LOCMEM, "TIMOUT": 3}, "E002", "TIMOUT"),
-        ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "there are none"),
+        ({"BACKEND": LOCMEM, "OPTIONS": {"WAIT": "queue"}}, "E002", "Settings: none"),
         ({"OPTIONS": {"WIAT": "queue"}}, "E002", "WIAT"),
         ({"BACKEND": GETSET, "LOCATION": ["redis://a"]}, "E002", "is a list"),
         ({"BACKEND": REDIS_CLUSTER, "LOCATION": "redis://u:p@a"}, "E002", "not 'redis://***@a'"),
@@ -153,7 +153,7 @@ def test_no_default_alias(settings: Any, configured: Any, told: str) -> None:
     """The hint is an entry that can be pasted; the use of a lock says what there is."""
     settings.LOCKS = configured
     with pytest.raises(
-        ImproperlyConfigured, match=f"no alias 'default' in LOCKS; there are {told}"
+        ImproperlyConfigured, match=f"no alias 'default'. Configured aliases: {told}"
     ):
         lock("a").acquire()
     (found,) = findings()
@@ -165,8 +165,8 @@ def test_no_default_alias(settings: Any, configured: Any, told: str) -> None:
 @pytest.mark.parametrize(
     ("flat", "words"),
     [
-        ({"BACKEND": LOCMEM}, r"LOCKS has BACKEND itself.* into LOCKS\['default'\]"),
-        ({"OPTIONS": {}, "LOCATION": "redis://u:p@a"}, "LOCKS has OPTIONS itself"),
+        ({"BACKEND": LOCMEM}, r"LOCKS has BACKEND on its first level.* into LOCKS\['default'\]"),
+        ({"OPTIONS": {}, "LOCATION": "redis://u:p@a"}, "LOCKS has OPTIONS on its first level"),
         (["default"], "LOCKS must be a dict of aliases"),
     ],
 )
@@ -226,7 +226,8 @@ def test_views_and_tasks_name_aliases_that_can(
 
 
 @pytest.mark.parametrize(
-    ("path", "words"), [(LOCMEM, "only callers in the same process"), (DUMMY, "exclude no callers")]
+    ("path", "words"),
+    [(LOCMEM, "only callers in the same process"), (DUMMY, "excludes no callers")],
 )
 def test_deployment_without_a_server(settings: Any, path: str, words: str) -> None:
     """It is a warning of ``check --deploy`` alone; invalid entries are left to the other check."""

@@ -149,7 +149,7 @@ class Operations:
         shown = yield from self.read([check_name(name)])
         if token_id is None and len(shown) > 1:
             raise LockError(
-                f"Lock {name!r} has {len(shown)} holders; pass the token_id of one.",
+                f"Lock {name!r} has {len(shown)} holders: pass the token_id of one.",
                 name=name,
             )
         holder = next((each for each in shown if token_id in (None, each.token_id)), None)

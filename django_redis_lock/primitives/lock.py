@@ -377,7 +377,7 @@ class Lock(Held, Handle):
 
     def _not_acquired(self) -> Steps[LockNotAcquired]:
         wait, limit = self.blocking_timeout, self.sharing.limit
-        tried = f"within {wait:g} s:" if self.blocking and wait else "at once:"
+        tried = f" within {wait:g} s:" if self.blocking and wait else " at once:"
         if limit is not None:
             why = yield from self.backend.operations.why_refused(self.name, limit)
             why = why or "no permit was free"
@@ -386,9 +386,9 @@ class Lock(Held, Handle):
             why = f"{f'this {kind_of_execution()}' if own else 'another caller'} holds it"
         paused = why.startswith("paused")
         if self.full:
-            tried = "at once:"
+            tried = ":"
             why = f"its queue is full (max_waiters={self.sharing.max_waiters})"
-        text = f"Could not acquire lock {self.name!r} {tried} {why}."
+        text = f"Could not acquire lock {self.name!r}{tried} {why}."
         error = LockNotAcquired(text, name=self.name)
         error.paused = paused
         return error

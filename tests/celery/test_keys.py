@@ -405,7 +405,7 @@ MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"unique_on": "all", "key": "k"}, ValueError, "key conflicts with unique_on"),
     ({"on_conflict": "panic"}, ValueError, "on_conflict['run']='panic' is unknown"),
     ({"on_conflict": {"queue": "wait"}}, ValueError, "on_conflict['queue']='wait' is unknown"),
-    ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no 'sent'"),
+    ({"on_conflict": {"sent": "skip"}}, ValueError, "on_conflict has no key 'sent'"),
     (
         {"on_conflict": "supersede", "scope": "queue_and_run"},
         ValueError,
@@ -448,7 +448,7 @@ def test_mistakes_are_found_when_the_task_is_defined(
 @pytest.mark.parametrize("given", [(Word.SMALL,), ("a", "b"), (60, "a"), (print, 60), (["a"],)])
 def test_options_need_their_names(guard: Any, given: tuple[Any, ...]) -> None:
     shown = ", ".join(map(repr, given))
-    with pytest.raises(TypeError, match=re.escape(f"given {shown} by position")):
+    with pytest.raises(TypeError, match=re.escape(f"got {shown} by position")):
         guard(*given)
 
 

@@ -146,7 +146,9 @@ class CallerContract(Contract):
         group = lock_many([name], using=self.using)
         handle = group if several else group[name]
         with group:
-            with pytest.raises(TypeError, match=r"handle for each caller.* ticket that detach\(\)"):
+            with pytest.raises(
+                TypeError, match=r"same name for each caller.* ticket that detach\(\)"
+            ):
                 duplicate(handle)
             handle.ensure_held()
 

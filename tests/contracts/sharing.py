@@ -199,7 +199,9 @@ class SharingContract(_Sharing):
         with self.lock(name, **options) as alone:
             with self.reader(name, **options) as inner:
                 assert inner.fence == alone.fence
-                with pytest.raises(LockError, match="entered 2 times and can't be downgraded"):
+                with pytest.raises(
+                    LockError, match="can't be downgraded while 2 reentrant handles hold it"
+                ):
                     alone.downgrade()
             assert not Background(lambda: self.reader(name).acquire(blocking=False)).outcome()
             alone.downgrade()
@@ -220,7 +222,7 @@ class SharingContract(_Sharing):
             assert not lock_many(names, shared=True, using=self.using).acquire(blocking=False)
         assert writing.outcome() is True
         group = lock_many(names, max_waiters=0, using=self.using)
-        full = f"'{names[1]}' at once: its queue is full (max_waiters=0)"
+        full = rf"'{names[1]}': its queue is full \(max_waiters=0\)"
         with pytest.raises(LockNotAcquired, match=full) as caught:
             group.__enter__()
         assert caught.value.name == names[1]
@@ -248,7 +250,7 @@ class SharingContract(_Sharing):
         full[0].release()
         assert waiting.outcome() is True
         assert [len(self.holders(each)) for each in names] == [1, 2, 1]
-        with pytest.raises(ValueError, match="shared and limit exclude each other"):
+        with pytest.raises(ValueError, match="shared conflicts with limit"):
             group(shared=True)
 
     def test_permit_passes_to_another_handle(self, name: str) -> None:
@@ -464,7 +466,7 @@ class SharingContract(_Sharing):
             assert not asks(max_waiters=2).acquire()
             assert not asks(max_waiters=0).acquire(blocking_timeout=30)
         assert [call["reason"] for call in calls] == ["full", "full"]
-        full = "at once: its queue is full (max_waiters=2)"
+        full = r"its queue is full \(max_waiters=2\)"
         with pytest.raises(LockNotAcquired, match=full):
             asks(max_waiters=2).__enter__()
         assert self.waiting(name) == 2

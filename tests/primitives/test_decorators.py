@@ -163,7 +163,7 @@ def test_what_cannot_be_decorated(handle: Handle, decorated: Any) -> None:
 
 
 def test_a_name_that_is_written_as_a_template() -> None:
-    with pytest.raises(ValueError, match=r"'import:\{shop\}' is no template.*the same for all"):
+    with pytest.raises(ValueError, match=r"'import:\{shop\}' is not a template.*the same for all"):
         lock("import:{shop}")(lambda shop: None)
     lock("import:{shop}")(lambda: [(shop := 1), shop])  # which is given none
 
@@ -181,5 +181,5 @@ def test_a_task_that_returns_what_is_unfinished() -> None:
 @pytest.mark.parametrize("function", [abody, dict])
 def test_a_decorator_without_a_name(decorator: Any, function: Any) -> None:
     """It is refused where the function is defined, with what to write."""
-    with pytest.raises(TypeError, match=rf"@{decorator.__name__} needs.* Write @"):
+    with pytest.raises(TypeError, match=rf"@{decorator.__name__} needs.* Use @"):
         decorator(function)

@@ -185,7 +185,7 @@ def test_group_that_is_taken_again_in_a_transaction(names: list[str], using: str
         ([], {"shared": ["a"], "limit": {"a": 2}}, ValueError, "'a' is passed twice"),
         (["a"], {"limit": {"b": None}}, ValueError, "must map each name to a whole number"),
         (["a"], {"limit": {"b": -1}}, ValueError, "limit=-1 must be a whole number"),
-        (["a"], {"shared": True, "limit": 2}, ValueError, "shared and limit exclude each other"),
+        (["a"], {"shared": True, "limit": 2}, ValueError, "shared conflicts with limit"),
         ([], {"shared": [], "limit": {}}, ValueError, "at least one lock name"),
         ("product:1", {}, TypeError, "one name"),
         (None, {}, TypeError, "names=None must be a list of names"),

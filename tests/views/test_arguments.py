@@ -148,7 +148,7 @@ def test_templates_that_fit_no_method() -> None:
         ({"answer": aanswer}, TypeError, "answer=.* that is not asynchronous"),
         ({"max_hold": 5, "timeout": 10}, ValueError, "max_hold=5.*timeout=10.*auto_renew=True"),
         ({"methods": "POST"}, ValueError, "methods='POST' must be a list of one or more of GET"),
-        ({"limit": 2, "shared": True}, ValueError, "shared and limit exclude each other"),
+        ({"limit": 2, "shared": True}, ValueError, "shared conflicts with limit"),
         ({"using": None}, TypeError, "using=None must be an alias of LOCKS"),
         ({"methods": []}, ValueError, "of one or more of GET"),
     ],

@@ -21,8 +21,8 @@ URLS = [f"redis://locks-{number}.internal:6379/0" for number in range(1, 6)]
     [
         (None, "a list of at least three"),
         (URLS[0], "a list of at least three"),
-        (URLS[:1], "names 1 server; name 3, 5 or"),
-        (URLS[:4], "names 4 servers; .* another odd number"),
+        (URLS[:1], "names 1 server: name 3, 5 or"),
+        (URLS[:4], "names 4 servers: .* another odd number"),
         ([URLS[0], URLS[1], URLS[0].replace("/0", "/1")], "one server twice.*6379/0.*6379/1"),
         (["redis://localhost", "redis://:secret@127.0.0.1:6379/3", URLS[0]], "one server twice"),
         (["unix:///a.sock", "unix:///b.sock", "unix:///a.sock?db=1"], "one server twice"),
