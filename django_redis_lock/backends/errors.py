@@ -39,8 +39,8 @@ def lock_error(call: Call, error: Exception, *, using: str, key_prefix: str) -> 
 
         key_prefix += "-ticks" * isinstance(call, ReadTicks | NoteTick)
         return LockError(
-            f"Another program wrote the data of lock {name!r} under {key_prefix!r}, which can't "
-            f"be used: {why}. Set another KEY_PREFIX.",
+            f"The data of lock {name!r} under {key_prefix!r} is from another program and can't be "
+            f"used: {why}. Set another KEY_PREFIX.",
             name=name,
         )
     what = "refused" if refused(error) else "is not available"

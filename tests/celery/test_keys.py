@@ -366,7 +366,7 @@ def test_turns_are_of_the_form_of_a_key(app: Celery, name: str) -> None:
     first, other, again = (turn(("é" * 300 + end,), {}) for end in "aba")
     assert first == again != other
     assert (first[:10], len(first)) == ("=%C3%A9%C3", 250)
-    with pytest.raises(TypeError, match=r"part of its turns: a object .* or use turns= with"):
+    with pytest.raises(TypeError, match=r"part of its turns: a object .* or set turns= to"):
         turn((object(),), {})
 
 

@@ -100,7 +100,9 @@ def test_what_an_alias_can_not_do_it_can_not_in_memory_either(name: str, kind: s
     entry = {"BACKEND": f"django_redis_lock.backends.{kind}", "LOCATION": location}
     with override_settings(LOCKS={**LOCKS, "other": entry}):
         for arguments in ({"shared": True}, {"max_waiters": 1}):
-            with pytest.raises(InvalidLockBackend, match=f"is a {kind.partition('.')[2]}. Use"):
+            with pytest.raises(
+                InvalidLockBackend, match=f"is a {kind.partition('.')[2]}, which does"
+            ):
                 lock(name, using="other", **arguments).acquire()
 
 

@@ -111,7 +111,7 @@ def test_what_is_no_time_is_held_until_it_is_deleted(
     ("options", "words"),
     [
         ({"FORMAT": "seconds"}, "no setting 'FORMAT'"),
-        ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo'; .* such as 'lock.{name}'"),
+        ({"KEY": "lock.foo"}, r"'KEY'] is 'lock.foo': .* such as 'lock.{name}'"),
         ({"KEY": "{name}{name}"}, "contains {name} once"),
         ({"POLL_INTERVAL": 0}, r"'POLL_INTERVAL'\] is 0: it must be seconds from 0.001 to 10"),
     ],
