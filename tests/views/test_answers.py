@@ -53,9 +53,19 @@ def test_the_lock_of_an_outer_decorator_stays() -> None:
 @pytest.mark.parametrize(
     ("limit", "detail", "options", "logged"),
     [
-        (None, "This is busy right now.", {"blocking": False}, ": the only permit is taken"),
-        (0, "This can't be done at the moment.", {"blocking": False}, ": paused: limit 0, set by"),
-        (0, "This can't be done at the moment.", {"max_waiters": 0}, ", as"),
+        (
+            None,
+            "This is busy right now.",
+            {"blocking": False},
+            " at once: the only permit is taken",
+        ),
+        (
+            0,
+            "This can't be done at the moment.",
+            {"blocking": False},
+            " at once: paused: limit 0, set by",
+        ),
+        (0, "This can't be done at the moment.", {"max_waiters": 0}, ": its queue"),
     ],
 )
 def test_a_view_that_is_paused_does_not_blame_others(
@@ -70,7 +80,7 @@ def test_a_view_that_is_paused_does_not_blame_others(
             answer = view(request)
             assert answer.status_code == 409
             assert json.loads(answer.content)["detail"].startswith(detail)
-    why = f"A view could not acquire its lock: Could not acquire lock {name!r} at once{logged}"
+    why = f"A view could not acquire its lock: Could not acquire lock {name!r}{logged}"
     assert sum(line.startswith(why) for line in caplog.messages) == 2
 
 
