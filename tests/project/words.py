@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 WORDS = {
     "somebody|nobody|whoever": "holder, waiter, caller or operator; no caller",
     "those who": "callers that, or another name of theirs",
-    "tells?|told": "say, notify, show, send or set",
+    r"(?<!can't\x20)tells?|told": "say, notify, show, send or set",
     "hears?|heard": "receive, see or seen",
     "goes before": "overrides",
     "without end": "no expiry, or no limit",
