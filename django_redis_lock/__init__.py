@@ -34,4 +34,4 @@ __all__ = [
     "locks",
     "semaphore",
 ]
-__version__ = "1.0.0rc1"
+__version__ = "1.0.0"

@@ -102,4 +102,4 @@ STATIC_URL = "static/"
 # How long a payment, one row of the supplier's catalogue and a call to him take, in seconds.
 SHOP_PAYMENT_SECONDS = 0.02
 SHOP_IMPORT_ROW_SECONDS = 0.25
-SHOP_SUPPLIER_SECONDS = 0.4
+SHOP_SUPPLIER_SECONDS = float(os.environ.get("SHOP_SUPPLIER_SECONDS", "0.4"))

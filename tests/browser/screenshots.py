@@ -38,6 +38,7 @@ WAITERS = {"import:7": 3, "product:42": 2}
 
 def main() -> None:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # Playwright keeps an event loop here
+    os.environ["SHOP_SUPPLIER_SECONDS"] = "8"  # long enough for a picture
     with running() as services, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path())
         take_admin(browser, services)
@@ -74,6 +75,23 @@ def take_admin(browser: Browser, services: Services) -> None:
         lock.get_by_role("link", name="import:7").click()
         lock.locator("#lock-now progress").wait_for()
         take(lock, "admin-lock", full_page=True)
+    for name, calls, parked in (("tasks-at-the-limit", 12, 9), ("tasks-later", 0, 3)):
+        send_to_supplier(calls, parked)
+        page = listed()
+        page.get_by_role("link", name="supplier").first.click()
+        page.locator("summary", has_text="Waiters").click()
+        take(page, name, full_page=True)
+
+
+def send_to_supplier(calls: int, parked: int) -> None:
+    """Send tasks of which three run at once, and wait until ``parked`` of them are parked."""
+    from django_redis_lock import locks
+    from example_project.shop.tasks import ask_supplier
+    from tests.tools import eventually
+
+    for number in range(calls):
+        ask_supplier.delay("large" if number < 9 else "small")
+    eventually(lambda: len(locks["default"].waiting("supplier")) == parked)
 
 
 @contextmanager
