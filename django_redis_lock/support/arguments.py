@@ -84,7 +84,8 @@ def check_renewal(
     renewed = isinstance(timeout, Default) if auto_renew is None else auto_renew
     check_types(auto_renew=renewed)
     if renewed and timeout is None:
-        raise ValueError("auto_renew=True conflicts with timeout=None: such a lock has no lease.")
+        why = "a lock that never expires has no lease to renew"
+        raise ValueError(f"auto_renew=True conflicts with timeout=None: {why}.")
     longest = _seconds(max_hold, "max_hold", 0.001, "for no limit")
     if longest is not None and not renewed:
         raise ValueError(
