@@ -79,8 +79,7 @@ def take_admin(browser: Browser, services: Services) -> None:
         send_to_supplier(calls, parked)
         page = listed()
         page.get_by_role("link", name="supplier").first.click()
-        page.locator("summary", has_text="Waiters").click()
-        take(page, name, full_page=True)
+        take(page, name)
 
 
 def send_to_supplier(calls: int, parked: int) -> None:
