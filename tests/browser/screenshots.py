@@ -79,6 +79,7 @@ def take_admin(browser: Browser, services: Services) -> None:
         send_to_supplier(calls, parked)
         page = listed()
         page.get_by_role("link", name="supplier").first.click()
+        page.locator("#lock-now").wait_for()
         take(page, name)
 
 
