@@ -200,6 +200,13 @@ def test_the_system_checks_are_those_of_the_code() -> None:
     assert sorted(row[0].rpartition(".")[2] for row in rows) == sorted(in_code)
 
 
+def test_the_log_lines_of_views_are_those_of_the_code() -> None:
+    rows = table(DOCS / "reference/views.md", "Log lines")
+    source = (PACKAGE / "views/__init__.py").read_text()
+    logged = re.findall(r"logger\.\w+\((?:level, )?\"(.+?)\"", source)
+    assert sorted(row[1] for row in rows) == sorted(logged)
+
+
 def test_the_metrics_are_those_of_the_code() -> None:
     documented = {row[0] for row in table(DOCS / "reference/metrics.md", "Metrics")}
     counted = [each for each in vars(metrics).values() if isinstance(each, Counter)]
