@@ -86,7 +86,7 @@ def test_waiting_message_runs_once_and_leaves_nothing(
     redelivered: bool,
     using: str,
 ) -> None:
-    """Its lock goes along if it has the name of the new one, in whatever form it was taken."""
+    """Its lock stays with it if it has the name of the new one, in whatever form it was taken."""
     task = deploy(consumer, before, scope=scope, using=using)
     message = consumer.send(task)
     deploy(consumer, after, scope=scope, using=using)
@@ -99,8 +99,8 @@ def test_waiting_message_runs_once_and_leaves_nothing(
 
     monkeypatch.setattr(TaskLock, "acquire", note)
     assert consumer.deliver(message, redelivered=redelivered) == "ran"
-    goes_along = scope == QUEUE_AND_RUN and reservation == "goes along"
-    assert taken == ([] if goes_along else [consumer.app.main])
+    stays = scope == QUEUE_AND_RUN and reservation == "stays with it"
+    assert taken == ([] if stays else [consumer.app.main])
     assert consumer.message() is None
     assert not list(locks[using].holders(f"{consumer.app.main}*"))
 
