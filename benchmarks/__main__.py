@@ -17,7 +17,7 @@ from pathlib import Path
 
 from redis import Redis
 
-from benchmarks import crowds, delays, limits, scenarios, semaphores, stopped
+from benchmarks import crowds, delays, layouts, limits, scenarios, semaphores, stopped
 from benchmarks.contenders import BEFORE, CONTENDERS, OURS, PERMIT, REDIS_PY, TOKEN
 from benchmarks.scenarios import Bench, Figures
 from benchmarks.tasks import guarded
@@ -43,8 +43,9 @@ SCENARIOS = {
     "limits": limits.over_a_limit,
     "delays": delays.delays,
     "stopped": stopped.stopped,
+    "layouts": layouts.layouts,
 }
-LONG = ("stopped",)
+LONG = ("stopped", "layouts")
 """Measured only if it is named."""
 TARGETS = (
     ("free", OURS, f"client µs / {REDIS_PY}", "at most", 0.60),

@@ -182,6 +182,17 @@ def wait(contender: Contender, name: str) -> int:
     return got
 
 
+def pass_on(workers: list[Worker], name: str, *, take: bool = True) -> float:
+    """Release a lock for which another process waits; return the milliseconds until that has it."""
+    holder, waiter = workers
+    holder.call(hold, name, take)
+    waiter.start(wait, name)
+    sleep(0.03)  # by then it waits; polls are then met at any phase
+    holder.start(let_go, random.uniform(0.005, 0.105))
+    got = waiter.result()
+    return float(got - holder.result()) / 1e6
+
+
 def hand_off(bench: Bench, *compared: str) -> Figures:
     """Release a lock for which another process waits: milliseconds until that has it."""
     slugs = [*compared] or bench.contenders(OURS, REDIS_PY, PYTHON_REDIS_LOCK, TOKEN)
@@ -189,14 +200,9 @@ def hand_off(bench: Bench, *compared: str) -> Figures:
     with bench.crews(slugs, 2) as crews:
 
         def once(slug: str, name: str) -> float:
-            holder, waiter = crews[slug]
-            name = f"token:{name}" if slug == TOKEN else name
-            holder.call(hold, name, slug != TOKEN)
-            waiter.start(wait, name)
-            sleep(0.03)  # by then it waits; polls are then met at any phase
-            holder.start(let_go, random.uniform(0.005, 0.105))
-            got = waiter.result()
-            return (got - holder.result()) / 1e6
+            if slug == TOKEN:
+                return pass_on(crews[slug], f"token:{name}", take=False)
+            return pass_on(crews[slug], name)
 
         def measure(slug: str, turn: int) -> dict[str, float]:
             waits = [once(slug, f"{slug}:{turn}:{number}") for number in range(each)]
