@@ -71,7 +71,7 @@ nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all ve
 	$(PY) -m coverage combine --quiet && $(PY) -m coverage report
 	$(PY) -m nox
 	$(MAKE) bench
-	$(MAKE) bench ARGS="--only stopped --output build/stopped"
+	$(MAKE) bench ARGS="--only stopped --only layouts --output build/long"
 
 # In an environment of its own, which has hiredis.
 bench:  ## measure against the peers (ARGS=--quick)
