@@ -10,7 +10,15 @@ import pytest
 
 from django_redis_lock.exceptions import LockUnavailable
 from django_redis_lock.protocol import calls, locking, waiting
-from django_redis_lock.protocol.calls import Acquire, ForceRelease, Pause, Release, TakeOver, Wait
+from django_redis_lock.protocol.calls import (
+    GRACE,
+    Acquire,
+    ForceRelease,
+    Pause,
+    Release,
+    TakeOver,
+    Wait,
+)
 from django_redis_lock.protocol.lease import Lease, Request
 from django_redis_lock.protocol.waiting import OUTAGE_LIMIT, WaiterRegistry
 from tests.protocol.steps import ended, refused
@@ -99,7 +107,7 @@ def test_what_an_earlier_sending_may_have_done_is_not_undone_by_a_refusal() -> N
     assert not error.not_applied
 
 
-@pytest.mark.parametrize(("left", "given"), [(-5.0, 0.3), (0.1, 0.3), (4.0, 4.0)])
+@pytest.mark.parametrize(("left", "given"), [(-5.0, GRACE), (0.1, GRACE), (4.0, 4.0)])
 def test_a_server_has_time_to_answer(
     left: float, given: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,7 +186,8 @@ def test_waiter_bears_with_an_outage_as_long_as_it_waits(
 
 
 @pytest.mark.parametrize(
-    ("wait", "patience"), [(None, 1.3), (0.2, 1.3), (4.0, 4.3), (math.inf, math.inf)]
+    ("wait", "patience"),
+    [(None, 1 + GRACE), (0.2, 1 + GRACE), (4.0, 4 + GRACE), (math.inf, math.inf)],
 )
 def test_how_long_a_caller_waits_for_a_silent_server(
     wait: float | None, patience: float, monkeypatch: pytest.MonkeyPatch
