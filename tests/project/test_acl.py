@@ -189,7 +189,7 @@ def test_a_web_process_needs_no_parked_messages(
             worker.run(ask(parking.Park(request, "@broker", message="a:b")))
         assert web.holder("a") is None
         assert not lock("a").acquire(blocking_timeout=0.05)
-        with pytest.raises(LockUnavailable, match="(?i)no permissions"):
+        with pytest.raises(LockUnavailable, match=r"(?i)no permissions"):
             web.run(ask(parking.Park(request, "@broker", message="c:d")))
         assert admin.hvals(key) == ["a:b"]
         eventually(lambda: worker.run(ask(parking.PollOutbox("broker", most=1)))[0])
