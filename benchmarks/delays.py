@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from time import monotonic, sleep
 from typing import Any
 
@@ -16,13 +13,11 @@ from celery import Celery
 from redis import Redis
 
 from benchmarks.contenders import OURS, Contender, configure
-from benchmarks.crowds import hold_long
+from benchmarks.crowds import count_waiting, hold_long
 from benchmarks.scenarios import Bench, Figures, hold, let_go
-from benchmarks.tasks import BROKER, LOCKS, PORT, RESULTS
+from benchmarks.tasks import BROKER, LOCKS, PORT, RESULTS, running_worker
 from benchmarks.workers import Worker, crew
 from example_project.embedded import EmbeddedServer
-from example_project.keeper import Keeper
-from example_project.service import Service, start_worker
 
 NAME, NOTES = "delayed", 4
 """The lock, and the database of the server in which tasks leave their notes."""
@@ -78,10 +73,6 @@ def acquired(contender: Contender) -> float:
     return contender.notes[0] if contender.notes else 0.0
 
 
-def waiters(contender: Contender, name: str) -> int:
-    return contender.locks["default"].holder(name).waiters  # type: ignore[attr-defined, no-any-return]
-
-
 def _line_up(workers: list[Worker]) -> list[int]:
     """Have the first worker hold the lock and the others queue up; return their processes."""
     holder, *others = workers
@@ -89,7 +80,7 @@ def _line_up(workers: list[Worker]) -> list[int]:
     pids = []
     for count, worker in enumerate(others, start=1):
         pids.append(worker.call(queue_up, NAME))
-        until(lambda count=count: holder.call(waiters, NAME) == count)  # type: ignore[misc]
+        until(lambda count=count: holder.call(count_waiting, NAME) == count)  # type: ignore[misc]
     return pids
 
 
@@ -97,7 +88,7 @@ def _killed_waiter(bench: Bench) -> dict[str, float]:
     with crew(2, OURS, bench.url) as (holder, waiter):
         _line_up([holder, waiter])
         waiter.kill()
-        return {"killed waiter: hidden": until(lambda: not holder.call(waiters, NAME))}
+        return {"killed waiter: hidden": until(lambda: not holder.call(count_waiting, NAME))}
 
 
 def _stopped_waiter(bench: Bench) -> dict[str, float]:
@@ -164,26 +155,12 @@ def make_app() -> Celery:
     return app
 
 
-@contextmanager
-def _worker(bench: Bench) -> Iterator[Service]:
-    os.environ[PORT] = str(bench.admin.connection_pool.connection_kwargs["port"])
-    directory = Path(tempfile.mkdtemp(prefix="celery-"))
-    keeper = Keeper(directory)
-    try:
-        options = ("--concurrency", "2", "--loglevel", "INFO")
-        app, env = "benchmarks.delays:app", {**os.environ}
-        worker = start_worker(keeper, directory, app, *options, env=env)
-        worker.wait_for(lambda: worker.count(" ready.") > 0)
-        yield worker
-    finally:
-        keeper.close()
-
-
 def _children(bench: Bench) -> dict[str, float]:
     from django_redis_lock import locks, semaphore
 
-    with _worker(bench):
-        app, server = _sender(), locks["default"]
+    os.environ[PORT] = str(bench.admin.connection_pool.connection_kwargs["port"])
+    with running_worker("benchmarks.delays:app"), make_app() as app:
+        server = locks["default"]
         notes = Redis(port=int(os.environ[PORT]), db=NOTES)
         app.tasks["rest"].delay()
         until(lambda: notes.exists("pid"))
@@ -213,17 +190,8 @@ def _children(bench: Bench) -> dict[str, float]:
     }
 
 
-_made: list[Celery] = []
-
-
-def _sender() -> Celery:
-    if not _made:
-        _made.append(make_app())
-    return _made[0]
-
-
 def __getattr__(name: str) -> Any:
     """Make the app when the worker asks for it; the benchmark imports this module without it."""
     if name != "app":
         raise AttributeError(name)
-    return _sender()
+    return make_app()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, sleep
 from typing import Any
@@ -51,18 +53,25 @@ def guarded(bench: Bench) -> Figures:
     return figures
 
 
-def _measure(bench: Bench, checkout: str) -> Figures:
+@contextmanager
+def running_worker(app: str, *options: str, **env: str) -> Iterator[None]:
+    """Run a worker with two children until the end of the block."""
     directory = Path(tempfile.mkdtemp(prefix="celery-"))
     keeper = Keeper(directory)
-    path = os.pathsep.join(filter(None, [checkout, str(Path(__file__).parents[1])]))
-    env = {**os.environ, "PYTHONDEVMODE": "", "PYTHONPATH": path}
-    options = ("--concurrency", "2", "--loglevel", "INFO", "--queues", "benchmark")
+    options = ("--concurrency", "2", "--loglevel", "INFO", *options)
     try:
-        worker = start_worker(keeper, directory, "benchmarks.tasks:app", *options, env=env)
+        worker = start_worker(keeper, directory, app, *options, env={**os.environ, **env})
         worker.wait_for(lambda: worker.count(" ready.") > 0)
-        return _compare(bench)
+        yield
     finally:
         keeper.close()
+
+
+def _measure(bench: Bench, checkout: str) -> Figures:
+    path = os.pathsep.join(filter(None, [checkout, str(Path(__file__).parents[1])]))
+    env = {"PYTHONDEVMODE": "", "PYTHONPATH": path}
+    with running_worker("benchmarks.tasks:app", "--queues", "benchmark", **env):
+        return _compare(bench)
 
 
 def _compare(bench: Bench) -> Figures:
