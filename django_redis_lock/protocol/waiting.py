@@ -91,7 +91,8 @@ class WaiterRegistry:
         # A waiter goes with its caller, even if an interruption kept it from leaving.
         self._waiters: dict[str, weakref.ref[LocalWaiter]] = {}
         self._number = next(_numbers)
-        self._clock = -CLOCK_VALID, 0  # local (s) and server (ms) at the last reading
+        # Local (s) and server (ms) at the two last readings: a clock may be set back in between.
+        self._readings = ((-CLOCK_VALID, 0), (-CLOCK_VALID, 0))
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""
@@ -122,13 +123,13 @@ class WaiterRegistry:
 
     def note_server_ms(self, now_ms: int, at: float) -> None:
         """Note the server's clock in the answer to a call that was sent ``at`` (monotonic)."""
-        self._clock = at, now_ms
+        self._readings = self._readings[1], (at, now_ms)
 
     def server_ms(self, at: float) -> float | None:
         """Return the server's clock ``at`` a moment; ``None`` if the last reading is too old."""
-        local, server_ms = self._clock
-        passed = at - local
-        return None if passed > CLOCK_VALID else server_ms + passed * 1000
+        if at - self._readings[1][0] > CLOCK_VALID:
+            return None
+        return max(server_ms + (at - local) * 1000 for local, server_ms in self._readings)
 
     def close(self) -> None:
         """Close what receives grants."""
@@ -275,13 +276,18 @@ class WaiterRegistry:
 
     def _granted(self, request: Request, grant: Grant) -> Lease:
         """Return the lease of a grant, counted from when it was given: its message may be old."""
-        server_ms = self.server_ms(grant.received_at)
-        age_ms = 0 if server_ms is None else max(0, server_ms - grant.now_ms)
-        given_at, seconds = grant.received_at - age_ms / 1000, grant.lease_ms / 1000
+        age, seconds = self._age(grant) if self.must_claim else 0.0, grant.lease_ms / 1000
+        given_at = grant.received_at - age
         lease = Lease(request, grant.fence, given_at + seconds)
         if self.must_claim:
             lease.handed_off(given_at + min(CLAIM, seconds))
         return lease
+
+    def _age(self, grant: Grant) -> float:
+        """Return how many seconds ago a grant was given; infinity if that is not known."""
+        server_ms = self.server_ms(grant.received_at)
+        age = math.inf if server_ms is None else (server_ms - grant.now_ms) / 1000
+        return max(0.0, age) if age > -CLAIM / 2 else math.inf  # the clock was set back
 
     def _claim(self, lease: Lease, grant: Grant, until: float) -> Steps[bool]:
         """Claim a lock that was handed off; return False if the server has to be asked instead."""
