@@ -44,19 +44,23 @@ local function is_outbox(process)
   return string.byte(process) == 64 -- an @
 end
 
--- Return whether a process was seen in the `most` ms before the last that was seen. So none counts
--- as silent because the server did not run. If this user can't read that, all were seen.
+-- Return for how many ms a process counts as seen: it was in the `most` ms before the last that was.
+-- False if it does not. So none counts as silent because the server did not run. If this user can't
+-- read that, all were seen.
 local last_seen
 local function was_seen(process, most)
   if is_outbox(process) or process == 'quorum' then
-    return true
+    return math.huge
   elseif not last_seen then
     local found = redis.pcall('ZRANGE', seen_key, -1, -1, 'WITHSCORES')
     last_seen = found.err and math.huge or tonumber(found[2] or 0)
   end
   local at = last_seen < math.huge and redis.pcall('ZSCORE', seen_key, process)
-  return last_seen == math.huge or type(at) == 'table'
-    or (at and last_seen - at <= math.max(most, 4 * interval_of(process)))
+  if last_seen == math.huge or type(at) == 'table' then
+    return math.huge
+  end
+  local left = at and at + math.max(most, 4 * interval_of(process)) - last_seen
+  return left and left >= 0 and left
 end
 
 local function note_seen(process, now)

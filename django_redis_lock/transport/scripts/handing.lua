@@ -1,7 +1,7 @@
 local seen_key = KEYS[5]
 -- include parked
--- Return the first waiter: its process and its entry. Return the process alone for parked messages, nil
--- if none waits, false if more have to be checked. A process that is not seen leaves the queue until its
+-- Return the first waiter: its process, its entry, and for how many ms it counts as seen. Return the process
+-- alone for parked messages, nil if none waits, false if more have to be checked. A process that is not seen leaves the queue until its
 -- next heartbeat: sooner after a lock was taken back, as all of a host may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do
@@ -10,11 +10,11 @@ local function first_waiter(name, taken_back)
       return nil
     elseif is_outbox(process) then
       return process
-    elseif process ~= 'quorum' and was_seen(process, taken_back and BEAT or WAITER_TIMEOUT) then
-      local entry = redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
-      if entry then
-        return process, entry
-      end
+    end
+    local seen = process ~= 'quorum' and was_seen(process, taken_back and BEAT or WAITER_TIMEOUT)
+    local entry = seen and redis.pcall('ZRANGE', key_of('waiters', process, name), 0, 0)[1]
+    if entry then
+      return process, entry, seen
     end
     redis.call('ZREM', KEYS[2], process)
   end
@@ -58,7 +58,7 @@ end
 
 -- Offer the lock to the message that is next in an outbox, beside its `holders`. Returns in how many ms
 -- its lease ends, and whether others may have the lock beside it; 0 if another waiter has to be asked,
--- -1 if there is none; nil if this one has to wait.
+-- -1 if none is ahead of who asks; nil if this one has to wait.
 local to_publish = 0
 local function offer_to_message(name, process, now, holders)
   local turn, token, entry = first_parked(name, process)
@@ -84,7 +84,7 @@ local function offer_to_message(name, process, now, holders)
     note_turn(name, process)
     return 0
   elseif holders >= (most or 1) or (holders > 0 and redis.call('ZSCORE', KEYS[1], digest_of(token))) then
-    return nil
+    return redis.call('ZSCORE', KEYS[2], process) == 'inf' and -1 or nil
   end
   local fence = grant(name, token, tonumber(lease), record, now, holders)
   put_into_outbox(name, process, token, math.min(fence / 1000, math.floor(now / 1000) + 1))
@@ -110,7 +110,7 @@ local function hand_off(name, own, taken_back, holders)
   end
   while left > 0 do
     left = left - 1
-    local process, entry = first_waiter(name, taken_back)
+    local process, entry, seen = first_waiter(name, taken_back)
     if not process then
       left = process == nil and -1 or 0
     elseif not entry then
@@ -131,6 +131,9 @@ local function hand_off(name, own, taken_back, holders)
       if type(token) ~= 'string' or (most and holders > 0 and redis.call('ZSCORE', KEYS[1], id)) then
         remove_waiter(name, process, entry)
       elseif holders >= (most or 1) then
+        if seen < math.huge then -- others may have it beside the holders once this one is gone
+          poll_within(name, seen + 1, math.floor(now / 1000))
+        end
         return wait()
       else
         remove_waiter(name, process, entry)

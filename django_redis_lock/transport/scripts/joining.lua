@@ -132,6 +132,9 @@ if kind > 0 then
   soon = not of_other and tonumber(redis.pcall('ZSCORE', key_of('due'), name)) or math.huge
   ttl = soon < math.huge and math.max(soon - now, 0) or ttl -- sooner perhaps, as others know
   if is_outbox(process) then
+    if shared and ARGV[13] then
+      hand_off(name, '', false, holders) -- others may be next where the older message stood
+    end
     return string.format('0 -1 %.0f %.0f', now, kind)
   end
 end

@@ -62,7 +62,7 @@ local function check(name)
   elseif held and not hold.token then
     left = left < 0 and POLL_OTHERS or math.min(left, POLL_OTHERS)
   end
-  return left >= 0 and left or nil
+  return left >= 0 and left + 1 or nil -- a lease has ended after its last millisecond
 end
 
 -- Return what identifies the holder, and the lock's value, if that holder has this token or digest.

@@ -73,7 +73,9 @@ local function first_parked(name, process)
   local turns = redis.pcall('ZRANGE', parked_key(process, 'turns:' .. name), 0, 0, 'WITHSCORES')
   local turn, at = turns[1], turns[2]
   local first = turn and redis.pcall('ZRANGE', backlog_key(process, turn, name), 0, 0, 'WITHSCORES') or turns
-  if first.err and not is_other(first) then
+  local others = redis.pcall('EXISTS', parked_key(process, 'outbox'), parked_key(process, ':' .. name),
+    parked_key(process, 'ids'), key_of('waiters', process, name))
+  if type(others) == 'table' or (first.err and not is_other(first)) then
     return nil
   elseif not first[1] or first == turns or (at == 'inf' and redis.pcall('HEXISTS', KEYS[6], name) ~= 1) then
     if turn and not first[1] then
