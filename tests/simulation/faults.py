@@ -217,8 +217,7 @@ def fail_over(world: World) -> bool:
         world.tell("a replica takes over from {} that lacks {} s", site.name, lag)
         _forget(world, site)
         world.stale = True
-        site.restart(0.1, with_data=False)
-        site.server.data, site.server.ends = data, ends
+        site.fail_over(data, ends)
         _forget(world, site)  # holds that come back
         call_operator(world)
         _disturb(world, world.machine.now + 0.1)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, ClassVar
 
-from tests.simulation.server import Server
+from tests.simulation.server import Data, Server
 from tests.simulation.threads import Machine, Thread
 
 LATENCY = 0.01
@@ -116,6 +116,11 @@ class Site:
         if with_data:
             self.server.data, self.server.ends = data, ends
         self.refuse(seconds)
+
+    def fail_over(self, data: Data, ends: dict[bytes, int]) -> None:
+        """Have a replica take over with its data."""
+        self.restart(0.1, with_data=False)
+        self.server.data, self.server.ends = data, ends
 
     def refuse(self, seconds: float) -> None:
         """Break all connections, and let nobody connect for some seconds."""

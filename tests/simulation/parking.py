@@ -44,7 +44,7 @@ LOOKED_AT_DISTURBED = LOOKED_AT + 18.0
 LATEST = 8.0
 """Seconds after which nothing comes late any more."""
 IN_THE_END = 190.0
-"""Seconds within which all messages are run, if there are no faults: one is put off at times."""
+"""Seconds within which all messages are run once nothing fails any more."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,8 @@ class Parking:
         """Each delivery, and to whom it was."""
         self.may_lose = False
         """Whether a late call of a process that is dead may end what was parked again since."""
+        self.refused_at = 0.0
+        """When the broker refused a message last, which is tried again a minute later."""
         self._quiet_since: float | None = None
 
     def begin(self) -> None:
@@ -176,7 +178,7 @@ class Parking:
         now = self.world.machine.now
         if self.to_run or self.unacknowledged or self.leftovers():
             self._quiet_since = None
-            calm = max(1000.0, self.world.disturbed_until)
+            calm = max(1000.0, self.refused_at, self.world.disturbed_until)
             for process in self.world.processes:
                 calm = max(calm, process.disturbed_until, process.died_at * process.dead)
             return now > calm + IN_THE_END + 2 * self.world.stepped_back
@@ -204,6 +206,7 @@ class _Publisher(Publisher):
         failure = self._parking.world.pick(4, 0.1)
         getcurrent().sleep(MOMENT)
         if failure in (1, 3):
+            self._parking.refused_at = self._parking.world.machine.now
             raise (OSError if failure == 1 else ValueError)("The broker does not take it")
         self._parking.deliver(Message(*body))
         getcurrent().sleep(MOMENT)
@@ -328,7 +331,7 @@ class NoMessageLost(Promise):
             turn = queue.get(f"@{OUTBOX}".encode())
             if turn is not None and not endless:
                 raise self.broken(f"the line for {name} expires, where messages are parked")
-            if not self.world.forgotten:
+            if not (self.world.forgotten or self.partial):
                 if queue and endless and name.encode() not in self._view.parked(name, "locks"):
                     raise self.broken(f"nobody looks after the line for {name}")
                 self._check_places(name, turn)

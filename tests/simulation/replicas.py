@@ -89,8 +89,7 @@ class Master(Site):
 
     def hand_over(self, replica: Replica) -> None:
         """Have a replica take over, whose data the others get."""
-        self.restart(0.1, with_data=False)
-        self.server.data, self.server.ends = copy.deepcopy(replica.data), dict(replica.ends)
+        self.fail_over(copy.deepcopy(replica.data), dict(replica.ends))
         for each in self.replicas:
             each.data, each.ends, each.known = replica.data, replica.ends, self.server.writes
 

@@ -18,6 +18,8 @@ Words = Sequence[bytes]
 Reply = Any
 """``bytes``, ``int``, ``None``, a list of these, or a ``ResponseError``."""
 OK = Status(b"OK")
+Data = dict[bytes, Any]
+"""What each key has."""
 
 
 class Hash(dict[bytes, bytes]):
@@ -48,7 +50,7 @@ class Server:
         self.publish = publish
         self.pushed = pushed
         self.run_id = run_id
-        self.data: dict[bytes, Any] = {}
+        self.data: Data = {}
         self.ends: dict[bytes, int] = {}
         """The end (ms) of each key that expires."""
         self.scripts: dict[bytes, bytes] = {}

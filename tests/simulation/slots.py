@@ -9,12 +9,13 @@ from redis.crc import key_slot
 from redis.exceptions import AskError, MovedError, ResponseError, TryAgainError
 
 from tests.simulation.network import Network, Site
-from tests.simulation.server import Server
+from tests.simulation.server import Data, Server
 
 SHARDS = 4
 """Fewer than the 64 of a real cluster, so that a process subscribes to fewer channels."""
 SLOTS = 16384
 _KEYLESS = frozenset({b"EVALSHA", b"EVAL", b"TIME", b"INFO", b"PUBLISH", b"SPUBLISH"})
+_OF_MANY_KEYS = frozenset({b"EXISTS", b"DEL"})
 
 
 class Slots:
@@ -55,7 +56,8 @@ class Node(Site):
         def carry_out_here(words: Sequence[bytes]) -> Any:
             """Refuse a script what is not here any more while its slot moves, as a node does."""
             keyed = self._in_script and self.slots.moving and words[0] not in _KEYLESS
-            if keyed and self._has_left(words[1]):
+            keys = words[1:] if words[0] in _OF_MANY_KEYS else words[1:2]
+            if keyed and any(map(self._has_left, keys)):
                 raise ResponseError("Script attempted to access a non local key in a cluster node")
             return carry_out(words)
 
@@ -94,6 +96,13 @@ class Node(Site):
         if here:
             return TryAgainError("Multiple keys request during rehashing of slot")
         return AskError(f"{slot} {target.address[0]}:{target.address[1]}")
+
+    def fail_over(self, data: Data, ends: dict[bytes, int]) -> None:
+        """Have a replica take over, which deletes the keys of slots that have left."""
+        for key in [key for key in data if self.slots.node_of(key_slot(key)) is not self]:
+            del data[key]
+            ends.pop(key, None)
+        super().fail_over(data, ends)
 
     def begin_to_move(self, slot: int, target: Node) -> None:
         self.slots.moving[slot] = target
