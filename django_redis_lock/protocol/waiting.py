@@ -92,7 +92,7 @@ class WaiterRegistry:
         self._waiters: dict[str, weakref.ref[LocalWaiter]] = {}
         self._number = next(_numbers)
         # Local (s) and server (ms) at the two last readings: a clock may be set back in between.
-        self._readings = ((-CLOCK_VALID, 0), (-CLOCK_VALID, 0))
+        self._readings = ((-CLOCK_VALID, -math.inf), (-CLOCK_VALID, -math.inf))
 
     def after_fork(self) -> None:
         """Forget the waiters of the parent process, and wake those that this child inherited."""

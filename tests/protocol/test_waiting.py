@@ -40,6 +40,27 @@ def test_a_fence_of_the_far_future_has_its_waiter_ask(fence: int, counts: bool) 
     assert (waiter.grant is not None, waiter.must_ask, given) == (counts, not counts, ["left"])
 
 
+@pytest.mark.parametrize(
+    ("readings", "age"),
+    [
+        ([(-0.8, 999_200)], 0.0),  # given just now
+        ([(-0.8, 999_000)], 0.0),  # the clock runs slower
+        ([(-0.8, 1_000_200)], 1.0),
+        ([(-3.0, 1_000_000), (0.0, 1_002_000)], 3.0),  # set back by 1 s
+        ([(-3.0, 1_000_000), (0.0, 973_000)], 3.0),  # set back by 30 s
+        ([(-3.0, 970_000), (0.0, 973_000)], math.inf),  # set back before both
+        ([(-60.1, 939_900)], math.inf),  # read too long ago
+        ([], math.inf),
+    ],
+)
+def test_how_old_a_grant_is(readings: list[tuple[float, int]], age: float) -> None:
+    """It looks younger after the server's clock was set back, so two readings of that count."""
+    registry, now = WaiterRegistry(), monotonic() + 100
+    for at, server_ms in readings:
+        registry.note_server_ms(server_ms, now + at)
+    assert registry._age(waiting.Grant(7, 1000, 1_000_000, now)) == pytest.approx(age, abs=0.001)
+
+
 @pytest.mark.parametrize("message", [b"", b"grant token 5 1000 0 name", b"lost"])
 def test_who_is_told_of_a_grant_asks_and_does_not_come_back(message: bytes) -> None:
     """By then it may have released the lock, and would stand in the queue again."""

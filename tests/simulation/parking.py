@@ -319,8 +319,8 @@ class NoMessageLost(Promise):
     def __init__(self, world: World, view: ServerView, habits: Habits) -> None:
         super().__init__(world)
         self._view = view
-        self._waiting: dict[str, set[bytes]] = {}
-        """The tokens of the messages that waited for each lock."""
+        self._waiting = {name: set[bytes]() for name in world.names}
+        """The tokens of the messages that waited for each lock, if that is known."""
         self._parking = world.parking = Parking(world, view, habits)
 
     def stepped(self) -> None:
@@ -331,7 +331,9 @@ class NoMessageLost(Promise):
             turn = queue.get(f"@{OUTBOX}".encode())
             if turn is not None and not endless:
                 raise self.broken(f"the line for {name} expires, where messages are parked")
-            if not (self.world.forgotten or self.partial):
+            if self.partial:
+                self._waiting.pop(name, None)
+            elif not self.world.forgotten:
                 if queue and endless and name.encode() not in self._view.parked(name, "locks"):
                     raise self.broken(f"nobody looks after the line for {name}")
                 self._check_places(name, turn)
@@ -348,7 +350,7 @@ class NoMessageLost(Promise):
             raise self.broken(f"of the messages for {name} are stored {found}, not {due}")
         if lost := {hold.token.encode() for hold in view.holds(name)} & {*waiting}:
             raise self.broken(f"{lost} has {name}, and is not to be published")
-        known, self._waiting[name] = self._waiting.get(name, set()), {*waiting}
+        known, self._waiting[name] = self._waiting.get(name, {*waiting}), {*waiting}
         for token in set() if known.difference(waiting) else {*waiting} - known:
             most = self.ledger.by_token[token.decode()].lock.sharing.max_waiters
             if most is not None and len(known) >= most:
