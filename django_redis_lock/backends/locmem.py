@@ -38,7 +38,7 @@ class LocMemLockBackend(BaseLockBackend):
 
     def make_registry(self, scheme: str) -> WaiterRegistry:
         registry = WaiterRegistry()
-        self.store.registries.add(registry)
+        self.store.registries[registry.id] = registry
         return registry
 
     def clear(self) -> None:
@@ -74,7 +74,7 @@ class _Store:
     """The server's part of the protocol: each method replies like the script of its name."""
 
     def __init__(self) -> None:
-        self.registries: weakref.WeakSet[WaiterRegistry] = weakref.WeakSet()
+        self.registries = weakref.WeakValueDictionary[str, WaiterRegistry]()
         self.after_fork()
         forget_after_fork(self)
 
@@ -135,7 +135,7 @@ class _Store:
             _, request = queue.pop(0)
             token = request.token
             grant = Grant(self._give(request), request.lease_ms, _now_ms(), monotonic())
-            notified = (registry.notify(token, grant) for registry in [*self.registries])
+            notified = (registry.notify(token, grant) for registry in [*self.registries.values()])
             if token != own and not any(notified):
                 self._remove(name, self._holders[name][token])
         if queue:
@@ -145,9 +145,9 @@ class _Store:
         return bool(queue)
 
     def _note_ends(self, name: str) -> None:
-        """Have a heartbeat sent when the next lease ends."""
-        end = min((held.end for held in self._live(name).values()), default=math.inf)
-        for registry in [*self.registries]:
+        """Have a heartbeat sent when the next lease ends, at once if one has just ended."""
+        end = min((held.end for held in self._holders.get(name, {}).values()), default=math.inf)
+        for registry in [*self.registries.values()]:
             if registry.heart is not None:
                 registry.heart.beat_by(end)
 
