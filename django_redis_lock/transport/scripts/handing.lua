@@ -1,8 +1,9 @@
 local seen_key = KEYS[5]
 -- include parked
--- Return the first waiter: its process, its entry, and for how many ms it counts as seen. Return the process
--- alone for parked messages, nil if none waits, false if more have to be checked. A process that is not seen leaves the queue until its
--- next heartbeat: sooner after a lock was taken back, as all of a host may have vanished together.
+-- Return the first waiter: its process, its entry, and for how many ms it counts as seen. Return the
+-- process alone for parked messages, nil if none waits, false if more have to be checked. A process that is
+-- not seen leaves the queue until its next heartbeat: sooner after a lock was taken back, as all of a host
+-- may have vanished together.
 local function first_waiter(name, taken_back)
   for _ = 1, BATCH do
     local process = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
