@@ -67,7 +67,8 @@ nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all ve
 	$(PY) -m tests.chaos.broken
 	$(PY) -m tests.chaos.parked
 	$(PY) -m coverage erase
-	PYTHONMALLOC=debug $(PY) -m coverage run -m pytest -m 'not timed' $(PARALLEL) tests tests/workers tests/layouts
+	PYTHONMALLOC=debug $(PY) -m coverage run -m pytest -m 'not timed' $(PARALLEL)
+	PYTHONMALLOC=debug $(PY) -m coverage run -m pytest -m 'not timed' $(PARALLEL) tests/workers tests/layouts
 	$(PY) -m coverage combine --quiet && $(PY) -m coverage report
 	$(PY) -m nox
 	$(MAKE) bench
