@@ -17,7 +17,7 @@ from tests.simulation.world import Thread, World
 
 PAUSES = (0.2, 1.0, 3.0, 8.0)
 """Seconds."""
-STEPS = (-30.0, -1.0, 1.0, 30.0)
+STEPS = (-30.0, -1.0, 1.0, 30.0, -3.0)
 """Seconds by which a clock is stepped."""
 KNOWN = 5.0
 """Seconds for which a process carries a reading of a clock forward."""
