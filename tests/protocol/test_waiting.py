@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from time import monotonic
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from django_redis_lock.protocol import heartbeats, waiting
-from django_redis_lock.protocol.calls import ComeBack, Heartbeat
+from django_redis_lock.protocol.calls import Acquire, Claim, ComeBack, Heartbeat, Wait
 from django_redis_lock.protocol.heartbeats import Heart, beat
+from django_redis_lock.protocol.lease import Request
 from django_redis_lock.protocol.waiting import PollingRegistry, WaiterRegistry
 from tests.protocol.steps import ended, joined, refused
 
@@ -59,6 +61,19 @@ def test_how_old_a_grant_is(readings: list[tuple[float, int]], age: float) -> No
     for at, server_ms in readings:
         registry.note_server_ms(server_ms, now + at)
     assert registry._age(waiting.Grant(7, 1000, 1_000_000, now)) == pytest.approx(age, abs=0.001)
+
+
+@pytest.mark.parametrize(("fence", "then"), [(8, Claim), (6, Acquire)])
+def test_a_grant_that_was_taken_back_is_asked_about(fence: int, then: type[Any]) -> None:
+    """Its fence is less than one that was seen. It looks young if the clock was set back."""
+    registry = WaiterRegistry()
+    registry.must_claim = True
+    steps = registry.wait_in_queue(Request("name", "token", 30.0, "{}"), monotonic() + 10)
+    call = next(steps)
+    call.sending()
+    assert isinstance(steps.send([-7, 30_000, 1_000_000, 1, 5]), Wait)
+    registry.take_in(b"grant token %d 30000 1000000 name" % fence)
+    assert isinstance(next(steps), then)
 
 
 @pytest.mark.parametrize("message", [b"", b"grant token 5 1000 0 name", b"lost"])
