@@ -23,6 +23,7 @@ local function is_known(name, id)
     return false
   elseif not redis.call('ZSCORE', KEYS[2], process) then
     note_first(name, process)
+    poll_within(name, 0, now) -- nothing was noted while the queue was lost
   end
   refresh(name, process)
   return true
