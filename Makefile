@@ -60,7 +60,7 @@ chaos: $(VENV)/.test  ## break real processes and servers, and check what happen
 	$(PY) -m tests.chaos $(ARGS)
 
 nightly: $(VENV)/.nightly  ## what takes too long for each change: chaos, all versions and servers, tests of others, coverage, long simulation, bench
-	$(PY) -m tests.simulation --schedules 60000 --seed $$(date +%y%m%d) --orders 4000  # others each night
+	$(PY) -m tests.simulation --schedules 60000 --seed $$(date +%y%m%d) --orders 4000  # different ones each night
 	$(PY) -m tests.simulation --mutants 20000
 	$(PY) -m tests.model --nightly
 	$(PY) -m tests.chaos

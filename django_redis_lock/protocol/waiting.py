@@ -125,12 +125,6 @@ class WaiterRegistry:
         """Note the server's clock in the answer to a call that was sent ``at`` (monotonic)."""
         self._readings = self._readings[1], (at, now_ms)
 
-    def server_ms(self, at: float) -> float | None:
-        """Return the server's clock ``at`` a moment; ``None`` if the last reading is too old."""
-        if at - self._readings[1][0] > CLOCK_VALID:
-            return None
-        return max(server_ms + (at - local) * 1000 for local, server_ms in self._readings)
-
     def close(self) -> None:
         """Close what receives grants."""
 
@@ -285,8 +279,11 @@ class WaiterRegistry:
 
     def _age(self, grant: Grant) -> float:
         """Return how many seconds ago a grant was given; infinity if that is not known."""
-        server_ms = self.server_ms(grant.received_at)
-        age = math.inf if server_ms is None else (server_ms - grant.now_ms) / 1000
+        at = grant.received_at
+        if at - self._readings[1][0] > CLOCK_VALID:
+            return math.inf
+        now_ms = max(server_ms + (at - local) * 1000 for local, server_ms in self._readings)
+        age = (now_ms - grant.now_ms) / 1000
         return max(0.0, age) if age > -CLAIM / 2 else math.inf  # the clock was set back
 
     def _claim(self, lease: Lease, grant: Grant, until: float) -> Steps[bool]:

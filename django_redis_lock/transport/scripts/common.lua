@@ -44,9 +44,9 @@ local function is_outbox(process)
   return string.byte(process) == 64 -- an @
 end
 
--- Return for how many ms a process counts as seen: it was in the `most` ms before the last that was.
--- False if it does not. So none counts as silent because the server did not run. If this user can't
--- read that, all were seen.
+-- Return for how many more ms a process counts as seen; false if it is silent: `most` ms have passed from
+-- its last heartbeat to the last of any process. So none is silent only because the server did not run.
+-- If this user can't read that, all were seen.
 local last_seen
 local function was_seen(process, most)
   if is_outbox(process) or process == 'quorum' then

@@ -53,7 +53,6 @@ local function read_lock(name)
         put_into_outbox(name, process, token, now)
         if turn then
           leave_backlog(name, process, turn, token)
-          poll_within(name, 0, now) -- others may be next
         end
       elseif turn and redis.call('ZADD', turns, 'NX', next_fence(clock()), turn) == 1 then
         note_turn(name, process)
